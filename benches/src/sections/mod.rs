@@ -1,0 +1,77 @@
+//! The sections: each measures one thing in every round, and says at the end what came out.
+
+mod contention;
+mod handoff;
+mod held;
+mod latency;
+mod pair;
+mod stores;
+
+pub(crate) use self::pair::pairs;
+use crate::{
+    Outcome,
+    bed::Bed,
+    report::{Report, Samples},
+};
+
+pub(crate) const NAMES: [&str; 7] = ["pair", "memory", "local", "handoff", "latency", "held", "contention"];
+
+pub(crate) enum Section {
+    Pair(pair::Pair),
+    Memory(stores::Memory),
+    Local(stores::Local),
+    Handoff(handoff::Handoff),
+    Latency(latency::Latency),
+    Held(held::Held),
+    Contention(contention::Contention),
+}
+
+macro_rules! each {
+    ($section:expr, $inner:ident => $do:expr) => {
+        match $section {
+            Section::Pair($inner) => $do,
+            Section::Memory($inner) => $do,
+            Section::Local($inner) => $do,
+            Section::Handoff($inner) => $do,
+            Section::Latency($inner) => $do,
+            Section::Held($inner) => $do,
+            Section::Contention($inner) => $do,
+        }
+    };
+}
+
+impl Section {
+    /// Makes everything that is not to be measured.
+    pub(crate) async fn open(name: &str, bed: &Bed) -> Outcome<Section> {
+        Ok(match name {
+            "pair" => Section::Pair(pair::Pair::open(bed).await?),
+            "memory" => Section::Memory(stores::Memory::open(bed).await?),
+            "local" => Section::Local(stores::Local::open(bed).await?),
+            "handoff" => Section::Handoff(handoff::Handoff::open(bed).await?),
+            "latency" => Section::Latency(latency::Latency::open(bed).await?),
+            "held" => Section::Held(held::Held),
+            "contention" => Section::Contention(contention::Contention),
+            _ => return Err(format!("there is no section {name}").into()),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Section::Pair(_) => "pair",
+            Section::Memory(_) => "memory",
+            Section::Local(_) => "local",
+            Section::Handoff(_) => "handoff",
+            Section::Latency(_) => "latency",
+            Section::Held(_) => "held",
+            Section::Contention(_) => "contention",
+        }
+    }
+
+    pub(crate) async fn round(&mut self, bed: &Bed, round: usize, samples: &mut Samples) -> Outcome<()> {
+        each!(self, inner => inner.round(bed, round, samples).await)
+    }
+
+    pub(crate) fn judge(&self, report: &mut Report) {
+        each!(self, inner => inner.judge(report));
+    }
+}

@@ -1,0 +1,83 @@
+//! The options of `redlatch engine`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+
+use super::Output;
+use crate::durations;
+
+/// `redlatch engine`.
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    /// What to do with the engine.
+    #[command(subcommand)]
+    pub(crate) verb: EngineVerb,
+}
+
+/// Which local engine.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Which {
+    /// The engine's name, as in local:NAME; taken from the URL unless given.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// `redlatch engine …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EngineVerb {
+    /// Run the engine in the foreground of its own session; this is what starts by itself.
+    Run(EngineRunArgs),
+    /// Start the engine unless it runs.
+    Start(Which),
+    /// Stop the engine; refuses while locks are held.
+    Stop {
+        /// Which engine.
+        #[command(flatten)]
+        which: Which,
+        /// Stop it although locks are held. Their leases are kept in the journal.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Say whether the engine runs, since when, and what it holds.
+    Status {
+        /// Which engine.
+        #[command(flatten)]
+        which: Which,
+        /// Output.
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Print the engine's log.
+    Logs {
+        /// Which engine.
+        #[command(flatten)]
+        which: Which,
+        /// Only the last lines.
+        #[arg(long, value_name = "N", default_value_t = 200)]
+        lines: u32,
+    },
+}
+
+/// `redlatch engine run`.
+#[derive(Debug, Args)]
+pub(crate) struct EngineRunArgs {
+    /// Which engine.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// The socket to listen on.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    /// The directory for journal and log.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Exit after this long without clients and without locks, or never (forever) [default: 10m].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_wait)]
+    pub(crate) idle_exit: Option<durations::Wait>,
+    /// Let other clients in, such as redis-cli and Redisson: any script, not only our own.
+    #[arg(long)]
+    pub(crate) compat: bool,
+    /// Listen on this loopback address as well; needs --compat.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "compat")]
+    pub(crate) listen: Option<SocketAddr>,
+}

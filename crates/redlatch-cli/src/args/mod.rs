@@ -1,0 +1,317 @@
+//! The command line: every verb, and the options that all of them share.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use redlatch::Owner;
+
+pub(crate) mod engine;
+pub(crate) mod run;
+
+use crate::durations;
+
+/// Run commands under a distributed lock, and see who holds what.
+#[derive(Debug, Parser)]
+#[command(
+    name = "redlatch",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "Without --url, REDLATCH_URL or a configuration file, locks live in a local engine that is started by itself and \
+                  protects this machine and user.\n\nExit codes: the command's own; 75 busy; 80 lease lost; 124 --max-hold reached; \
+                  64 usage; 69 unreachable; 77 refused; 78 configuration; 125 own failure; 126 not executable; 127 not found."
+)]
+pub(crate) struct Cli {
+    /// Options of every verb.
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// Options of every verb.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Global {
+    /// Where the locks live: local:, local:name, redis://host:6379/0, rediss://…, unix:///path [env: REDLATCH_URL].
+    ///
+    /// Put passwords into a file or REDLATCH_PASSWORD: everybody on the machine can read arguments.
+    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) url: Option<String>,
+    /// A named context of the configuration file; its values then win over the environment [env: REDLATCH_CONTEXT].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Read this configuration file before the usual ones [env: REDLATCH_CONFIG].
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// The server user [env: REDLATCH_USERNAME].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) username: Option<String>,
+    /// Read the password from this file; otherwise REDLATCH_PASSWORD is used [env: REDLATCH_PASSWORD_FILE].
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Say nothing but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more on stderr; twice for the library's own log.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Hold a lock while a command runs.
+    #[command(
+        after_help = "The command sees REDLATCH_NAME, REDLATCH_HELD=1, REDLATCH_KIND, REDLATCH_OWNER, REDLATCH_LEASE_MS, \
+                            REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It never sees the password.\n\n\
+                            Exit codes: the command's own, 128 + the signal that ended it; 75 busy (see -E); 80 lease lost; 124 --max-hold \
+                            reached; 125 own failure; 126 not executable; 127 not found; 130, 143 interrupted while waiting."
+    )]
+    Run(Box<run::RunArgs>),
+    /// Take a lock and leave it held, for scripts.
+    Lock(LockArgs),
+    /// Give back a lock taken by `lock`.
+    Unlock(UnlockArgs),
+    /// Set the remaining time of a lock taken by `lock`.
+    Renew(RenewArgs),
+    /// List the locks.
+    Ls(LsArgs),
+    /// Show one lock.
+    Show(ShowArgs),
+    /// Take a lock away from its holder.
+    ForceUnlock(ForceUnlockArgs),
+    /// Check the server's settings and rights.
+    Doctor(DoctorArgs),
+    /// The local engine.
+    Engine(engine::EngineArgs),
+    /// Act out a flash sale: with a script, with a lock, and with neither.
+    Demo(DemoArgs),
+    /// The configuration.
+    Config(ConfigArgs),
+    /// Print a completion script.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory.
+    Man {
+        /// The directory, which must exist.
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+    #[command(name = "__demo-worker", hide = true)]
+    DemoWorker(DemoWorkerArgs),
+}
+
+/// How to print data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Columns; with a header on a terminal.
+    Table,
+    /// All columns.
+    Wide,
+    /// One JSON document.
+    Json,
+    /// One JSON object a line.
+    Ndjson,
+    /// Names only.
+    Name,
+}
+
+/// The choice of output format.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Output {
+    /// How to print: table, wide, json, ndjson or name.
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum)]
+    pub(crate) format: Option<Format>,
+}
+
+/// What to do when the lock is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfBusy {
+    /// Wait, as long as --wait says.
+    Wait,
+    /// Fail at once with exit code 75.
+    Fail,
+    /// Do nothing and succeed.
+    Skip,
+}
+
+/// How long to wait, shared by `run` and `lock`.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Waiting")]
+pub(crate) struct WaitArgs {
+    /// Wait at most this long (30s, 1h30m) or forever [default: forever].
+    #[arg(short, long, value_name = "TIME", value_parser = durations::parse_wait, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<durations::Wait>,
+    /// Do not wait: the same as --if-busy fail.
+    #[arg(short, long)]
+    pub(crate) no_wait: bool,
+    /// When the lock is busy: wait, fail, or skip (succeed without doing anything).
+    #[arg(long, value_name = "ACTION", value_enum, conflicts_with = "no_wait")]
+    pub(crate) if_busy: Option<IfBusy>,
+    /// The exit code when the lock stays busy [default: 75].
+    #[arg(short = 'E', long, value_name = "CODE")]
+    pub(crate) conflict_exit_code: Option<u8>,
+}
+
+/// `redlatch lock`.
+#[derive(Debug, Args)]
+pub(crate) struct LockArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// How long to hold it; nobody renews it.
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
+    pub(crate) lease: Duration,
+    /// Waiting.
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    /// Draw a fencing token.
+    #[arg(long)]
+    pub(crate) fenced: bool,
+    /// Print shell assignments for `eval`.
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) export: bool,
+    /// Output.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `redlatch unlock`.
+#[derive(Debug, Args)]
+pub(crate) struct UnlockArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// The owner that `lock` printed [env: REDLATCH_OWNER].
+    #[arg(long, value_name = "ID")]
+    pub(crate) owner: Option<Owner>,
+}
+
+/// `redlatch renew`.
+#[derive(Debug, Args)]
+pub(crate) struct RenewArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// The owner that `lock` printed [env: REDLATCH_OWNER].
+    #[arg(long, value_name = "ID")]
+    pub(crate) owner: Option<Owner>,
+    /// How long to hold it from now on.
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
+    pub(crate) lease: Duration,
+}
+
+/// `redlatch ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Only names that match a pattern of `*`, `?` and `[abc]`.
+    pub(crate) glob: Option<String>,
+    /// List at most this many.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) limit: u32,
+    /// Output.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `redlatch show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// Output.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `redlatch force-unlock`.
+#[derive(Debug, Args)]
+pub(crate) struct ForceUnlockArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// The holder to take it from, as `show` prints it; nothing happens when somebody else holds it by then.
+    #[arg(long, value_name = "ID")]
+    pub(crate) owner: String,
+    /// Why, for the record.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Do it without asking.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// `redlatch doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Output.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `redlatch demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How many processes buy at once.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=64))]
+    pub(crate) workers: u16,
+    /// How many items are for sale.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) items: u32,
+    /// Output of the final table.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// How the workers of the demo buy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    /// One atomic script.
+    Script,
+    /// A lock around reading and writing.
+    Lock,
+    /// Reading and writing without protection.
+    Nothing,
+}
+
+/// `redlatch __demo-worker`, started by `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoWorkerArgs {
+    /// How to buy.
+    #[arg(long, value_enum)]
+    pub(crate) way: Way,
+    /// The stock's name.
+    #[arg(long)]
+    pub(crate) stock: String,
+}
+
+/// `redlatch config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// What to do with the configuration.
+    #[command(subcommand)]
+    pub(crate) verb: ConfigVerb,
+}
+
+/// `redlatch config …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Print every value and where it came from; secrets are hidden.
+    Show {
+        /// Output.
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

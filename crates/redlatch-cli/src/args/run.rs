@@ -1,0 +1,219 @@
+//! The options of `redlatch run`, and the checks that one option alone cannot make.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::WaitArgs;
+use crate::{durations, exit::Failure};
+
+/// What happens to the command when the lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, then KILL before anybody else can get the lock.
+    Term,
+    /// KILL before anybody else can get the lock.
+    Kill,
+    /// Say so and let it run.
+    Warn,
+}
+
+/// Whether a nested run of a name that an outer run holds enters with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Reenter {
+    /// Enter if the server confirms that the outer run holds the lock.
+    Auto,
+    /// Contend like a stranger; this waits for the outer run, which waits for this one.
+    Never,
+}
+
+/// `redlatch run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The lock.
+    #[arg(value_name = "NAME", required = true, num_args = 1..)]
+    pub(crate) names: Vec<OsString>,
+    /// The command and its arguments, run without a shell.
+    #[arg(value_name = "CMD", required = true, last = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    /// Waiting.
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    /// Holding.
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// The command.
+    #[command(flatten)]
+    pub(crate) child: ChildArgs,
+    /// Kinds of lock that are not there yet.
+    #[command(flatten)]
+    pub(crate) later: LaterArgs,
+}
+
+/// How to hold the lock.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Holding")]
+pub(crate) struct HoldArgs {
+    /// Draw a fencing token and pass it as REDLATCH_TOKEN.
+    #[arg(long)]
+    pub(crate) fenced: bool,
+    /// The lease, renewed every third of it: how long the lock survives a crash [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
+    pub(crate) lease: Option<Duration>,
+    /// Keep the lock at least this long after taking it, even when the command ends sooner.
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
+    pub(crate) at_least: Option<Duration>,
+    /// Stop the command after this long and exit with 124.
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
+    pub(crate) max_hold: Option<Duration>,
+    /// What to do with the command when the lock is lost.
+    #[arg(long, value_name = "ACTION", value_enum, default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// Time between TERM and KILL when the lock is lost; under two thirds of the lease [default: 8s, or in proportion for a lease under 30s].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub(crate) grace: Option<Duration>,
+    /// Time between TERM and KILL when --max-hold is reached [default: as --grace].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Whether a nested run of the same name enters with the outer one.
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
+    pub(crate) reenter: Reenter,
+}
+
+/// How to run the command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Command")]
+pub(crate) struct ChildArgs {
+    /// Why the lock is held; passed to the command as REDLATCH_WHY and written to the report.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: Option<String>,
+    /// Run CMD with /bin/sh -c; further arguments become $1, $2 …
+    #[arg(long)]
+    pub(crate) shell: bool,
+    /// Write one JSON line about the outcome to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// Options of lock kinds that this version does not have: known, so that they are refused by name.
+#[derive(Debug, Args)]
+pub(crate) struct LaterArgs {
+    #[arg(short, long, hide = true)]
+    shared: bool,
+    #[arg(short = 'x', long, hide = true)]
+    exclusive: bool,
+    #[arg(long, hide = true)]
+    fair: bool,
+    #[arg(long, hide = true, value_name = "N")]
+    permits: Option<String>,
+}
+
+/// The default of `--grace`.
+const GRACE: Duration = Duration::from_secs(8);
+
+impl RunArgs {
+    /// The one lock name.
+    ///
+    /// # Errors
+    ///
+    /// Usage, for anything that this version cannot do: several names and other kinds of lock.
+    pub(crate) fn name(&self) -> Result<&OsString, Failure> {
+        let refused = [
+            (self.later.shared, "--shared needs the read-write lock"),
+            (self.later.fair, "--fair needs the fair lock"),
+            (self.later.permits.is_some(), "--permits needs the semaphore"),
+        ];
+        if let Some((_, what)) = refused.iter().find(|(given, _)| *given) {
+            return Err(Failure::usage(format!(
+                "{what}, which this version does not have; leave the option out"
+            )));
+        }
+        match &self.names[..] {
+            [name] => Ok(name),
+            names => Err(Failure::usage(format!(
+                "{} lock names were given: holding several at once needs the multi-lock, which this version does not have; \
+                 give one name, and put the command after --",
+                names.len()
+            ))),
+        }
+    }
+}
+
+impl HoldArgs {
+    /// The time between TERM and KILL, checked against the lease in force.
+    ///
+    /// # Errors
+    ///
+    /// Usage, when `--grace` is two thirds of the lease or more: renewals come every third, so the command would be
+    /// stopped although the lock is healthy.
+    pub(crate) fn grace(&self, lease: Duration) -> Result<Duration, Failure> {
+        let limit = lease * 2 / 3;
+        match self.grace {
+            Some(grace) if grace + margin(lease) >= limit => Err(Failure::usage(format!(
+                "--grace {} is too long for a lease of {}: it must stay under two thirds of it, {}; raise --lease or lower --grace",
+                durations::human(grace),
+                durations::human(lease),
+                durations::human(limit.saturating_sub(margin(lease))),
+            ))),
+            Some(grace) => Ok(grace),
+            None => Ok(GRACE.min(lease * 4 / 15)),
+        }
+    }
+}
+
+/// How long before the deadline the command is gone for certain: delivery of a signal, and the end of a process, take time.
+pub(crate) fn margin(lease: Duration) -> Duration {
+    (lease / 50).clamp(Duration::from_millis(10), Duration::from_millis(500))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{super::*, *};
+
+    fn run(args: &[&str]) -> Result<RunArgs, clap::Error> {
+        let line = ["redlatch", "run"].iter().chain(args);
+        match Cli::try_parse_from(line)?.verb {
+            Verb::Run(run) => Ok(*run),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_needs_its_dashes_and_keeps_its_own_options() {
+        let args = run(&["n", "-w", "5s", "--", "cmd", "-n", "--wait", "x"]).unwrap();
+        assert_eq!(args.name().unwrap(), "n");
+        assert_eq!(args.command, ["cmd", "-n", "--wait", "x"]);
+        assert!(!args.wait.no_wait);
+        assert!(run(&["n"]).is_err());
+        assert!(run(&["--", "cmd"]).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_refused_by_name() {
+        for (args, word) in [
+            (vec!["a", "b", "--", "cmd"], "multi-lock"),
+            (vec!["a", "-s", "--", "cmd"], "read-write"),
+            (vec!["a", "--fair", "--", "cmd"], "fair"),
+            (vec!["a", "--permits", "3", "--", "cmd"], "semaphore"),
+        ] {
+            let failure = run(&args).unwrap().name().unwrap_err();
+            assert_eq!(failure.code(), crate::exit::USAGE);
+            assert!(failure.to_string().contains(word), "{failure}");
+        }
+        assert!(run(&["a", "-x", "--", "cmd"]).unwrap().name().is_ok(), "exclusive is what a lock is");
+    }
+
+    #[test]
+    fn grace_stays_under_two_thirds_of_the_lease() {
+        let seconds = Duration::from_secs;
+        let hold = |args: &[&str]| run(&[&["n"], args, &["--", "cmd"]].concat()).unwrap().hold;
+        assert_eq!(hold(&[]).grace(seconds(30)).unwrap(), seconds(8));
+        assert_eq!(hold(&[]).grace(seconds(15)).unwrap(), seconds(4));
+        assert_eq!(hold(&["--grace", "19s"]).grace(seconds(30)).unwrap(), seconds(19));
+        assert!(hold(&["--grace", "20s"]).grace(seconds(30)).is_err());
+        assert!(hold(&["--grace", "36500d"]).grace(seconds(30)).is_err());
+    }
+}

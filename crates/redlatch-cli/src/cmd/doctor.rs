@@ -1,0 +1,163 @@
+//! `redlatch doctor`: what about the server, the account or the locks endangers somebody.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Finding, Lease, Lock, LockState, Severity, Wait};
+use serde::Serialize;
+
+use super::Context;
+use crate::{
+    args::DoctorArgs,
+    durations::human,
+    escape,
+    exit::{self, Failure},
+    output::{self, Record},
+    store,
+};
+
+/// The lease of the trial lock: if we are killed in the middle, it is gone soon.
+const TRIAL_LEASE: Duration = Duration::from_secs(5);
+/// How often the trial is made.
+const TRIALS: u32 = 3;
+/// How long before the release the trial waiter begins.
+const WAITER_HEAD_START: Duration = Duration::from_millis(50);
+/// How long the trial waiter waits.
+const TRIAL_WAIT: Duration = Duration::from_secs(3);
+/// A waiter that was woken by a message is far quicker than this; one that was not looks again later.
+const SLOW_WAKE_UP: Duration = Duration::from_millis(300);
+/// How many locks are looked at.
+const LOCKS_MAX: usize = 1000;
+
+#[derive(Debug, Serialize)]
+struct Row {
+    result: &'static str,
+    check: &'static str,
+    detail: String,
+    remedy: Option<&'static str>,
+}
+
+impl Row {
+    fn new(severity: Severity, check: &'static str, detail: String) -> Self {
+        let result = match severity {
+            Severity::Good => "good",
+            Severity::Note => "note",
+            _ => PROBLEM,
+        };
+        Row { result, check, detail, remedy: None }
+    }
+
+    fn remedy(self, remedy: &'static str) -> Self {
+        Row { remedy: Some(remedy), ..self }
+    }
+}
+
+const PROBLEM: &str = "problem";
+
+impl From<Finding> for Row {
+    fn from(finding: Finding) -> Self {
+        Row { remedy: finding.remedy, ..Row::new(finding.severity, finding.subject, finding.text) }
+    }
+}
+
+impl Record for Row {
+    const COLUMNS: &'static [&'static str] = &["RESULT", "CHECK", "DETAIL", "REMEDY"];
+    const NARROW: usize = 4;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.result.into(),
+            self.check.into(),
+            self.detail.clone(),
+            self.remedy.unwrap_or_default().into(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.check.into()
+    }
+}
+
+pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure> {
+    let settings = context.settings()?;
+    store::with_client(&settings, async |client| {
+        let mut rows: Vec<Row> = client.diagnose().await?.into_iter().map(Row::from).collect();
+        // A client of its own, because one client passes a lock on among its own tasks without a message.
+        let other = store::connect(&settings, settings.lease).await?;
+        rows.push(wake_up(client, &other).await);
+        other.shutdown(store::FAREWELL_TIMEOUT).await;
+        match client.list(None, LOCKS_MAX).await {
+            Ok(states) => rows.extend(locks(&states)),
+            Err(error) => {
+                rows.push(Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}")))
+            }
+        }
+        output::list(output::format(args.output, &settings), &rows)?;
+        let problems = rows.iter().filter(|row| row.result == PROBLEM).count();
+        if problems == 0 {
+            return Ok(exit::OK);
+        }
+        Err(Failure::config(format!("{problems} of {} checks show a problem", rows.len())))
+    })
+}
+
+/// Hands a lock of its own name from one client to another, which shows by effect whether releases wake waiters.
+async fn wake_up(client: &Client, other: &Client) -> Row {
+    let name = format!("redlatch-doctor:{}", client.id());
+    let (lock, others) = (client.lock(&name), other.lock(&name));
+    // The best of a few, because a busy machine makes any single one slow.
+    let mut best = Duration::MAX;
+    for _ in 0..TRIALS {
+        match hand_over(&lock, &others).await {
+            Ok(took) => best = best.min(took),
+            Err(failure) => return Row::new(Severity::Problem, "wake-up", failure.to_string()),
+        }
+    }
+    let detail = format!("a waiter got the lock {} after its release", human(best));
+    if best < SLOW_WAKE_UP {
+        return Row::new(Severity::Good, "wake-up", detail);
+    }
+    Row::new(Severity::Note, "wake-up", detail)
+        .remedy("waiters only look now and then: give the account the channels redisson_lock__channel:*")
+}
+
+/// Takes the lock, passes it to a waiter of another client and releases it; answers how long the passing took.
+async fn hand_over(lock: &Lock, others: &Lock) -> Result<Duration, Failure> {
+    let Some(guard) = lock.acquire().lease(Lease::Fixed(TRIAL_LEASE)).await? else {
+        return Err(Failure::internal("a lock that nobody knows is busy"));
+    };
+    let waiter = others.acquire().lease(Lease::Fixed(TRIAL_LEASE)).wait(Wait::AtMost(TRIAL_WAIT));
+    let release = async {
+        // Nothing tells when the waiter has begun to wait.
+        tokio::time::sleep(WAITER_HEAD_START).await;
+        let at = Instant::now();
+        guard.unlock().await.map(|_| at)
+    };
+    let (released_at, next) =
+        tokio::join!(release, async { waiter.await.map(|next| (next, Instant::now())) });
+    let (released_at, (next, woken_at)) = (released_at?, next?);
+    let Some(next) = next else {
+        return Err(Failure::internal("a waiter did not get a lock that was released"));
+    };
+    next.unlock().await?;
+    Ok(woken_at.saturating_duration_since(released_at))
+}
+
+/// What is odd about the locks that are there.
+fn locks(states: &[LockState]) -> Vec<Row> {
+    let odd = states.iter().flat_map(|state| {
+        let name = escape::bytes(state.name.as_bytes());
+        state
+            .findings
+            .iter()
+            .map(move |finding| Row::new(Severity::Problem, "lock state", format!("\"{name}\": {finding}")))
+    });
+    let mut rows: Vec<Row> = odd.collect();
+    if rows.is_empty() {
+        rows.push(Row::new(
+            Severity::Good,
+            "lock state",
+            format!("{} locks, none of them odd", states.len()),
+        ));
+    }
+    rows
+}

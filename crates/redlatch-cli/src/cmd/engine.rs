@@ -1,0 +1,266 @@
+//! `redlatch engine`: the local engine behind `local:` URLs.
+
+use std::{
+    env,
+    fs::File,
+    io::{self, IsTerminal, Read, Seek, SeekFrom},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use redlatch::scripts;
+use redlatch_engine::{
+    connect::{LocalPaths, READY_LINE, ensure_running},
+    daemon::{self, DaemonConfig, DaemonErrorKind},
+};
+use serde::Serialize;
+
+use super::Context;
+use crate::{
+    args::{
+        Output,
+        engine::{EngineArgs, EngineRunArgs, EngineVerb, Which},
+    },
+    config::PASSWORD_ENV,
+    door::{self, Answer},
+    durations::{Wait, human},
+    escape,
+    exit::{self, Failure},
+    output::{self, Record},
+};
+
+/// How long an engine may take to start or to stop.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often to look whether it is gone; the socket closes before the journal does.
+const GONE_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long an engine without clients and locks stays, unless told otherwise.
+const IDLE_EXIT: Duration = Duration::from_secs(10 * 60);
+/// The most of a log file that is read, in bytes.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
+pub(super) fn engine(args: EngineArgs, context: &Context) -> Result<u8, Failure> {
+    match args.verb {
+        EngineVerb::Run(args) => run(args),
+        EngineVerb::Start(which) => start(&paths(which, context)?, context),
+        EngineVerb::Stop { which, force } => stop(&paths(which, context)?, force, context),
+        EngineVerb::Status { which, output } => status(&paths(which, context)?, output, context),
+        EngineVerb::Logs { which, lines } => logs(&paths(which, context)?, lines),
+    }
+}
+
+/// The paths of the engine that was named, or that the URL names.
+fn paths(which: Which, context: &Context) -> Result<Paths, Failure> {
+    let name = match which.name {
+        Some(name) => Some(name),
+        None => {
+            let url = context.settings()?.url;
+            url.strip_prefix("local:")
+                .map(|name| name.trim_start_matches('/').to_owned())
+                .filter(|name| !name.is_empty())
+        }
+    };
+    Paths::of(name)
+}
+
+struct Paths {
+    name: Option<String>,
+    local: LocalPaths,
+}
+
+impl Paths {
+    fn of(name: Option<String>) -> Result<Self, Failure> {
+        let local = LocalPaths::for_name(name.as_deref());
+        let local = local.map_err(|error| Failure::usage(escape::text(&error.to_string()).to_string()))?;
+        Ok(Paths { name, local })
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<Option<Answer>, Failure> {
+        door::ask(&self.local.socket, words).map_err(|error| {
+            let socket = self.local.socket.to_string_lossy();
+            Failure::new(exit::UNAVAILABLE, format!("the local engine at {}: {error}", escape::text(&socket)))
+        })
+    }
+}
+
+/// Runs the engine. What starts by itself is this verb without a name from the environment: a client of `local:` in a
+/// process whose REDLATCH_URL says something else must get the engine that it asked for.
+fn run(args: EngineRunArgs) -> Result<u8, Failure> {
+    let name = args.which.name.as_deref();
+    let paths = match args.dir {
+        Some(dir) => LocalPaths::in_dir(dir, name),
+        None => LocalPaths::for_name(name),
+    };
+    let paths = paths.map_err(|error| Failure::usage(escape::text(&error.to_string()).to_string()))?;
+    let mut config = DaemonConfig::new(args.socket.unwrap_or(paths.socket), paths.dir, scripts::EPOCH);
+    config.allowed_scripts = scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
+    config.idle_exit = match args.idle_exit {
+        Some(Wait::Forever) => None,
+        Some(Wait::AtMost(idle)) => Some(idle),
+        None => Some(IDLE_EXIT),
+    };
+    config.compat = args.compat;
+    config.compat_listen = args.listen;
+    // Somebody who runs it by hand wants Ctrl-C to end it.
+    config.detach = !io::stdin().is_terminal();
+    if config.detach && config.dir.is_absolute() && config.socket.is_absolute() {
+        // A directory that a daemon stands in cannot be unmounted. Staying is no reason to fail.
+        _ = env::set_current_dir("/");
+    }
+    // Whoever started it may have gone meanwhile.
+    config.ready = Some(Box::new(|| _ = output::try_emit(READY_LINE)));
+    match daemon::run(config) {
+        Ok(reason) => {
+            tracing::info!(?reason, "the engine ended");
+            Ok(exit::OK)
+        }
+        Err(error) => {
+            let code = match error.kind() {
+                DaemonErrorKind::Config => exit::USAGE,
+                DaemonErrorKind::Access | DaemonErrorKind::Journal => exit::CONFIG,
+                DaemonErrorKind::AlreadyRunning => exit::BUSY,
+                _ => exit::INTERNAL,
+            };
+            Err(Failure::new(code, escape::text(&error.to_string()).to_string()))
+        }
+    }
+}
+
+fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
+    let launcher = |_: &LocalPaths| {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["engine", "run"]).env_remove(PASSWORD_ENV);
+        if let Some(name) = &paths.name {
+            command.args(["--name", name]);
+        }
+        Ok(command)
+    };
+    let outcome = ensure_running(&paths.local, &launcher, CHANGE_TIMEOUT)
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, escape::text(&error.to_string()).to_string()))?;
+    context.talk.say(if outcome.started {
+        "the local engine was started"
+    } else {
+        "the local engine runs already"
+    });
+    Ok(exit::OK)
+}
+
+fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
+    let words: &[&str] = if force { &["REDLATCH", "SHUTDOWN", "FORCE"] } else { &["REDLATCH", "SHUTDOWN"] };
+    match paths.ask(words)? {
+        None => {
+            context.talk.say("no local engine runs");
+            return Ok(exit::OK);
+        }
+        Some(Answer::Refusal(text)) if text.starts_with("INUSE") => {
+            return Err(Failure::new(
+                exit::BUSY,
+                "the local engine holds locks; see them with `redlatch ls`, wait for them, or stop it with --force",
+            ));
+        }
+        Some(Answer::Refusal(text)) => {
+            return Err(Failure::internal(format!("the local engine refused: {}", escape::text(&text))));
+        }
+        Some(_) => {}
+    }
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
+    while paths.local.socket.exists() {
+        if Instant::now() > deadline {
+            return Err(Failure::internal("the local engine does not end"));
+        }
+        thread::sleep(GONE_POLL_INTERVAL);
+    }
+    context.talk.say("the local engine was stopped");
+    Ok(exit::OK)
+}
+
+/// A running engine.
+#[derive(Serialize)]
+struct Status {
+    socket: String,
+    pid: Option<i64>,
+    version: String,
+    epoch: Option<i64>,
+    uptime_ms: Option<i64>,
+    clients: Option<i64>,
+    keys: Option<i64>,
+    locks: usize,
+    scripts_run: Option<i64>,
+}
+
+impl Record for Status {
+    const COLUMNS: &'static [&'static str] =
+        &["SOCKET", "PID", "VERSION", "UPTIME", "CLIENTS", "KEYS", "LOCKS", "SCRIPTS"];
+    const NARROW: usize = 8;
+
+    fn cells(&self) -> Vec<String> {
+        let number = |number: Option<i64>| number.map(|number| number.to_string()).unwrap_or_default();
+        let uptime =
+            self.uptime_ms.and_then(|ms| u64::try_from(ms).ok()).map(|ms| human(Duration::from_millis(ms)));
+        vec![
+            self.socket.clone(),
+            number(self.pid),
+            self.version.clone(),
+            uptime.unwrap_or_default(),
+            number(self.clients),
+            number(self.keys),
+            self.locks.to_string(),
+            number(self.scripts_run),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.socket.clone()
+    }
+}
+
+fn status(paths: &Paths, output: Output, context: &Context) -> Result<u8, Failure> {
+    let Some(answer) = paths.ask(&["REDLATCH", "STATUS"])? else {
+        context.talk.say("no local engine runs; it starts with the first lock");
+        return Ok(exit::UNAVAILABLE);
+    };
+    let text = |key: &str| match answer.get(key) {
+        Some(Answer::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    let locks = match answer.get("locks") {
+        Some(Answer::List(items)) => items.len() / 2,
+        _ => 0,
+    };
+    let status = Status {
+        socket: paths.local.socket.to_string_lossy().into_owned(),
+        pid: answer.number("pid"),
+        version: text("version"),
+        epoch: answer.number("epoch"),
+        uptime_ms: answer.number("uptime_ms"),
+        clients: answer.number("clients"),
+        keys: answer.number("keys"),
+        locks,
+        scripts_run: answer.number("scripts_run"),
+    };
+    output::one(output::format(output, &context.settings()?), &status)?;
+    Ok(exit::OK)
+}
+
+/// The end of the log, where a daemon that was started in the background writes.
+fn logs(paths: &Paths, lines: u32) -> Result<u8, Failure> {
+    let path = &paths.local.log_file;
+    let text = tail(path).map_err(|error| {
+        let path = path.to_string_lossy();
+        Failure::new(exit::UNAVAILABLE, format!("cannot read the log {}: {error}", escape::text(&path)))
+    })?;
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<&str> = text.lines().collect();
+    let skipped = all.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
+    output::emit(&all[skipped..].iter().map(|line| format!("{}\n", escape::text(line))).collect::<String>())?;
+    Ok(exit::OK)
+}
+
+fn tail(path: &std::path::Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES_MAX)))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,124 @@
+//! `redlatch lock`: take a lock and leave it held, for scripts that release it later.
+
+use redlatch::{Guard, Lease};
+use serde::Serialize;
+
+use super::{Context, lock_name};
+use crate::{
+    args::{LockArgs, run::Reenter},
+    durations, escape,
+    exit::{self, Failure},
+    output::{self, Record},
+    run::acquire::{self, Acquired, Patience, Request, quoted},
+    signals::Signals,
+    store,
+};
+
+#[derive(Serialize)]
+struct Taken {
+    name: String,
+    owner: String,
+    token: Option<u64>,
+    lease_ms: u64,
+}
+
+impl Record for Taken {
+    const COLUMNS: &'static [&'static str] = &["NAME", "OWNER", "TOKEN", "LEASE"];
+    const NARROW: usize = 4;
+
+    fn cells(&self) -> Vec<String> {
+        let token = self.token.map(|token| token.to_string()).unwrap_or_default();
+        vec![self.name.clone(), self.owner.clone(), token, format!("{}ms", self.lease_ms)]
+    }
+
+    /// What `unlock` and `renew` need.
+    fn name(&self) -> String {
+        self.owner.clone()
+    }
+}
+
+pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
+    let mut signals =
+        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
+    let name = lock_name(args.name)?;
+    let settings = context.settings()?;
+    let patience = Patience::from(args.wait);
+    let format = output::format(args.output, &settings);
+    store::with_client(&settings, async |client| {
+        let request = Request {
+            client,
+            name: &name,
+            lease: Lease::Fixed(args.lease),
+            fenced: args.fenced,
+            patience,
+            reenter: Reenter::Never,
+            talk: context.talk,
+        };
+        let guard = match acquire::acquire(request, &mut signals).await? {
+            Acquired::Held { guard, .. } => guard,
+            Acquired::Interrupted(signal) => return Ok(exit::by_signal(signal)),
+            Acquired::Busy => {
+                if patience.skips {
+                    context.talk.detail(format_args!("{} is busy", quoted(&name)));
+                } else {
+                    context.talk.say(acquire::busy_message(request).await);
+                }
+                return Ok(patience.busy_code);
+            }
+        };
+        let taken = Taken {
+            name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
+            owner: guard.owner().to_string(),
+            token: guard.token(),
+            lease_ms: durations::ms(args.lease),
+        };
+        let text =
+            if args.export { export(name.as_bytes(), &taken) } else { output::rendered(format, &taken)? };
+        hand_over(guard, &text).await
+    })
+}
+
+/// Prints what the caller needs to release the lock. If nobody reads it, nobody could, so the lock is given back.
+async fn hand_over(guard: Guard, text: &str) -> Result<u8, Failure> {
+    if let Err(error) = output::try_emit(text) {
+        guard.unlock().await?;
+        return Err(Failure::internal(format!("cannot write to stdout: {error}; the lock was given back")));
+    }
+    guard.detach();
+    Ok(exit::OK)
+}
+
+/// Assignments for `eval`. The variables are those of `run`, so that a `run` of the same name enters with this hold.
+fn export(name: &[u8], taken: &Taken) -> String {
+    // A name that cannot be shown safely is left out: the owner alone is enough to release the lock.
+    let name = match std::str::from_utf8(name) {
+        Ok(text) if !text.chars().any(escape::acts_on_terminal) => {
+            format!("export REDLATCH_NAME={}", quote(text))
+        }
+        _ => "unset REDLATCH_NAME".into(),
+    };
+    let token = match taken.token {
+        Some(token) => format!("export REDLATCH_TOKEN={token}"),
+        None => "unset REDLATCH_TOKEN".into(),
+    };
+    format!("{name}\nexport REDLATCH_OWNER={}\n{token}\n", quote(&taken.owner))
+}
+
+/// Quotes a word for a POSIX shell.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assignments_survive_any_shell() {
+        let taken = Taken { name: "n".into(), owner: "u:1".into(), token: Some(3), lease_ms: 1 };
+        let text = export(b"it's; rm -rf $(x)", &taken);
+        assert_eq!(text.lines().next(), Some(r"export REDLATCH_NAME='it'\''s; rm -rf $(x)'"));
+        assert!(text.ends_with("export REDLATCH_OWNER='u:1'\nexport REDLATCH_TOKEN=3\n"));
+        assert!(export(b"a\x1b", &taken).starts_with("unset REDLATCH_NAME\n"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The verbs, one file each.
+
+use std::{env, ffi::OsString, os::unix::ffi::OsStringExt};
+
+use redlatch::{LockName, Owner};
+
+use crate::{
+    args::{Cli, Global, Verb},
+    config::{Settings, Surroundings},
+    exit::{self, Failure},
+    talk::Talk,
+};
+
+mod completions;
+mod config;
+mod demo;
+mod doctor;
+mod engine;
+mod force_unlock;
+mod lock;
+mod ls;
+mod man;
+mod renew;
+mod run;
+mod show;
+mod unlock;
+
+/// What every verb gets.
+pub(crate) struct Context {
+    pub(crate) global: Global,
+    pub(crate) talk: Talk,
+}
+
+impl Context {
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
+        Settings::load(&self.global, &Surroundings::of_process())
+    }
+}
+
+/// Does what the command line says and answers the exit code.
+///
+/// # Errors
+///
+/// Those of the verb.
+pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
+    let context = Context { global: cli.global, talk };
+    match cli.verb {
+        Verb::Run(args) => run::run(*args, &context),
+        Verb::Lock(args) => lock::lock(args, &context),
+        Verb::Unlock(args) => unlock::unlock(args, &context),
+        Verb::Renew(args) => renew::renew(args, &context),
+        Verb::Ls(args) => ls::ls(&args, &context),
+        Verb::Show(args) => show::show(args, &context),
+        Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),
+        Verb::Doctor(args) => doctor::doctor(&args, &context),
+        Verb::Engine(args) => engine::engine(args, &context),
+        Verb::Demo(args) => demo::demo(&args, &context),
+        Verb::Config(args) => config::config(&args, &context),
+        Verb::Completions { shell } => completions::completions(shell),
+        Verb::Man { dir } => man::man(&dir),
+        Verb::DemoWorker(args) => demo::worker(&args, &context),
+    }
+}
+
+/// A lock name from the command line: any bytes.
+fn lock_name(raw: OsString) -> Result<LockName, Failure> {
+    Ok(LockName::new(raw.into_vec())?)
+}
+
+/// The owner of a detached hold: the flag, else what `lock --export` put into the environment.
+fn owner(flag: Option<Owner>) -> Result<Owner, Failure> {
+    if let Some(owner) = flag {
+        return Ok(owner);
+    }
+    let variable = env::var("REDLATCH_OWNER").ok().filter(|value| !value.is_empty());
+    let Some(text) = variable else {
+        return Err(Failure::usage(
+            "no owner was given; pass --owner ID or set REDLATCH_OWNER to what `redlatch lock` printed",
+        ));
+    };
+    text.parse()
+        .map_err(|error: redlatch::Error| Failure::new(exit::USAGE, format!("REDLATCH_OWNER: {error}")))
+}

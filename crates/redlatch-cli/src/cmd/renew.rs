@@ -1,0 +1,26 @@
+//! `redlatch renew`: set the remaining time of a lock that `lock` took.
+
+use super::{Context, lock_name, owner};
+use crate::{
+    args::RenewArgs,
+    durations::human,
+    exit::{self, Failure},
+    run::acquire::quoted,
+    store,
+};
+
+pub(super) fn renew(args: RenewArgs, context: &Context) -> Result<u8, Failure> {
+    let name = lock_name(args.name)?;
+    let owner = owner(args.owner)?;
+    let settings = context.settings()?;
+    store::with_client(&settings, async |client| {
+        if client.lock(&name).renew(&owner, args.lease).await? {
+            context.talk.detail(format_args!("{} is held for another {}", quoted(&name), human(args.lease)));
+            return Ok(exit::OK);
+        }
+        Err(Failure::new(
+            exit::LOST,
+            format!("{} is not held by {owner} any more; take it again with `redlatch lock`", quoted(&name)),
+        ))
+    })
+}

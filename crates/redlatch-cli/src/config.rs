@@ -1,0 +1,408 @@
+//! Where each setting comes from: flag, environment, configuration file, default — in that order.
+//!
+//! Configuration files are looked for in fixed places only. One in the working directory is not picked up: a stray file
+//! must not send locks to another server. For the same reason an unknown key is an error, not a warning: `urll = …` would
+//! otherwise leave everybody locking on their own machine.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt, fs, io,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use toml::{Table, Value};
+
+use crate::{
+    args::{Format, Global},
+    durations, escape,
+    exit::Failure,
+};
+
+/// The largest configuration or password file read, in bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// One setting: its key in files, its environment variable, its default.
+struct Key {
+    name: &'static str,
+    env: &'static str,
+    default: Option<&'static str>,
+    is_path: bool,
+}
+
+const fn key(name: &'static str, env: &'static str, default: Option<&'static str>) -> Key {
+    Key { name, env, default, is_path: false }
+}
+
+const fn path(name: &'static str, env: &'static str) -> Key {
+    Key { name, env, default: None, is_path: true }
+}
+
+const KEYS: [Key; 12] = [
+    key("url", "REDLATCH_URL", Some("local:")),
+    key("username", "REDLATCH_USERNAME", None),
+    path("password_file", "REDLATCH_PASSWORD_FILE"),
+    key("lease", "REDLATCH_LEASE", Some("30s")),
+    key("connect_timeout", "REDLATCH_CONNECT_TIMEOUT", Some("5s")),
+    key("response_timeout", "REDLATCH_RESPONSE_TIMEOUT", Some("3s")),
+    key("output", "REDLATCH_OUTPUT", Some("table")),
+    path("tls_ca_file", "REDLATCH_TLS_CA_FILE"),
+    path("tls_cert_file", "REDLATCH_TLS_CERT_FILE"),
+    path("tls_key_file", "REDLATCH_TLS_KEY_FILE"),
+    key("tls_server_name", "REDLATCH_TLS_SERVER_NAME", None),
+    key("tls_insecure", "REDLATCH_TLS_INSECURE", Some("false")),
+];
+
+/// The environment variable of the password, which has no flag and no key in files.
+pub(crate) const PASSWORD_ENV: &str = "REDLATCH_PASSWORD";
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A flag of the command line.
+    Flag(&'static str),
+    /// An environment variable.
+    Env(&'static str),
+    /// A configuration file, and the named context in it.
+    File(PathBuf, Option<String>),
+    /// Built in.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag(flag) => f.write_str(flag),
+            Origin::Env(name) => f.write_str(name),
+            Origin::File(path, None) => write!(f, "{}", escape::text(&path.to_string_lossy())),
+            Origin::File(path, Some(context)) => {
+                write!(f, "{} [{}]", escape::text(&path.to_string_lossy()), escape::text(context))
+            }
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A password. It is never printed.
+#[derive(Clone)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The password itself, for the connection only.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
+}
+
+/// One line of `config show`.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) key: &'static str,
+    pub(crate) value: Option<String>,
+    pub(crate) origin: Origin,
+}
+
+/// All settings in force.
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) output: Format,
+    pub(crate) tls_ca_file: Option<PathBuf>,
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    pub(crate) tls_key_file: Option<PathBuf>,
+    pub(crate) tls_server_name: Option<String>,
+    pub(crate) tls_insecure: bool,
+    pub(crate) shown: Vec<Shown>,
+}
+
+/// Looks up an environment variable.
+type Env = Box<dyn Fn(&str) -> Option<OsString>>;
+
+/// The places outside the command line, so that tests can give their own.
+pub(crate) struct Surroundings {
+    /// The environment.
+    pub(crate) env: Env,
+    /// The files read without being asked for, first wins.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Surroundings {
+    /// The process environment and the usual files.
+    pub(crate) fn of_process() -> Self {
+        let user = env::var_os("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+            .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
+        let mut files: Vec<_> = user.map(|dir| dir.join("redlatch/config.toml")).into_iter().collect();
+        files.push(PathBuf::from("/etc/redlatch/config.toml"));
+        // An empty variable counts as unset, as it does for most programs.
+        Surroundings { env: Box::new(|name| env::var_os(name).filter(|value| !value.is_empty())), files }
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<String>, Failure> {
+        match (self.env)(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(Failure::config(format!("{name} is not valid UTF-8"))),
+        }
+    }
+}
+
+impl Settings {
+    /// Works out every setting.
+    ///
+    /// # Errors
+    ///
+    /// Configuration: an unreadable file, an unknown key or context, or a value that cannot be understood.
+    pub(crate) fn load(global: &Global, around: &Surroundings) -> Result<Self, Failure> {
+        let files = files(global, around)?;
+        let (context, context_is_flag) = match (&global.context, around.text("REDLATCH_CONTEXT")?) {
+            (Some(flag), _) => (Some(flag.clone()), true),
+            (None, Some(variable)) => (Some(variable), false),
+            (None, None) => (files.iter().find_map(|file| file.context.clone()), false),
+        };
+        if let Some(context) = &context
+            && !files.iter().any(|file| file.contexts.iter().any(|(name, _)| name == context))
+        {
+            return Err(Failure::config(format!(
+                "no configuration file defines the context \"{}\"; add a table [contexts.{0}] to one",
+                escape::text(context)
+            )));
+        }
+        let lookup = |key: &Key| -> Result<(Option<String>, Origin), Failure> {
+            if let Some((flag, value)) = flag(key.name, global) {
+                return Ok((Some(value), Origin::Flag(flag)));
+            }
+            let from_context = || {
+                let context = context.as_deref()?;
+                files.iter().find_map(|file| {
+                    let (_, layer) = file.contexts.iter().find(|(name, _)| name == context)?;
+                    let (_, value) = layer.iter().find(|(name, _)| *name == key.name)?;
+                    Some((Some(value.clone()), Origin::File(file.path.clone(), Some(context.to_owned()))))
+                })
+            };
+            let from_env =
+                || Ok::<_, Failure>(around.text(key.env)?.map(|value| (Some(value), Origin::Env(key.env))));
+            // A context asked for by flag is a flag: a forgotten variable must not redirect `--context prod`.
+            let found = if context_is_flag {
+                from_context().or(from_env()?)
+            } else {
+                from_env()?.or_else(from_context)
+            };
+            let found = found.or_else(|| {
+                files.iter().find_map(|file| {
+                    let (_, value) = file.top.iter().find(|(name, _)| *name == key.name)?;
+                    Some((Some(value.clone()), Origin::File(file.path.clone(), None)))
+                })
+            });
+            Ok(found.unwrap_or((key.default.map(str::to_owned), Origin::Default)))
+        };
+        let mut values = Vec::with_capacity(KEYS.len());
+        for key in &KEYS {
+            let (value, origin) = lookup(key)?;
+            values.push((key, value, origin));
+        }
+        let mut settings = Settings::typed(&values)?;
+        settings.add_password(around)?;
+        if let (Some(context), false) = (&context, settings.shown.iter().any(|shown| shown.key == "context"))
+        {
+            let origin =
+                if context_is_flag { Origin::Flag("--context") } else { Origin::Env("REDLATCH_CONTEXT") };
+            let origin = match files.iter().find(|file| file.context.as_ref() == Some(context)) {
+                Some(file) if !context_is_flag && around.text("REDLATCH_CONTEXT")?.is_none() => {
+                    Origin::File(file.path.clone(), None)
+                }
+                _ => origin,
+            };
+            settings
+                .shown
+                .insert(0, Shown { key: "context", value: Some(escape::text(context).to_string()), origin });
+        }
+        Ok(settings)
+    }
+
+    fn typed(values: &[(&Key, Option<String>, Origin)]) -> Result<Self, Failure> {
+        let find = |name: &str| values.iter().find(|(key, ..)| key.name == name);
+        let get = |name: &str| find(name).and_then(|(_, value, _)| value.clone());
+        let bad = |name: &str, why: &str| {
+            let origin = find(name).map_or(Origin::Default, |(.., origin)| origin.clone());
+            Failure::config(format!("{name} (from {origin}): {why}"))
+        };
+        let duration = |name: &str| {
+            let text = get(name).unwrap_or_default();
+            durations::parse_positive(&text).map_err(|why| bad(name, &why))
+        };
+        let output = get("output").unwrap_or_default();
+        let insecure = get("tls_insecure").unwrap_or_default();
+        let shown = values.iter().map(|(key, value, origin)| Shown {
+            key: key.name,
+            value: value.as_ref().map(|value| {
+                if key.name == "url" { escape::url(value) } else { escape::text(value).to_string() }
+            }),
+            origin: origin.clone(),
+        });
+        Ok(Settings {
+            url: get("url").unwrap_or_default(),
+            username: get("username"),
+            password: None,
+            lease: duration("lease")?,
+            connect_timeout: duration("connect_timeout")?,
+            response_timeout: duration("response_timeout")?,
+            output: clap::ValueEnum::from_str(&output, true)
+                .map_err(|_| bad("output", "give table, wide, json, ndjson or name"))?,
+            tls_ca_file: get("tls_ca_file").map(PathBuf::from),
+            tls_cert_file: get("tls_cert_file").map(PathBuf::from),
+            tls_key_file: get("tls_key_file").map(PathBuf::from),
+            tls_server_name: get("tls_server_name"),
+            tls_insecure: insecure.parse().map_err(|_| bad("tls_insecure", "give true or false"))?,
+            shown: shown.collect(),
+        })
+    }
+
+    /// `--password-file`, then `REDLATCH_PASSWORD`, then the other ways to name a file; the URL's own comes last.
+    fn add_password(&mut self, around: &Surroundings) -> Result<(), Failure> {
+        let file = self.shown.iter().find(|shown| shown.key == "password_file");
+        let (path, origin) =
+            file.map_or((None, Origin::Default), |shown| (shown.value.clone(), shown.origin.clone()));
+        let variable = around.text(PASSWORD_ENV)?;
+        let (password, origin) = match (path, variable) {
+            (Some(path), None) => (read_password(&path)?, origin),
+            (Some(path), Some(_)) if matches!(origin, Origin::Flag(_)) => (read_password(&path)?, origin),
+            (_, Some(password)) => (password, Origin::Env(PASSWORD_ENV)),
+            (None, None) => return Ok(()),
+        };
+        self.password = Some(Secret(password));
+        self.shown.push(Shown { key: "password", value: Some("***".into()), origin });
+        Ok(())
+    }
+}
+
+fn flag(name: &str, global: &Global) -> Option<(&'static str, String)> {
+    let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+    match name {
+        "url" => global.url.clone().map(|url| ("--url", url)),
+        "username" => global.username.clone().map(|user| ("--username", user)),
+        "password_file" => global.password_file.as_ref().map(|file| ("--password-file", path(file))),
+        _ => None,
+    }
+}
+
+fn read_password(path: &str) -> Result<String, Failure> {
+    let shown = escape::text(path);
+    let text = read_bounded(Path::new(path))
+        .map_err(|error| Failure::config(format!("cannot read the password file {shown}: {error}")))?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(Failure::config(format!("the password file {shown} is empty"))),
+        password => Ok(password.to_owned()),
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is over 1 MiB"));
+    }
+    Ok(text)
+}
+
+type Layer = Vec<(&'static str, String)>;
+
+/// One configuration file, read and checked.
+struct File {
+    path: PathBuf,
+    context: Option<String>,
+    contexts: Vec<(String, Layer)>,
+    top: Layer,
+}
+
+fn files(global: &Global, around: &Surroundings) -> Result<Vec<File>, Failure> {
+    let asked = global.config.clone().or_else(|| (around.env)("REDLATCH_CONFIG").map(PathBuf::from));
+    let required = asked.is_some();
+    let mut files = Vec::new();
+    for (index, path) in asked.iter().chain(&around.files).enumerate() {
+        match read_bounded(path) {
+            Ok(text) => files.push(File::parse(path, &text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !(required && index == 0) => {}
+            Err(error) => {
+                let path = path.to_string_lossy();
+                return Err(Failure::config(format!(
+                    "cannot read the configuration file {}: {error}",
+                    escape::text(&path)
+                )));
+            }
+        }
+    }
+    Ok(files)
+}
+
+impl File {
+    fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
+        let shown = escape::text(&path.to_string_lossy()).to_string();
+        // The error's own text quotes the line, which may hold a URL with a password; its position is enough.
+        let table: Table = text.parse().map_err(|error: toml::de::Error| {
+            let line =
+                error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            Failure::config(format!("{shown}, line {line}: {}", error.message()))
+        })?;
+        let mut file = File { path: path.to_owned(), context: None, contexts: Vec::new(), top: Vec::new() };
+        for (name, value) in &table {
+            match (name.as_str(), value) {
+                ("context", Value::String(context)) => file.context = Some(context.clone()),
+                ("contexts", Value::Table(contexts)) => {
+                    for (context, layer) in contexts {
+                        let place = format!("{shown}, [contexts.{}]", escape::text(context));
+                        let Value::Table(layer) = layer else {
+                            return Err(Failure::config(format!("{place} is not a table")));
+                        };
+                        let layer = layer.iter().map(|(name, value)| entry(&place, path, name, value));
+                        file.contexts.push((context.clone(), layer.collect::<Result<_, _>>()?));
+                    }
+                }
+                (name, value) => file.top.push(entry(&shown, path, name, value)?),
+            }
+        }
+        Ok(file)
+    }
+}
+
+fn entry(place: &str, file: &Path, name: &str, value: &Value) -> Result<(&'static str, String), Failure> {
+    let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+        return Err(Failure::config(format!(
+            "{place}: unknown key \"{}\"; known are context, contexts, {}",
+            escape::text(name),
+            known.join(", ")
+        )));
+    };
+    let text = match value {
+        Value::String(text) if key.is_path => {
+            // Relative to the file that says so: the working directory is whatever the caller happened to be in.
+            file.parent().unwrap_or(Path::new("")).join(text).to_string_lossy().into_owned()
+        }
+        Value::String(text) => text.clone(),
+        Value::Boolean(flag) => flag.to_string(),
+        _ => {
+            return Err(Failure::config(format!(
+                "{place}: {name} must be a text in quotes, such as \"30s\", or true or false"
+            )));
+        }
+    };
+    Ok((key.name, text))
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! The `redlatch` command: run commands under a distributed lock, and see who holds what.
+
+mod args;
+mod child;
+mod cmd;
+mod config;
+mod demo;
+mod door;
+mod durations;
+mod escape;
+mod exit;
+mod output;
+mod run;
+mod signals;
+mod store;
+mod talk;
+mod timestamp;
+
+use std::{env, process::ExitCode};
+
+use clap::{Parser, error::ErrorKind};
+
+use crate::{
+    args::{Cli, Verb},
+    child::trampoline,
+    output::quiet_end,
+    talk::Talk,
+};
+
+fn main() -> ExitCode {
+    // The step before every command comes first: it must cost next to nothing.
+    let mut words = env::args_os();
+    if words.nth(1).is_some_and(|verb| verb == trampoline::VERB) {
+        return ExitCode::from(trampoline::exec(words));
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(refuse(&error)),
+    };
+    let talk = Talk::new(cli.global.quiet, cli.global.verbose);
+    log(&cli);
+    let code = cmd::dispatch(cli, talk).unwrap_or_else(|failure| {
+        talk::error(&failure);
+        failure.code()
+    });
+    ExitCode::from(code)
+}
+
+/// Prints what the parser has to say. Its own exit code for mistakes is 2, which scripts could not tell from the command's.
+fn refuse(error: &clap::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Colours only where the parser itself would use them.
+            if error.print().is_err() {
+                _ = quiet_end();
+            }
+            exit::OK
+        }
+        _ => {
+            _ = error.print();
+            exit::USAGE
+        }
+    }
+}
+
+/// Sends the library's log to stderr: warnings by default, everything with `-vv`, or what REDLATCH_LOG asks for.
+fn log(cli: &Cli) {
+    use tracing_subscriber::{EnvFilter, fmt};
+
+    let default = match (cli.global.quiet, cli.global.verbose) {
+        (true, _) => "error",
+        (_, 0 | 1) => "warn",
+        (_, 2) => "redlatch=debug,redlatch_engine=debug,warn",
+        _ => "trace",
+    };
+    let filter = env::var("REDLATCH_LOG").ok().and_then(|directives| EnvFilter::try_new(directives).ok());
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
+    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // The engine's log is read much later; what a verb says is read at once.
+    _ = if matches!(cli.verb, Verb::Engine(_)) { log.try_init() } else { log.without_time().try_init() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_usage_errors_and_help_is_not() {
+        let code = |words: &[&str]| refuse(&Cli::try_parse_from(words).unwrap_err());
+        assert_eq!(code(&["redlatch", "--no-such-flag"]), exit::USAGE);
+        assert_eq!(code(&["redlatch"]), exit::USAGE);
+        assert_eq!(code(&["redlatch", "run"]), exit::USAGE);
+    }
+}

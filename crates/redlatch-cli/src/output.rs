@@ -1,0 +1,186 @@
+//! Data on stdout: a table on a terminal, tab-separated columns in a pipe, or JSON.
+//!
+//! JSON documents carry `"schema": 1`, whole milliseconds and RFC 3339 times; fields are only ever added.
+
+use std::{
+    env, io,
+    io::{IsTerminal, Write, stdout},
+};
+
+use serde::Serialize;
+
+use crate::{
+    args::{Format, Output},
+    config::Settings,
+    escape,
+    exit::Failure,
+};
+
+/// The version of the JSON documents.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// One record of a listing.
+pub(crate) trait Record: Serialize {
+    /// Titles of the columns, the usual ones first.
+    const COLUMNS: &'static [&'static str];
+    /// How many of the columns the narrow table has.
+    const NARROW: usize;
+    /// The cells, escaped by the caller of [`Record::cells`]; an empty cell is shown as `-`.
+    fn cells(&self) -> Vec<String>;
+    /// What `-o name` prints.
+    fn name(&self) -> String;
+}
+
+#[derive(Serialize)]
+struct List<'a, T> {
+    schema: u32,
+    items: &'a [T],
+}
+
+#[derive(Serialize)]
+struct One<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    item: &'a T,
+}
+
+/// The format in force: the flag, else the configuration.
+pub(crate) fn format(output: Output, settings: &Settings) -> Format {
+    output.format.unwrap_or(settings.output)
+}
+
+/// Prints a list.
+///
+/// # Errors
+///
+/// Internal, when stdout cannot be written.
+pub(crate) fn list<T: Record>(format: Format, items: &[T]) -> Result<(), Failure> {
+    emit(&match format {
+        Format::Json => json(&List { schema: SCHEMA, items })?,
+        Format::Ndjson => {
+            let lines = items.iter().map(|item| json(&One { schema: SCHEMA, item }));
+            lines.collect::<Result<String, _>>()?
+        }
+        Format::Name => items.iter().map(|item| format!("{}\n", escape::text(&item.name()))).collect(),
+        Format::Table => table::<T>(items, T::NARROW),
+        Format::Wide => table::<T>(items, T::COLUMNS.len()),
+    })
+}
+
+/// Prints one record, as [`rendered`].
+///
+/// # Errors
+///
+/// Internal, when stdout cannot be written.
+pub(crate) fn one<T: Record>(format: Format, item: &T) -> Result<(), Failure> {
+    emit(&rendered(format, item)?)
+}
+
+/// One record: as JSON, its name, or one line with title and value for each column.
+///
+/// # Errors
+///
+/// Internal, when it cannot be written as JSON.
+pub(crate) fn rendered<T: Record>(format: Format, item: &T) -> Result<String, Failure> {
+    Ok(match format {
+        Format::Json | Format::Ndjson => json(&One { schema: SCHEMA, item })?,
+        Format::Name => format!("{}\n", escape::text(&item.name())),
+        Format::Table | Format::Wide => {
+            let width = T::COLUMNS.iter().map(|title| title.len()).max().unwrap_or(0);
+            let lines = T::COLUMNS.iter().zip(item.cells()).filter(|(_, cell)| !cell.is_empty());
+            lines
+                .map(|(title, cell)| format!("{:width$}  {}\n", title.to_lowercase(), escape::text(&cell)))
+                .collect()
+        }
+    })
+}
+
+fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
+    let text = serde_json::to_string(document)
+        .map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))?;
+    Ok(escape::json(&text) + "\n")
+}
+
+fn table<T: Record>(items: &[T], columns: usize) -> String {
+    let terminal = stdout().is_terminal();
+    let rows: Vec<Vec<String>> = items
+        .iter()
+        .map(|item| {
+            let cells = item.cells().into_iter().take(columns);
+            cells
+                .map(|cell| if cell.is_empty() { "-".into() } else { escape::text(&cell).to_string() })
+                .collect()
+        })
+        .collect();
+    if !terminal {
+        return rows.iter().map(|row| row.join("\t") + "\n").collect();
+    }
+    aligned(&T::COLUMNS[..columns], &rows, is_colored())
+}
+
+/// Columns of equal width under a header.
+fn aligned(titles: &[&str], rows: &[Vec<String>], colored: bool) -> String {
+    let width_of = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([titles[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width_of).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<_> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    let header = line(&mut titles.iter().copied());
+    let header = if colored { format!("\x1b[1m{header}\x1b[0m") } else { header };
+    let body = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)) + "\n");
+    header + "\n" + &body.collect::<String>()
+}
+
+fn is_colored() -> bool {
+    let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Writes data to stdout.
+///
+/// # Errors
+///
+/// Internal, when stdout cannot be written. A closed pipe is not an error: see [`quiet_end`].
+pub(crate) fn emit(text: &str) -> Result<(), Failure> {
+    match try_emit(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => quiet_end(),
+        Err(error) => Err(Failure::internal(format!("cannot write to stdout: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Writes data to stdout, for callers who must clean up when nobody reads it.
+///
+/// # Errors
+///
+/// Those of the write, a closed pipe included.
+pub(crate) fn try_emit(text: &str) -> io::Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Ends as a program ends whose reader went away (`redlatch ls | head -1`): by SIGPIPE, without a word.
+///
+/// Rust programs start with that signal ignored, so the write fails instead of ending the process. That is what a command
+/// that holds a lock needs, which is why the signal is not restored at the start.
+pub(crate) fn quiet_end() -> Result<(), Failure> {
+    _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["a".to_owned(), "2".to_owned()], vec!["läng".to_owned(), "-".to_owned()]];
+        assert_eq!(aligned(&["NAME", "TTL"], &rows, false), "NAME  TTL\na     2\nläng  -\n");
+        assert!(aligned(&["NAME"], &[], true).starts_with("\x1b[1mNAME"));
+    }
+}

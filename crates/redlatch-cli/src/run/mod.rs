@@ -1,0 +1,6 @@
+//! The parts of `redlatch run`: getting the lock, the command's environment, watching over it, and the report.
+
+pub(crate) mod acquire;
+pub(crate) mod environment;
+pub(crate) mod report;
+pub(crate) mod supervise;

@@ -1,0 +1,155 @@
+//! `--report`: one JSON line about the outcome, the channel that no exit code of the command can imitate.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use redlatch::LockName;
+use serde::Serialize;
+
+use crate::{child::Ended, durations, escape, exit::Failure, output::SCHEMA, timestamp::rfc3339};
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    /// The command ran to its own end under the lock.
+    Completed,
+    /// The command could not be started.
+    NotStarted,
+    /// The lock stayed busy and the command did not run.
+    Busy,
+    /// The lock was busy and `--if-busy skip` said that this is fine.
+    Skipped,
+    /// The lock was lost while the command ran.
+    Lost,
+    /// `--max-hold` was reached.
+    MaxHold,
+    /// A signal came while still waiting.
+    Interrupted,
+    /// Something failed before the command ran.
+    Failed,
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum ChildStatus {
+    Code(u8),
+    Signal(i32),
+}
+
+/// The report.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    schema: u32,
+    name: String,
+    outcome: Outcome,
+    exit_code: u8,
+    child: Option<ChildStatus>,
+    owner: Option<String>,
+    token: Option<u64>,
+    acquired_at: Option<String>,
+    waited_ms: u64,
+    held_ms: Option<u64>,
+    released: Option<bool>,
+    why: Option<String>,
+    error: Option<String>,
+}
+
+impl Report {
+    /// A run that has not got anywhere yet.
+    pub(crate) fn new(name: &LockName, why: Option<&str>) -> Self {
+        Report {
+            schema: SCHEMA,
+            name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
+            outcome: Outcome::Failed,
+            exit_code: crate::exit::INTERNAL,
+            child: None,
+            owner: None,
+            token: None,
+            acquired_at: None,
+            waited_ms: 0,
+            held_ms: None,
+            released: None,
+            why: why.map(str::to_owned),
+            error: None,
+        }
+    }
+
+    /// The lock was granted.
+    pub(crate) fn granted(&mut self, owner: String, token: Option<u64>, at: SystemTime) {
+        self.owner = Some(owner);
+        self.token = token;
+        self.acquired_at = Some(rfc3339(at));
+    }
+
+    /// How long the lock was waited for.
+    pub(crate) fn waited(&mut self, waited: Duration) {
+        self.waited_ms = durations::ms(waited);
+    }
+
+    /// The command ended after the lock had been held this long.
+    pub(crate) fn child(&mut self, ended: Ended, held: Duration) {
+        self.held_ms = Some(durations::ms(held));
+        self.child = match ended {
+            Ended::Code(code) => Some(ChildStatus::Code(code)),
+            Ended::Signal(signal) => Some(ChildStatus::Signal(signal)),
+            Ended::NotStarted(_) | Ended::Unknown => None,
+        };
+    }
+
+    /// Whether the server confirmed the release.
+    pub(crate) fn released(&mut self, released: bool) {
+        self.released = Some(released);
+    }
+
+    /// The end, with its exit code.
+    pub(crate) fn end(&mut self, outcome: Outcome, exit_code: u8) -> u8 {
+        self.outcome = outcome;
+        self.exit_code = exit_code;
+        exit_code
+    }
+
+    /// A failure, before the command ran or around it.
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        self.outcome = Outcome::Failed;
+        self.exit_code = failure.code();
+        self.error = Some(failure.to_string());
+    }
+}
+
+/// The file of the report.
+#[derive(Debug)]
+pub(crate) struct ReportFile(Option<File>);
+
+impl ReportFile {
+    /// Empties the file at the start, so that nobody takes an older report for this run's.
+    ///
+    /// # Errors
+    ///
+    /// Internal, when the file cannot be written.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let file = path.map(|path| {
+            File::create(path).map_err(|error| {
+                let path = path.to_string_lossy();
+                Failure::internal(format!("cannot write the report {}: {error}", escape::text(&path)))
+            })
+        });
+        Ok(ReportFile(file.transpose()?))
+    }
+
+    /// Writes the line. A failure is said, and changes nothing about the outcome.
+    pub(crate) fn write(self, report: &Report) {
+        let Some(mut file) = self.0 else { return };
+        let written = serde_json::to_string(report)
+            .map_err(std::io::Error::from)
+            .and_then(|line| file.write_all((escape::json(&line) + "\n").as_bytes()));
+        if let Err(error) = written {
+            crate::talk::error(format_args!("cannot write the report: {error}"));
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Watching over the command while it holds the lock.
+//!
+//! The command must be gone before anybody else can get the lock. So when renewals fail, it is asked to end while the lease
+//! still has `grace` and a margin left, and killed before the lease ends. Healthy renewals come every third of the lease,
+//! and `grace` is under two thirds of it, so a healthy lock never gets there.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Guard, LossReason};
+use signal_hook::consts::SIGTSTP;
+use tokio::time::{sleep_until, timeout};
+
+use crate::{
+    args::run::OnLost,
+    child::{Child, Ended, Event, Group, can_be_continued},
+    durations::human,
+    escape,
+    signals::{Received, Signals},
+    talk::Talk,
+};
+
+/// The longest sleep between two looks at the lease. Timers stand still while the machine sleeps and the lease does not.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the reason of a loss may take once no lease is left.
+const REASON_TIMEOUT: Duration = Duration::from_millis(20);
+/// After the command itself ended, others of its group get this long before a word is said about them.
+const LEFTOVERS_TOLD_AFTER: Duration = Duration::from_secs(1);
+
+/// The rules for one run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// Between TERM and KILL when the lock is lost.
+    pub(crate) grace: Duration,
+    /// Between KILL and the end of the lease.
+    pub(crate) margin: Duration,
+    /// Between TERM and KILL at `--max-hold`.
+    pub(crate) kill_after: Duration,
+    /// When the command has to end.
+    pub(crate) max_hold: Option<Instant>,
+    /// What a lost lock means for the command.
+    pub(crate) on_lost: OnLost,
+}
+
+/// Why the command was stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// The lock was lost, or about to be.
+    Lost(String),
+    /// `--max-hold` was reached.
+    MaxHold,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// How the command ended.
+    pub(crate) ended: Ended,
+    /// Whether we stopped it.
+    pub(crate) stopped: Option<Stopped>,
+    /// Whether the lock was lost, whatever came of it.
+    pub(crate) lost: bool,
+}
+
+/// What is known about a lock that was lost.
+#[derive(Debug, Clone)]
+struct Loss {
+    reason: String,
+    /// By its lease's end, so that no time is left, rather than by somebody's deed.
+    expired: bool,
+}
+
+impl From<LossReason> for Loss {
+    fn from(reason: LossReason) -> Self {
+        Loss { expired: reason == LossReason::Expired, reason: escape::text(&reason.to_string()).to_string() }
+    }
+}
+
+/// Waits until the command and its group are gone, forwarding signals and stopping it when it must.
+pub(crate) async fn supervise(
+    child: &mut Child,
+    guard: &Guard,
+    plan: Plan,
+    signals: &mut Signals,
+    talk: Talk,
+) -> Outcome {
+    let mut watch = Watch::new(plan, talk);
+    let loss = guard.lost();
+    tokio::pin!(loss);
+    loop {
+        let remaining = guard.remaining();
+        if remaining.is_zero() && watch.loss.is_none() {
+            // The reason decides how quickly the command must go, and comes at the same moment.
+            let reason = timeout(REASON_TIMEOUT, &mut loss).await.unwrap_or(LossReason::Expired);
+            watch.loss = Some(reason.into());
+        }
+        let next = watch.step(child, remaining, Instant::now());
+        tokio::select! {
+            biased;
+            event = child.event() => match event {
+                Event::Ended(ended) => watch.ended(ended),
+                Event::GroupEmpty => return watch.outcome(),
+            },
+            reason = &mut loss, if watch.loss.is_none() => watch.loss = Some(reason.into()),
+            received = signals.next() => {
+                forward(child, received, guard.remaining(), talk);
+                watch.asked(child, received);
+            }
+            () = sleep_until(next.into()) => {}
+        }
+    }
+}
+
+struct Watch {
+    plan: Plan,
+    talk: Talk,
+    loss: Option<Loss>,
+    stopped: Option<Stopped>,
+    kill_at: Option<Instant>,
+    killed: bool,
+    warned: bool,
+    ended: Option<(Ended, Instant)>,
+    leftovers_told: bool,
+}
+
+impl Watch {
+    fn new(plan: Plan, talk: Talk) -> Self {
+        Watch {
+            plan,
+            talk,
+            loss: None,
+            stopped: None,
+            kill_at: None,
+            killed: false,
+            warned: false,
+            ended: None,
+            leftovers_told: false,
+        }
+    }
+
+    /// Does what is due now and answers when to look again.
+    fn step(&mut self, child: &Child, remaining: Duration, now: Instant) -> Instant {
+        let mut next = now + LOOK_INTERVAL;
+        self.fence(child, remaining, now, &mut next);
+        if let Some(limit) = self.plan.max_hold.filter(|_| self.stopped.is_none()) {
+            if now >= limit {
+                self.talk
+                    .say(format_args!("--max-hold is reached: stopping the command (pid {})", child.pid()));
+                self.stopped = Some(Stopped::MaxHold);
+                self.kill_at = Some(now + self.plan.kill_after);
+                child.terminate();
+            } else {
+                next = next.min(limit);
+            }
+        }
+        if let Some(kill_at) = self.kill_at.filter(|_| !self.killed) {
+            if now >= kill_at {
+                self.killed = true;
+                self.talk.detail(format_args!("killing the command (pid {})", child.pid()));
+                child.kill();
+            } else {
+                next = next.min(kill_at);
+            }
+        }
+        if let Some((_, at)) = self.ended.filter(|_| !self.leftovers_told) {
+            if now >= at + LEFTOVERS_TOLD_AFTER {
+                self.leftovers_told = true;
+                self.talk.say("the command ended, but others of its process group still run; the lock stays held until they end");
+            } else {
+                next = next.min(at + LEFTOVERS_TOLD_AFTER);
+            }
+        }
+        next
+    }
+
+    /// The rules for a lock that is lost or about to be.
+    fn fence(&mut self, child: &Child, remaining: Duration, now: Instant, next: &mut Instant) {
+        let expired = self.loss.as_ref().is_some_and(|loss| loss.expired);
+        if self.plan.on_lost == OnLost::Warn {
+            if let Some(loss) = self.loss.as_ref().filter(|_| !self.warned) {
+                self.warned = true;
+                let reason = &loss.reason;
+                self.talk.say(format_args!(
+                    "the lock is lost: {reason}; the command goes on without it (--on-lost warn)"
+                ));
+            }
+            return;
+        }
+        if matches!(self.stopped, Some(Stopped::Lost(_))) {
+            if expired {
+                self.kill_at = Some(now);
+            }
+            return;
+        }
+        let kill_at = now + remaining.saturating_sub(self.plan.margin);
+        let term_at = kill_at.checked_sub(self.plan.grace).unwrap_or(now);
+        let due = match self.plan.on_lost {
+            _ if self.loss.is_some() => now,
+            OnLost::Kill => kill_at,
+            _ => term_at,
+        };
+        if now < due {
+            *next = (*next).min(due);
+            return;
+        }
+        let reason = match &self.loss {
+            Some(loss) => loss.reason.clone(),
+            None => format!("it could not be renewed, and its lease ends in {}", human(remaining)),
+        };
+        self.talk.say(format_args!("the lock is lost: {reason}; stopping the command (pid {})", child.pid()));
+        // A lock that is known to be gone may be somebody's already; one that only cannot be renewed is ours until the deadline.
+        let kill_at = match self.plan.on_lost {
+            OnLost::Kill => now,
+            _ if expired => now,
+            _ if self.loss.is_some() => now + self.plan.grace,
+            _ => kill_at,
+        };
+        self.stopped = Some(Stopped::Lost(reason));
+        self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        if now < kill_at {
+            child.terminate();
+        }
+    }
+
+    /// A request to end ends what the command left behind too: nobody else passes it on, and shells start such
+    /// processes with Ctrl-C ignored.
+    fn asked(&mut self, child: &Child, received: Received) {
+        if self.ended.is_some() && received.asks_to_end() && self.kill_at.is_none() {
+            child.terminate();
+            self.kill_at = Some(Instant::now() + self.plan.kill_after);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.ended = Some((ended, Instant::now()));
+    }
+
+    fn outcome(self) -> Outcome {
+        let ended = self.ended.map_or(Ended::Unknown, |(ended, _)| ended);
+        Outcome { ended, stopped: self.stopped, lost: self.loss.is_some() }
+    }
+}
+
+/// Hands a signal on to the command, unless the terminal has sent it to the whole group already.
+fn forward(child: &Child, received: Received, remaining: Duration, talk: Talk) {
+    let shared = child.group() == Group::Shared;
+    if !(shared && received.by_kernel) {
+        child.forward(received.signal);
+    }
+    if shared && received.signal == SIGTSTP && can_be_continued() {
+        // The shell waits for the whole job to stop, us included; nobody renews the lock meanwhile.
+        talk.say(format_args!("stopped; unless continued, the lock is lost in {}", human(remaining)));
+        _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+    }
+}

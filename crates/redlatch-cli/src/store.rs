@@ -1,0 +1,66 @@
+//! From settings to a connected client.
+
+use std::time::Duration;
+
+use redlatch::{Client, TlsOptions};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{config::Settings, escape, exit::Failure};
+
+/// How long the last words to the server may take when a verb is done.
+pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The runtime of a verb. It runs on the main thread, which lives as long as the process: a command must not be started
+/// from a thread that may end before it.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    let built = Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Failure::internal(format!("cannot start: {error}")))
+}
+
+/// Connects as the settings say, with `lease` for holds that are renewed.
+///
+/// # Errors
+///
+/// Those of the connection, with the URL but without its credentials.
+pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Client, Failure> {
+    let mut builder = Client::builder()
+        .url(&settings.url)
+        .watchdog_lease(lease)
+        .connect_timeout(settings.connect_timeout)
+        .response_timeout(settings.response_timeout);
+    if let Some(user) = &settings.username {
+        builder = builder.username(user);
+    }
+    if let Some(password) = &settings.password {
+        builder = builder.password(password.reveal());
+    }
+    let mut tls = TlsOptions::default();
+    tls.ca_file = settings.tls_ca_file.clone();
+    tls.cert_file = settings.tls_cert_file.clone();
+    tls.key_file = settings.tls_key_file.clone();
+    tls.server_name = settings.tls_server_name.clone();
+    tls.danger_accept_any_certificate = settings.tls_insecure;
+    builder = builder.tls(tls);
+    builder.connect().await.map_err(|error| {
+        let failure = Failure::from(error);
+        Failure::new(failure.code(), format!("{}: {failure}", escape::url(&settings.url)))
+    })
+}
+
+/// Connects with the lease of the settings and runs a verb's work, on a runtime of its own.
+///
+/// # Errors
+///
+/// Those of the connection and of the work.
+pub(crate) fn with_client<F>(settings: &Settings, work: F) -> Result<u8, Failure>
+where
+    F: AsyncFnOnce(&Client) -> Result<u8, Failure>,
+{
+    runtime()?.block_on(async {
+        let client = connect(settings, settings.lease).await?;
+        let result = work(&client).await;
+        // Whatever was interrupted is undone now, before the process ends.
+        client.shutdown(FAREWELL_TIMEOUT).await;
+        result
+    })
+}

@@ -1,0 +1,157 @@
+//! What ends a hold: a crash, a loss, a limit, and the last process of the group.
+
+use std::time::{Duration, Instant};
+
+use redlatch_testkit::server::RedisServer;
+use rustix::process::Signal;
+
+use crate::support::{Place, both, eventually, is_alive};
+
+/// A killed holder frees the lock within its lease, and its command does not outlive it.
+fn crash(place: &Place) {
+    let first = place.holder("job", &["--lease", "1s"]);
+    let command = place.pid("job");
+    assert!(is_alive(command));
+    first.signal(Signal::KILL);
+    let second = place.output(["run", "job", "-w", "20s", "--", "echo", "mine"]);
+    assert_eq!(
+        (second.status.code(), second.stdout.as_slice()),
+        (Some(0), b"mine\n".as_slice()),
+        "{second:?}"
+    );
+    eventually("the command of the killed run ends", || (!is_alive(command)).then_some(()));
+}
+
+#[test]
+fn a_killed_run_lets_the_next_one_in_on_the_local_engine() {
+    crash(&Place::local());
+}
+
+#[test]
+fn a_killed_run_lets_the_next_one_in_on_redis() {
+    let server = RedisServer::start().unwrap();
+    crash(&Place::on(&server));
+}
+
+#[test]
+fn a_forced_unlock_stops_the_command() {
+    let place = Place::local();
+    let holder = place.holder("job", &["--lease", "1s", "--report", "report"]);
+    let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let other = "1b671a64-40d5-491e-99b0-da01ff1f3341:7";
+    let wrong = place.output(["force-unlock", "job", "--owner", other, "--reason", "test", "--yes"]);
+    assert_eq!(wrong.status.code(), Some(80), "{wrong:?}");
+    assert_eq!(
+        place.show("job")["holders"][0]["owner"],
+        owner.as_str(),
+        "another owner's lock is left alone"
+    );
+    let forced = place.output(["force-unlock", "job", "--owner", &owner, "--reason", "te\u{1b}st", "--yes"]);
+    assert_eq!(forced.status.code(), Some(0), "{forced:?}");
+    assert!(both(&forced).contains("te\\x1bst"), "{forced:?}");
+    let output = holder.finish();
+    assert_eq!(output.status.code(), Some(80), "{output:?}");
+    assert!(both(&output).contains("lost"), "{output:?}");
+    assert_eq!(place.report("report")["outcome"], "lost");
+    assert!(!is_alive(place.pid("job")));
+}
+
+#[test]
+fn a_deleted_key_stops_the_command() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let holder = place.holder("job", &["--lease", "1s"]);
+    server.cmd(&["DEL", "job"]).unwrap();
+    assert_eq!(holder.finish().status.code(), Some(80));
+    assert!(!is_alive(place.pid("job")));
+}
+
+#[test]
+fn a_dead_server_stops_the_command_before_the_lease_ends() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let script = format!(
+        "trap 'echo TERM >> {}' TERM; echo $$ > {}; while :; do sleep 0.02; done",
+        place.word("log"),
+        place.word("job.pid")
+    );
+    let holder = place.start(["run", "job", "--lease", "2s", "--grace", "200ms", "--", "sh", "-c", &script]);
+    let command = place.pid("job");
+    server.kill9();
+    let since = Instant::now();
+    eventually("the command that ignores TERM is killed", || (!is_alive(command)).then_some(()));
+    let lasted = since.elapsed();
+    assert_eq!(place.read("log"), "TERM\n", "it was asked first, while the lease had time left");
+    assert!(lasted < Duration::from_millis(2000), "the lease of 2 s was over first: {lasted:?}");
+    assert!(
+        lasted > Duration::from_millis(900),
+        "renewals come every third, so most of the lease was left: {lasted:?}"
+    );
+    assert_eq!(holder.finish().status.code(), Some(80));
+}
+
+#[test]
+fn a_loss_can_be_a_mere_warning() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let mut holder = place.holder("job", &["--lease", "600ms", "--on-lost", "warn", "--report", "report"]);
+    server.cmd(&["DEL", "job"]).unwrap();
+    // Another run gets the lock, and ours still goes on.
+    assert_eq!(place.code(["run", "job", "-w", "10s", "--", "sleep", "0.7"]), 0);
+    assert!(holder.is_running());
+    place.end("job");
+    let output = holder.finish();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(both(&output).contains("--on-lost warn"), "{output:?}");
+    assert_eq!(place.report("report")["outcome"], "lost");
+}
+
+#[test]
+fn max_hold_ends_even_a_command_that_ignores_term() {
+    let place = Place::local();
+    let script = "trap '' TERM; while :; do sleep 0.02; done";
+    let arguments = ["run", "job", "--max-hold", "100ms", "--kill-after", "100ms", "--", "sh", "-c", script];
+    assert_eq!(place.code(arguments), 124);
+    assert_eq!(place.show("job")["kind"], "free");
+}
+
+#[test]
+fn renewal_keeps_others_out_for_many_leases() {
+    let place = Place::local();
+    let holder = place.holder("job", &["--lease", "300ms"]);
+    assert_eq!(place.code(["run", "job", "-w", "1500ms", "--", "true"]), 75);
+    place.end("job");
+    assert!(holder.finish().status.success());
+}
+
+#[test]
+fn at_least_keeps_the_lock_after_a_short_command() {
+    let place = Place::local();
+    assert_eq!(place.code(["run", "job", "--at-least", "60s", "--", "true"]), 0);
+    let ttl_ms = place.show("job")["ttl_ms"].as_u64().unwrap();
+    assert!((30_001..=60_000).contains(&ttl_ms), "the rest of the 60 s, not a lease of 30 s: {ttl_ms}");
+    assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 75);
+}
+
+#[test]
+fn the_lock_stays_until_the_last_of_the_group_is_gone() {
+    let place = Place::local();
+    let script = format!(
+        "(echo $$ > {pid}; while [ ! -e {end} ]; do sleep 0.02; done; echo late >> {log}) & exit 4",
+        pid = place.word("job.pid"),
+        end = place.word("job.end"),
+        log = place.word("log")
+    );
+    let mut run = place.start(["run", "job", "--", "sh", "-c", &script]);
+    place.pid("job");
+    assert_eq!(
+        place.code(["run", "job", "-w", "300ms", "--", "true"]),
+        75,
+        "the background process works under the lock"
+    );
+    assert!(run.is_running());
+    place.end("job");
+    assert_eq!(run.finish().status.code(), Some(4));
+    assert_eq!(place.read("log"), "late\n");
+    assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 0);
+}

@@ -1,0 +1,9 @@
+//! The `redlatch` command as its users run it: real processes on a private local engine, and on a real Redis.
+
+mod demo;
+mod hold;
+mod run;
+mod signals;
+mod support;
+mod trouble;
+mod verbs;

@@ -1,0 +1,199 @@
+//! `redlatch run`: exclusion, exit codes, environment, report, nesting.
+
+use std::{fs, os::unix::process::ExitStatusExt, process::Stdio};
+
+use redlatch_testkit::server::RedisServer;
+use serde_json::json;
+
+use crate::support::{Place, both, finish};
+
+/// `mkdir` succeeds for one at a time, so a directory that is there already means that somebody else is inside.
+fn exclusion(place: &Place) {
+    let script = format!(
+        "mkdir {inside} || echo clash >> {log}; echo turn >> {log}; sleep 0.02; rmdir {inside}",
+        inside = place.word("inside"),
+        log = place.word("log")
+    );
+    let runs: Vec<_> = (0..6).map(|_| place.start(["run", "job", "--", "sh", "-c", &script])).collect();
+    for run in runs {
+        let output = run.finish();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(place.read("log"), "turn\n".repeat(6));
+}
+
+#[test]
+fn runs_of_one_name_exclude_each_other_on_the_local_engine() {
+    exclusion(&Place::local());
+}
+
+#[test]
+fn runs_of_one_name_exclude_each_other_on_redis() {
+    let server = RedisServer::start().unwrap();
+    exclusion(&Place::on(&server));
+    let left = server.keys_dump().unwrap();
+    assert!(left.is_empty(), "something was left behind: {left:?}");
+}
+
+#[test]
+fn different_names_run_together() {
+    let place = Place::local();
+    let first = place.holder("a", &[]);
+    assert_eq!(place.code(["run", "b", "-n", "--", "true"]), 0);
+    place.end("a");
+    assert!(first.finish().status.success());
+}
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let place = Place::local();
+    let sh = |script: &str| place.output(["run", "job", "--", "sh", "-c", script]).status;
+    assert_eq!(sh("exit 0").code(), Some(0));
+    assert_eq!(sh("exit 7").code(), Some(7));
+    assert_eq!(sh("kill -TERM $$").code(), Some(128 + 15));
+    assert_eq!(sh("kill -KILL $$").code(), Some(128 + 9));
+    assert_eq!(
+        sh("kill -PIPE $$; exit 3").code(),
+        Some(128 + 13),
+        "the command must not inherit an ignored SIGPIPE"
+    );
+    assert_eq!(sh("exit 7").signal(), None);
+    let missing = place.output(["run", "job", "--", "no-such-command-here"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(both(&missing).contains("no-such-command-here"), "{missing:?}");
+    fs::write(place.path("plain"), "text").unwrap();
+    assert_eq!(
+        place.output(["run".into(), "job".into(), "--".into(), place.path("plain")]).status.code(),
+        Some(126)
+    );
+}
+
+#[test]
+fn a_busy_lock_has_its_own_exit_codes() {
+    let place = Place::local();
+    let holder = place.holder("job", &[]);
+    assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 75);
+    assert_eq!(place.code(["run", "job", "-w", "50ms", "--", "true"]), 75);
+    assert_eq!(place.code(["run", "job", "--if-busy", "fail", "--", "true"]), 75);
+    assert_eq!(place.code(["run", "job", "--if-busy", "skip", "--", "false"]), 0);
+    assert_eq!(place.code(["run", "job", "-n", "-E", "9", "--", "true"]), 9);
+    let output = place.output(["run", "job", "-n", "--", "true"]);
+    let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let message = both(&output);
+    assert!(message.contains("\"job\"") && message.contains(&owner), "{message}");
+    assert_eq!(both(&place.output(["run", "-q", "job", "-n", "--", "true"])), "");
+    place.end("job");
+    assert!(holder.finish().status.success());
+}
+
+#[test]
+fn the_command_gets_its_stdin_and_no_shell() {
+    let place = Place::local();
+    let output = finish(place.shell("printf 'a  b' | redlatch run job -- cat"));
+    assert_eq!(output.stdout, b"a  b");
+    let output = place.output(["run", "job", "--", "printf", "%s|", "$HOME", "a  b", "*"]);
+    assert_eq!(output.stdout, b"$HOME|a  b|*|");
+    let output = place.output(["run", "job", "--shell", "--", "printf '%s|' \"$1\" $((1 + 1))", "a  b"]);
+    assert_eq!(output.stdout, b"a  b|2|");
+}
+
+#[test]
+fn the_command_sees_its_hold_and_no_password() {
+    let place = Place::local();
+    let mut command =
+        place.redlatch(["run", "job", "--fenced", "--lease", "20s", "--why", "a test", "--", "env"]);
+    command.env("REDLATCH_PASSWORD", "hush-hush").env("REDLATCH_TOKEN", "stale").env("REDLATCH_WHY", "stale");
+    let output = finish(command);
+    let text = both(&output);
+    let value = |name: &str| {
+        let found: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&format!("{name}="))).collect();
+        assert_eq!(found.len(), 1, "{name}: {text}");
+        found[0].to_owned()
+    };
+    assert_eq!(value("REDLATCH_NAME"), "job");
+    assert_eq!(value("REDLATCH_HELD"), "1");
+    assert_eq!(value("REDLATCH_KIND"), "lock");
+    let token: u64 = value("REDLATCH_TOKEN").parse().unwrap();
+    assert_eq!(value("REDLATCH_LEASE_MS"), "20000");
+    assert_eq!(value("REDLATCH_WHY"), "a test");
+    assert!(value("REDLATCH_OWNER").contains(':'));
+    assert!(value("REDLATCH_ACQUIRED_AT").ends_with('Z'));
+    assert!(!text.contains("hush-hush") && !text.contains("REDLATCH_PASSWORD"), "{text}");
+    assert!(!text.contains("REDLATCH_URL="), "it was not there before");
+
+    let output = place.output(["run", "job", "--", "env"]);
+    assert!(!both(&output).contains("REDLATCH_TOKEN"), "{output:?}");
+    let again = place.output(["run", "job", "--fenced", "--", "sh", "-c", "echo $REDLATCH_TOKEN"]);
+    let next: u64 = String::from_utf8(again.stdout).unwrap().trim().parse().unwrap();
+    assert!(next > token, "tokens grow: {token}, {next}");
+}
+
+#[test]
+fn a_nested_run_of_the_same_name_enters_with_the_outer_one() {
+    let place = Place::local();
+    let nested = "redlatch run job -n -- sh -c 'redlatch show job -o json'";
+    let output = place.output(["run", "job", "--", "sh", "-c", nested]);
+    assert!(output.status.success(), "{output:?}");
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["holders"][0]["holds"], 2, "{shown}");
+    assert_eq!(place.show("job")["kind"], "free", "both holds are given back");
+
+    let through = "redlatch run other -n -- redlatch run job -n -- true";
+    assert_eq!(place.code(["run", "job", "--", "sh", "-c", through]), 0);
+    assert_eq!(
+        place.code(["run", "job", "--", "sh", "-c", "redlatch run job -n --reenter never -- true"]),
+        75
+    );
+}
+
+#[test]
+fn a_stale_owner_in_the_environment_opens_nothing() {
+    let place = Place::local();
+    let holder = place.holder("job", &[]);
+    let mut command = place.redlatch(["run", "job", "-n", "--", "true"]);
+    command.env("REDLATCH_NAME", "job").env("REDLATCH_OWNER", "1b671a64-40d5-491e-99b0-da01ff1f3341:7");
+    assert_eq!(finish(command).status.code(), Some(75));
+    place.end("job");
+    assert!(holder.finish().status.success());
+
+    let mut command = place.redlatch(["run", "job", "-n", "--", "sh", "-c", "echo $REDLATCH_OWNER"]);
+    command.env("REDLATCH_NAME", "job").env("REDLATCH_OWNER", "1b671a64-40d5-491e-99b0-da01ff1f3341:7");
+    let output = finish(command);
+    assert!(output.status.success() && !both(&output).contains("1b671a64"), "a fresh owner: {output:?}");
+}
+
+#[test]
+fn the_report_tells_every_outcome_apart() {
+    let place = Place::local();
+    let report = |arguments: &[&str]| {
+        let file = place.path("report");
+        let line = [&["run", "job", "--report", file.to_str().unwrap()][..], arguments].concat();
+        let code = place.code(&line);
+        let report = place.report("report");
+        assert_eq!(report["exit_code"], code);
+        assert_eq!((&report["schema"], &report["name"]), (&json!(1), &json!("job")));
+        report
+    };
+    let done = report(&["--fenced", "--why", "nightly", "--", "sh", "-c", "exit 75"]);
+    assert_eq!(done["outcome"], "completed");
+    assert_eq!(done["child"], json!({ "code": 75 }));
+    assert_eq!((&done["why"], &done["released"]), (&json!("nightly"), &json!(true)));
+    assert!(done["token"].is_u64() && done["owner"].is_string(), "{done}");
+    assert!(done["waited_ms"].is_u64() && done["held_ms"].is_u64(), "{done}");
+    assert_eq!(report(&["--", "sh", "-c", "kill -9 $$"])["child"], json!({ "signal": 9 }));
+    assert_eq!(report(&["--", "sh", "-c", "exit 127"])["outcome"], "completed");
+    let missing = report(&["--", "no-such-command-here"]);
+    assert_eq!((&missing["outcome"], &missing["child"]), (&json!("not-started"), &json!(null)));
+    assert_eq!(report(&["--max-hold", "50ms", "--", "sleep", "20"])["outcome"], "max-hold");
+
+    let holder = place.holder("job", &[]);
+    assert_eq!(report(&["-n", "--", "true"])["outcome"], "busy");
+    assert_eq!(report(&["--if-busy", "skip", "--", "true"])["outcome"], "skipped");
+    place.end("job");
+    assert!(holder.finish().status.success());
+    let mut command =
+        place.redlatch(["run", "job", "--report", "report", "--url", "nonsense:", "--", "true"]);
+    command.stderr(Stdio::null());
+    assert_eq!(finish(command).status.code(), Some(78));
+    assert_eq!(place.report("report")["outcome"], "failed");
+}

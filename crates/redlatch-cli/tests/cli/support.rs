@@ -1,0 +1,240 @@
+//! A place of its own for every test: home, runtime directory, local engine, and the processes started in it.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use redlatch_testkit::server::RedisServer;
+use serde_json::Value;
+
+/// How long anything in these tests may take before it counts as hanging.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// A directory with everything that one test uses. Its engine ends with it.
+pub(crate) struct Place {
+    dir: tempfile::TempDir,
+    url: Option<String>,
+}
+
+impl Place {
+    /// With a local engine that nobody else sees.
+    pub(crate) fn local() -> Self {
+        Place { dir: tempfile::Builder::new().prefix("rl").tempdir().unwrap(), url: None }
+    }
+
+    /// With the locks on this server.
+    pub(crate) fn on(server: &RedisServer) -> Self {
+        let mut place = Place::local();
+        place.url = Some(server.url());
+        place
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file with a shell word for its path, for use in scripts.
+    pub(crate) fn word(&self, name: &str) -> String {
+        format!("'{}'", self.path(name).display())
+    }
+
+    /// The program, in a session without a terminal, so that the test behaves the same in a terminal and in CI.
+    pub(crate) fn redlatch<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new("setsid");
+        // Whoever runs the tests may ignore signals, as `nohup` does, and that would be inherited.
+        command.args(["env", "--default-signal", env!("CARGO_BIN_EXE_redlatch")]).args(arguments);
+        self.surround(&mut command);
+        command
+    }
+
+    /// A shell script that can call `redlatch`.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("setsid");
+        command.args(["env", "--default-signal", "sh", "-c", script]);
+        self.surround(&mut command);
+        command
+    }
+
+    /// Takes the settings of whoever runs the tests away and puts the test's own in place.
+    pub(crate) fn surround(&self, command: &mut Command) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REDLATCH_"))
+        {
+            command.env_remove(name);
+        }
+        let program = Path::new(env!("CARGO_BIN_EXE_redlatch"));
+        let mut path = program.parent().unwrap().as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        command.env("PATH", path).env("HOME", self.dir.path()).env("XDG_CONFIG_HOME", self.path("config"));
+        command.env("REDLATCH_RUNTIME_DIR", self.path("run")).env("TMPDIR", self.dir.path());
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        if let Some(url) = &self.url {
+            command.env("REDLATCH_URL", url);
+        }
+    }
+
+    /// Runs to the end.
+    pub(crate) fn output<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
+        finish(self.redlatch(arguments))
+    }
+
+    /// Runs to the end and answers the exit code.
+    pub(crate) fn code<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> i32 {
+        let output = self.output(arguments);
+        output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+    }
+
+    /// Starts a process that the test watches.
+    pub(crate) fn start<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Running {
+        Running::spawn(self.redlatch(arguments))
+    }
+
+    /// Starts a run of `name` that holds the lock until the file `end` exists, and waits until it does hold it.
+    pub(crate) fn holder(&self, name: &str, options: &[&str]) -> Running {
+        let script = format!(
+            "echo $$ > {started}; while [ ! -e {end} ]; do sleep 0.02; done",
+            started = self.word(&format!("{name}.pid")),
+            end = self.word(&format!("{name}.end")),
+        );
+        let arguments = [&["run", name][..], options, &["--", "sh", "-c", &script]].concat();
+        let running = self.start(&arguments);
+        self.pid(name);
+        running
+    }
+
+    /// The process id of the command that a holder runs.
+    pub(crate) fn pid(&self, name: &str) -> i32 {
+        let file = self.path(&format!("{name}.pid"));
+        eventually("the command starts", || fs::read_to_string(&file).ok()?.trim().parse().ok())
+    }
+
+    /// Lets a holder's command end.
+    pub(crate) fn end(&self, name: &str) {
+        fs::write(self.path(&format!("{name}.end")), "").unwrap();
+    }
+
+    /// What `show -o json` says.
+    pub(crate) fn show(&self, name: &str) -> Value {
+        let output = self.output(["show", name, "-o", "json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The report in a file.
+    pub(crate) fn report(&self, file: &str) -> Value {
+        let text = fs::read_to_string(self.path(file)).unwrap();
+        assert_eq!(text.matches('\n').count(), 1, "one line: {text:?}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub(crate) fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap_or_default()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut stop = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+        stop.args(["engine", "stop", "--force"]).stderr(Stdio::null()).stdout(Stdio::null());
+        self.surround(&mut stop);
+        stop.env_remove("REDLATCH_URL");
+        // An engine that was never started is no failure.
+        _ = stop.status();
+    }
+}
+
+/// A process of the test; it is killed if the test fails.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        Running(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    /// The process id of `redlatch` itself, which `setsid` and `env` become.
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.0.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Reads its stderr until it has said this.
+    pub(crate) fn until_told(&mut self, what: &str) {
+        let stderr = self.child().stderr.as_mut().unwrap();
+        let mut told = Vec::new();
+        while !String::from_utf8_lossy(&told).contains(what) {
+            let mut byte = [0];
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "it ended: {}", String::from_utf8_lossy(&told));
+            told.push(byte[0]);
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child().try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn finish(mut self) -> Output {
+        let mut child = self.0.take().unwrap();
+        let deadline = Instant::now() + LIMIT;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                panic!("still running: {:?}", child.wait_with_output());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            _ = child.kill();
+            _ = child.wait();
+        }
+    }
+}
+
+/// Runs a command to its end, within the limit.
+pub(crate) fn finish(command: Command) -> Output {
+    Running::spawn(command).finish()
+}
+
+/// Waits until something is there.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process exists and is not merely waiting to be collected.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// The output's text, both streams.
+pub(crate) fn both(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}

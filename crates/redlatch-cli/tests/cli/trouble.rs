@@ -1,0 +1,120 @@
+//! Bad input and bad servers: the right exit code, a message that helps, and no secret in it.
+
+use std::{fs, net::TcpListener};
+
+use redlatch_testkit::server::RedisServer;
+
+use crate::support::{Place, both, finish};
+
+#[test]
+fn mistakes_on_the_command_line_are_usage_errors() {
+    let place = Place::local();
+    let lines: &[&[&str]] = &[
+        &["--no-such-flag"],
+        &["no-such-verb"],
+        &["run"],
+        &["run", "job"],
+        &["run", "job", "--"],
+        &["run", "--", "true"],
+        &["run", "a", "b", "--", "true"],
+        &["run", "a", "--shared", "--", "true"],
+        &["run", "a", "--fair", "--", "true"],
+        &["run", "a", "--permits", "2", "--", "true"],
+        &["run", "a", "--wait", "soon", "--", "true"],
+        &["run", "a", "--lease", "0s", "--", "true"],
+        &["run", "a", "--lease", "999999999999d", "--", "true"],
+        &["run", "a", "--lease", "1ms", "--", "true"],
+        &["run", "a", "--lease", "3s", "--grace", "2s", "--", "true"],
+        &["run", "a", "-n", "-w", "1s", "--", "true"],
+        &["run", "", "--", "true"],
+        &["run", "a}b{", "--", "true"],
+        &["run", "{}x", "--", "true"],
+        &["lock", "a"],
+        &["unlock", "a"],
+        &["unlock", "a", "--owner", "nonsense"],
+        &["force-unlock", "a", "--owner", "x:1", "--reason", "r"],
+        &["force-unlock", "a", "--owner", "x:1", "--reason", " ", "--yes"],
+        &["engine", "run", "--listen", "127.0.0.1:0"],
+    ];
+    for line in lines {
+        let output = place.output(*line);
+        assert_eq!(output.status.code(), Some(64), "{line:?}: {output:?}");
+        assert!(!both(&output).contains("panic"), "{output:?}");
+    }
+    let long = "x".repeat(4097);
+    assert_eq!(place.code(["run", &long, "--", "true"]), 64);
+}
+
+#[test]
+fn an_unreachable_server_is_named() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let place = Place::local();
+    let url = format!("redis://app:hush-hush@127.0.0.1:{port}");
+    let output = place.output(["run", "job", "-n", "--url", &url, "--", "true"]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let message = both(&output);
+    assert!(message.contains(&format!("127.0.0.1:{port}")) && !message.contains("hush"), "{message}");
+    assert_eq!(place.code(["ls", "--url", "unix:///no/such/socket"]), 69);
+}
+
+#[test]
+fn a_refused_password_is_never_printed() {
+    let server = RedisServer::builder().requirepass("right-hush").start().unwrap();
+    let place = Place::on(&server);
+    let attempt = |password: Option<&str>, arguments: &[&str]| {
+        let mut command = place.redlatch(arguments);
+        if let Some(password) = password {
+            command.env("REDLATCH_PASSWORD", password);
+        }
+        let output = finish(command);
+        let text = both(&output);
+        assert!(!text.contains("hush"), "{text}");
+        output.status.code()
+    };
+    assert_eq!(attempt(Some("wrong-hush"), &["run", "job", "-n", "-vv", "--", "true"]), Some(77));
+    assert_eq!(attempt(None, &["run", "job", "-n", "--", "true"]), Some(77));
+    assert_eq!(attempt(Some("right-hush"), &["run", "job", "-n", "-vv", "--", "true"]), Some(0));
+    fs::write(place.path("password"), "right-hush\n").unwrap();
+    assert_eq!(attempt(None, &["run", "job", "-n", "--password-file", "password", "--", "true"]), Some(0));
+    let wrong = format!("redis://:wrong-hush@127.0.0.1:{}", server.port());
+    assert_eq!(attempt(None, &["ls", "--url", &wrong]), Some(77));
+}
+
+#[test]
+fn a_missing_right_is_a_refusal() {
+    let server = RedisServer::builder().acl("limited on >pw ~other:* &* +@all").start().unwrap();
+    let place = Place::on(&server);
+    let mut command = place.redlatch(["run", "job", "-n", "--username", "limited", "--", "true"]);
+    command.env("REDLATCH_PASSWORD", "pw");
+    let output = finish(command);
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+}
+
+#[test]
+fn a_key_of_another_type_is_left_alone() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    server.cmd(&["SET", "job", "precious"]).unwrap();
+    let output = place.output(["run", "job", "-n", "--", "true"]);
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(both(&output).contains("\"job\""), "{output:?}");
+    assert_eq!(place.show("job")["kind"], "other");
+    let kept = server.keys_dump().unwrap();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+}
+
+#[test]
+fn a_bad_configuration_is_named_by_file() {
+    let place = Place::local();
+    fs::write(place.path("c.toml"), "urll = \"redis://u:hush@h\"\n").unwrap();
+    let output = place.output(["ls", "--config", "c.toml"]);
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    assert!(both(&output).contains("c.toml") && !both(&output).contains("hush"), "{output:?}");
+    assert_eq!(place.code(["ls", "--context", "nowhere"]), 78);
+    assert_eq!(place.code(["ls", "--url", "gopher://u:hush@h"]), 78);
+    assert_eq!(place.code(["ls", "--password-file", "absent"]), 78);
+    assert_eq!(place.code(["run", "job", "--report", "/no/such/dir/file", "--", "true"]), 125);
+}

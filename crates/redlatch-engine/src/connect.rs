@@ -1,0 +1,305 @@
+//! Finding the daemon of this user, and starting it when there is none.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::daemon::{own_uid, prepare_dir};
+
+/// The line that a daemon writes to its standard output when clients can connect.
+pub const READY_LINE: &str = "READY\n";
+/// Socket paths above this length do not fit into the address of a socket everywhere.
+const SOCKET_PATH_BYTES_MAX: usize = 100;
+const NAME_BYTES_MAX: usize = 64;
+/// How long to wait before trying a file lock again; there is no form of `flock` that waits for a limited time.
+const LOCK_RETRY: Duration = Duration::from_millis(2);
+
+/// Where the daemon of one name keeps its things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalPaths {
+    /// The directory, for the owner alone; the journal lies here too.
+    pub dir: PathBuf,
+    /// The socket.
+    pub socket: PathBuf,
+    /// Locked by whoever is starting a daemon.
+    pub lock_file: PathBuf,
+    /// Where a daemon that was started in the background writes.
+    pub log_file: PathBuf,
+}
+
+impl LocalPaths {
+    /// The paths for a name, or for the default daemon. The directory is `$REDLATCH_RUNTIME_DIR`, else
+    /// `$XDG_RUNTIME_DIR/redlatch`, else `/tmp/redlatch-<uid>`.
+    ///
+    /// # Errors
+    ///
+    /// When the name has other characters than `A-Z a-z 0-9 _ -` or more than 64 of them, or the path of the
+    /// socket is too long for the system.
+    pub fn for_name(name: Option<&str>) -> Result<LocalPaths, ConnectError> {
+        let from_env =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = from_env("REDLATCH_RUNTIME_DIR")
+            .or_else(|| from_env("XDG_RUNTIME_DIR").map(|dir| dir.join("redlatch")))
+            .unwrap_or_else(|| PathBuf::from(format!("/tmp/redlatch-{}", own_uid())));
+        LocalPaths::in_dir(dir, name)
+    }
+
+    /// The same in a given directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`LocalPaths::for_name`].
+    pub fn in_dir(dir: PathBuf, name: Option<&str>) -> Result<LocalPaths, ConnectError> {
+        let name = name.unwrap_or("default");
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(valid) {
+            return Err(ConnectError::new(
+                ConnectErrorKind::Name,
+                format_args!("{name:?} is no engine name: use 1 to 64 of A-Z a-z 0-9 _ -"),
+            ));
+        }
+        let socket = dir.join(format!("{name}.sock"));
+        let length = socket.as_os_str().len();
+        if length >= SOCKET_PATH_BYTES_MAX {
+            return Err(ConnectError::new(
+                ConnectErrorKind::Name,
+                format_args!(
+                    "the socket path {} has {length} bytes, the system allows fewer than \
+                     {SOCKET_PATH_BYTES_MAX}: set REDLATCH_RUNTIME_DIR to a shorter directory",
+                    socket.display()
+                ),
+            ));
+        }
+        Ok(LocalPaths {
+            lock_file: dir.join(format!("{name}.lock")),
+            log_file: dir.join(format!("{name}.log")),
+            socket,
+            dir,
+        })
+    }
+}
+
+/// What kept a client from its daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectErrorKind {
+    /// The name or the path made from it cannot be used.
+    Name,
+    /// The directory cannot be used safely.
+    Directory,
+    /// Somebody else took too long to start the daemon.
+    Lock,
+    /// The daemon could not be started.
+    Spawn,
+    /// The daemon was started but did not get ready.
+    NotReady,
+    /// The socket cannot be reached.
+    Connect,
+}
+
+/// The daemon could not be reached or started.
+#[derive(Debug)]
+pub struct ConnectError {
+    kind: ConnectErrorKind,
+    text: String,
+}
+
+impl ConnectError {
+    fn new(kind: ConnectErrorKind, text: impl fmt::Display) -> ConnectError {
+        ConnectError { kind, text: text.to_string() }
+    }
+
+    /// What kind of failure it was.
+    pub fn kind(&self) -> ConnectErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+fn because(kind: ConnectErrorKind, what: &'static str) -> impl FnOnce(io::Error) -> ConnectError {
+    move |error| ConnectError::new(kind, format_args!("{what}: {error}"))
+}
+
+/// A reached daemon.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StartOutcome {
+    /// The connection that proved it.
+    pub stream: UnixStream,
+    /// Whether this call started the daemon.
+    pub started: bool,
+}
+
+/// Connects to the daemon, starting it first when nobody listens. Of any number of processes that call this at the
+/// same time, one starts a daemon and all of them reach it. A daemon that listens is never replaced.
+///
+/// `launcher` makes the command that runs the daemon in the foreground. Its standard output must be left alone: the
+/// daemon writes [`READY_LINE`] there. Its standard error goes to the log file.
+///
+/// # Errors
+///
+/// When the directory is open to others, or no daemon was ready within `timeout`.
+pub fn ensure_running(
+    paths: &LocalPaths,
+    launcher: &dyn Fn(&LocalPaths) -> io::Result<Command>,
+    timeout: Duration,
+) -> Result<StartOutcome, ConnectError> {
+    let deadline = Instant::now() + timeout;
+    prepare_dir(&paths.dir).map_err(because(ConnectErrorKind::Directory, "the directory is refused"))?;
+    if let Some(stream) = connect(&paths.socket, deadline)? {
+        return Ok(StartOutcome { stream, started: false });
+    }
+    let _starting = lock_until(&paths.lock_file, deadline)?;
+    if let Some(stream) = connect(&paths.socket, deadline)? {
+        return Ok(StartOutcome { stream, started: false });
+    }
+    start(paths, launcher, deadline)?;
+    match connect(&paths.socket, deadline)? {
+        Some(stream) => Ok(StartOutcome { stream, started: true }),
+        None => Err(ConnectError::new(
+            ConnectErrorKind::NotReady,
+            format_args!("the engine ended right after its start; see {}", paths.log_file.display()),
+        )),
+    }
+}
+
+/// A connection that was answered on, or none when nobody serves it. A connection alone proves nothing: the system
+/// still accepts them for a daemon that is just ending, and drops them with it.
+fn connect(socket: &Path, deadline: Instant) -> Result<Option<UnixStream>, ConnectError> {
+    match UnixStream::connect(socket).and_then(|stream| greet(stream, deadline)) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(because(ConnectErrorKind::Connect, "the engine cannot be reached")(error)),
+    }
+}
+
+fn greet(mut stream: UnixStream, deadline: Instant) -> io::Result<UnixStream> {
+    // A timeout of zero would mean none at all.
+    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_read_timeout(Some(left))?;
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    if &answer != b"+PONG\r\n" {
+        return Err(io::Error::other("it answers like no engine"));
+    }
+    stream.set_read_timeout(None)?;
+    Ok(stream)
+}
+
+fn lock_until(path: &Path, deadline: Instant) -> Result<File, ConnectError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(because(ConnectErrorKind::Lock, "the lock file cannot be opened"))?;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_RETRY);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+                return Err(ConnectError::new(
+                    ConnectErrorKind::Lock,
+                    "another process has been starting the engine for too long",
+                ));
+            }
+            Err(error) => {
+                return Err(because(ConnectErrorKind::Lock, "the lock file cannot be locked")(error.into()));
+            }
+        }
+    }
+}
+
+fn start(
+    paths: &LocalPaths,
+    launcher: &dyn Fn(&LocalPaths) -> io::Result<Command>,
+    deadline: Instant,
+) -> Result<(), ConnectError> {
+    let spawn_error = || because(ConnectErrorKind::Spawn, "the engine cannot be started");
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&paths.log_file);
+    let mut command = launcher(paths).map_err(spawn_error())?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log.map_err(spawn_error())?)
+        .spawn()
+        .map_err(spawn_error())?;
+    match wait_ready(&mut child, deadline) {
+        Ok(()) => {
+            // Somebody must collect the exit status, or the daemon would stay as a zombie of a long-lived client.
+            // Without a thread to spare, that is all that happens.
+            let reaper = std::thread::Builder::new().name("redlatch-engine-reaper".to_owned());
+            let _no_thread = reaper.stack_size(64 << 10).spawn(move || child.wait());
+            Ok(())
+        }
+        Err(error) => {
+            let _already_gone = child.kill();
+            let status = child.wait().map(|status| status.to_string()).unwrap_or_default();
+            Err(ConnectError::new(
+                ConnectErrorKind::NotReady,
+                format_args!(
+                    "the engine did not get ready: {error} ({status}); see {}",
+                    paths.log_file.display()
+                ),
+            ))
+        }
+    }
+}
+
+/// Waits for the ready line on the child's output.
+fn wait_ready(child: &mut Child, deadline: Instant) -> io::Result<()> {
+    let Some(mut output) = child.stdout.take() else { return Err(io::Error::other("it has no output")) };
+    let mut seen = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::Error::other("the timeout is too long"))?;
+        match poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut chunk = [0; 256];
+        match output.read(&mut chunk)? {
+            0 => return Err(io::Error::other("it ended")),
+            count => seen.extend_from_slice(&chunk[..count]),
+        }
+        if seen.windows(READY_LINE.len()).any(|window| window == READY_LINE.as_bytes()) {
+            return Ok(());
+        }
+        if seen.len() > 64 << 10 {
+            return Err(io::Error::other("it wrote something else than that it is ready"));
+        }
+    }
+}

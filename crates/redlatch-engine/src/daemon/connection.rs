@@ -1,0 +1,346 @@
+//! One client: reads what has arrived, runs all of it, writes all replies at once.
+
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustix::buffer::spare_capacity;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Shared;
+use super::commands;
+use super::pubsub::{Kind, Outbox};
+use super::resp::{self, Words, Writer};
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Replies are written out at this size even when more requests wait.
+const WRITE_BYTES: usize = 1 << 20;
+/// Changes are written out at this size even when more requests wait.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Either kind of stream; it does not block.
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Stream {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).write(bytes),
+            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+
+    fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+}
+
+/// What the daemon knows of a client.
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    pub(crate) name: Vec<u8>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) out: Writer,
+    pub(crate) subscriptions: Vec<(Kind, Vec<u8>)>,
+    pub(crate) closing: bool,
+}
+
+impl Session {
+    fn new(id: u64) -> Session {
+        Session {
+            id,
+            name: Vec::new(),
+            outbox: Outbox::new(id),
+            out: Writer { bytes: Vec::new(), resp3: false },
+            subscriptions: Vec::new(),
+            closing: false,
+        }
+    }
+
+    /// How many subscriptions of the same count Redis reports: channels and patterns together, shards apart.
+    pub(crate) fn subscription_count(&self, kind: Kind) -> usize {
+        let shard = kind == Kind::Shard;
+        self.subscriptions.iter().filter(|(other, _)| (*other == Kind::Shard) == shard).count()
+    }
+}
+
+/// Ends what a connection holds, however its future ends.
+struct Leave {
+    shared: Rc<Shared>,
+    session: Session,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        for (kind, name) in &self.session.subscriptions {
+            self.shared.hub.unsubscribe(*kind, name, &self.session.outbox);
+        }
+        self.shared.clients.set(self.shared.clients.get() - 1);
+    }
+}
+
+/// Serves a client until it goes, breaks the protocol or reads too slowly.
+pub(crate) async fn serve(shared: Rc<Shared>, stream: Stream, id: u64) {
+    if let Stream::Tcp(stream) = &stream {
+        // Replies are small and awaited; nothing may hold them back.
+        let _best_effort = stream.set_nodelay(true);
+    }
+    let mut leave = Leave { shared, session: Session::new(id) };
+    if let Err(error) = talk(&mut leave, stream).await {
+        tracing::debug!(client = id, %error, "a client is gone");
+    }
+}
+
+/// Has the runtime watch a descriptor. The wrappers that watch both ways are no choice: they wake whoever reads each
+/// time that the other side has taken a reply.
+#[allow(
+    deprecated,
+    reason = "its successor is `unsafe`, for types that change their descriptor; ours own theirs for life"
+)]
+fn watch<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(inner, interest)
+}
+
+async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
+    let Leave { shared, session } = leave;
+    let outbox = Arc::clone(&session.outbox);
+    let stream = watch(stream, Interest::READABLE)?;
+    let mut input: Vec<u8> = Vec::new();
+    let mut words = Words::new();
+    loop {
+        let done = run_all(shared, session, &input, &mut words);
+        if done == input.len() {
+            input.clear();
+        } else {
+            input.drain(..done);
+        }
+        let more_waits = session.out.bytes.len() >= WRITE_BYTES && !session.closing;
+        if input.is_empty() && input.capacity() > 4 * READ_BYTES {
+            input = Vec::new();
+        }
+        if !outbox.drain_into(&mut session.out.bytes) {
+            return Ok(());
+        }
+        if !session.out.bytes.is_empty() {
+            write_unless_dropped(&stream, &session.out.bytes, &outbox).await?;
+            session.out.bytes.clear();
+            if session.out.bytes.capacity() > WRITE_BYTES {
+                session.out.bytes = Vec::new();
+            }
+        }
+        if session.closing {
+            return Ok(());
+        }
+        if more_waits {
+            continue;
+        }
+        input.reserve(READ_BYTES);
+        let listening = !session.subscriptions.is_empty();
+        let open = poll_fn(|cx| {
+            if listening && outbox.poll_changed(cx) {
+                return Poll::Ready(Ok(true));
+            }
+            poll_read(&stream, &mut input, cx)
+        });
+        if !open.await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs every request that has arrived whole, and says how many bytes they took. The replies that are left behind
+/// may be sent: what they speak of is in the journal.
+fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut Words) -> usize {
+    if input.is_empty() {
+        return 0;
+    }
+    let mut done = 0;
+    // Where the replies are that must not be sent unless the journal was written.
+    let mut pending: Vec<Range<usize>> = Vec::new();
+    shared.engine.borrow_mut().begin_batch();
+    while !session.closing && session.out.bytes.len() < WRITE_BYTES {
+        match resp::parse(&input[done..], words) {
+            Ok(None) => break,
+            Ok(Some(taken)) => {
+                let request = &input[done..done + taken];
+                if !words.is_empty() {
+                    let start = session.out.bytes.len();
+                    commands::run(shared, session, request, words);
+                    let (changed, bytes) = shared.engine.borrow_mut().take_changed();
+                    if changed {
+                        pending.push(start..session.out.bytes.len());
+                    }
+                    if bytes >= BATCH_BYTES {
+                        keep(shared, session, &mut pending);
+                        shared.engine.borrow_mut().begin_batch();
+                    }
+                }
+                done += taken;
+            }
+            Err(garbage) => {
+                session.out.error(garbage.0);
+                session.closing = true;
+            }
+        }
+    }
+    keep(shared, session, &mut pending);
+    done
+}
+
+/// Writes the journal. When that fails, the replies that depend on it become errors.
+fn keep(shared: &Shared, session: &mut Session, pending: &mut Vec<Range<usize>>) {
+    if let Err(error) = shared.engine.borrow_mut().end_batch() {
+        let replies = std::mem::take(&mut session.out.bytes);
+        let mut copied = 0;
+        for refused in pending.iter() {
+            session.out.bytes.extend_from_slice(&replies[copied..refused.start]);
+            session.out.error(error.message());
+            copied = refused.end;
+        }
+        session.out.bytes.extend_from_slice(&replies[copied..]);
+    }
+    pending.clear();
+}
+
+/// Reads what has arrived, once; false at the end of the stream.
+fn poll_read(stream: &AsyncFd<Stream>, input: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    loop {
+        let mut ready = ready!(stream.poll_read_ready(cx))?;
+        let room = input.capacity() - input.len();
+        match rustix::io::read(stream, spare_capacity(input)) {
+            Ok(0) => return Poll::Ready(Ok(false)),
+            Ok(count) => {
+                // A short read has emptied the socket; asking again would only be told so.
+                if count < room {
+                    ready.clear_ready();
+                }
+                return Poll::Ready(Ok(true));
+            }
+            Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+        }
+    }
+}
+
+/// Writes as much as the socket takes now, and says how much that was.
+fn write_now(stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match stream.write(&bytes[done..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes, but gives up as soon as so many messages wait behind this that the client is dropped.
+async fn write_unless_dropped(stream: &AsyncFd<Stream>, bytes: &[u8], outbox: &Outbox) -> io::Result<()> {
+    let stream = stream.get_ref();
+    let mut done = write_now(stream, bytes)?;
+    if done == bytes.len() {
+        return Ok(());
+    }
+    // A second descriptor of the same socket, because a registration watches for the same things all its life.
+    let writable = watch(stream.try_clone()?, Interest::WRITABLE)?;
+    poll_fn(|cx| {
+        loop {
+            if outbox.poll_changed(cx) && outbox.is_dropped() {
+                let error = io::Error::other("the client reads its messages too slowly");
+                return Poll::Ready(Err(error));
+            }
+            let mut ready = ready!(writable.poll_write_ready(cx))?;
+            done += write_now(stream, &bytes[done..])?;
+            if done == bytes.len() {
+                return Poll::Ready(Ok(()));
+            }
+            ready.clear_ready();
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::super::pubsub::Hub;
+    use super::*;
+    use crate::{Effect, Engine, Journal, SystemClock};
+
+    /// A disk that can be full, and counts how often it is written to.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<(AtomicBool, AtomicUsize)>);
+
+    impl Journal for Disk {
+        fn append(&mut self, _effects: &[Effect]) -> io::Result<()> {
+            if self.0.0.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0.1.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    fn request(words: &str) -> String {
+        let words: Vec<String> =
+            words.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{}", words.len(), words.concat())
+    }
+
+    #[test]
+    fn one_write_for_all_that_was_read_and_no_reply_that_it_does_not_cover() {
+        let disk = Disk::default();
+        let hub: Arc<Hub> = Arc::default();
+        let journal = Box::new(disk.clone());
+        let engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, journal);
+        let shared = Rc::new(Shared::new(engine.expect("an engine"), hub, HashSet::new(), 1, true));
+        let mut session = Session::new(1);
+        let mut serve = |requests: &[&str]| {
+            let input: String = requests.iter().map(|words| request(words)).collect();
+            session.out.bytes.clear();
+            assert_eq!(run_all(&shared, &mut session, input.as_bytes(), &mut Words::new()), input.len());
+            String::from_utf8_lossy(&session.out.bytes).into_owned()
+        };
+        assert_eq!(serve(&["set a 1", "get a", "incr a", "get b"]), "+OK\r\n$1\r\n1\r\n:2\r\n$-1\r\n");
+        assert_eq!(disk.0.1.load(Ordering::SeqCst), 1);
+        disk.0.0.store(true, Ordering::SeqCst);
+        let replies = serve(&["get a", "incr a", "get b", "incr a", "ping"]);
+        let lines: Vec<&str> = replies.split("\r\n").map(|line| &line[..line.len().min(8)]).collect();
+        assert_eq!(lines, ["$1", "2", "-MISCONF", "$-1", "-MISCONF", "+PONG", ""]);
+        assert!(serve(&["incr a"]).starts_with("-MISCONF"));
+        disk.0.0.store(false, Ordering::SeqCst);
+        assert_eq!(serve(&["incr a", "get a"]), ":5\r\n$1\r\n5\r\n");
+        assert_eq!(disk.0.1.load(Ordering::SeqCst), 3, "what was kept back, then the new change");
+    }
+}

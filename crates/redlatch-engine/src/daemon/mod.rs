@@ -1,0 +1,418 @@
+//! The engine behind a unix socket, for all processes of one user on one machine.
+//!
+//! One thread does everything: it accepts, reads, runs scripts and writes. The connections are futures in one set,
+//! so that a request costs no hand-over between threads; what accepts them is one more future of that set, so that
+//! a request does not cost a look at everything else that may happen either.
+
+mod access;
+mod commands;
+mod connection;
+mod pubsub;
+mod resp;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+pub(crate) use access::{own_uid, prepare_dir};
+
+use crate::clock::SystemClock;
+use crate::engine::Engine;
+use crate::journal::FileJournal;
+use connection::Stream;
+use pubsub::Hub;
+
+/// The most clients at once.
+pub const CLIENTS_MAX: usize = 10_000;
+/// How often expired keys are looked for and idleness is judged, at the longest.
+const TICK_MAX: Duration = Duration::from_secs(1);
+/// How many keys one tick looks at.
+const EXPIRE_PER_TICK: usize = 20_000;
+
+/// A daemon that was killed may lose its socket a moment before its claim; its successor waits so long for that.
+/// There is no form of `flock` that waits for a limited time, hence the retries.
+const CLAIM_WAIT_MAX: Duration = Duration::from_secs(1);
+const CLAIM_RETRY: Duration = Duration::from_millis(2);
+
+/// Called once, when clients can connect.
+pub type ReadyCallback = Box<dyn FnOnce() + Send>;
+
+/// What a daemon serves, and where.
+#[non_exhaustive]
+pub struct DaemonConfig {
+    /// The unix socket; it must lie in `dir`, or in another directory that only its owner can enter.
+    pub socket: PathBuf,
+    /// Where the journal is kept. Created with mode 0700 when missing.
+    pub dir: PathBuf,
+    /// Names and sources of the scripts that clients may run.
+    pub allowed_scripts: Vec<(&'static str, &'static str)>,
+    /// The version of what client and daemon say to each other; a client of another epoch is refused.
+    pub epoch: u32,
+    /// End after so long without a client and without a key that expires.
+    pub idle_exit: Option<Duration>,
+    /// Serve every command of the engine and any script, for other client libraries.
+    pub compat: bool,
+    /// Serve on TCP too, with `compat` and on a loopback address only.
+    pub compat_listen: Option<SocketAddr>,
+    /// Called when clients can connect.
+    pub ready: Option<ReadyCallback>,
+    /// Leave the terminal session of the process that started the daemon.
+    pub detach: bool,
+    /// Identifies this run of the machine; read from the system when empty.
+    pub boot_id: String,
+}
+
+impl DaemonConfig {
+    /// A daemon on this socket with its journal in this directory: no scripts, no TCP, no idle exit.
+    pub fn new(socket: PathBuf, dir: PathBuf, epoch: u32) -> DaemonConfig {
+        DaemonConfig {
+            socket,
+            dir,
+            allowed_scripts: Vec::new(),
+            epoch,
+            idle_exit: None,
+            compat: false,
+            compat_listen: None,
+            ready: None,
+            detach: false,
+            boot_id: String::new(),
+        }
+    }
+}
+
+impl fmt::Debug for DaemonConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DaemonConfig")
+            .field("socket", &self.socket)
+            .field("dir", &self.dir)
+            .field("epoch", &self.epoch)
+            .field("idle_exit", &self.idle_exit)
+            .field("compat", &self.compat)
+            .field("compat_listen", &self.compat_listen)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a daemon ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExitReason {
+    /// SIGTERM or SIGINT.
+    Signal,
+    /// No client and no expiring key for the time that was set.
+    Idle,
+    /// A client sent `REDLATCH SHUTDOWN`.
+    Shutdown,
+}
+
+/// What kept a daemon from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DaemonErrorKind {
+    /// The directory or socket cannot be used safely.
+    Access,
+    /// Another daemon serves this socket.
+    AlreadyRunning,
+    /// The settings contradict each other.
+    Config,
+    /// The journal cannot be read or written.
+    Journal,
+    /// Anything else that the system refused.
+    System,
+}
+
+/// A daemon could not run.
+#[derive(Debug)]
+pub struct DaemonError {
+    kind: DaemonErrorKind,
+    text: String,
+}
+
+impl DaemonError {
+    fn new(kind: DaemonErrorKind, text: impl fmt::Display) -> DaemonError {
+        DaemonError { kind, text: text.to_string() }
+    }
+
+    /// What kind of failure it was.
+    pub fn kind(&self) -> DaemonErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for DaemonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for DaemonError {}
+
+fn because(kind: DaemonErrorKind, what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |error| DaemonError::new(kind, format_args!("{what}: {error}"))
+}
+
+/// What all connections share. One thread owns it, hence no locks.
+pub(crate) struct Shared {
+    engine: RefCell<Engine>,
+    hub: Arc<Hub>,
+    /// SHA-1 of the scripts that may be run without `compat`.
+    allowed: HashSet<String>,
+    epoch: u32,
+    compat: bool,
+    clients: Cell<usize>,
+    next_client: Cell<u64>,
+    scripts_run: Cell<u64>,
+    started: Instant,
+    stop: Cell<Option<ExitReason>>,
+    stopping: Notify,
+}
+
+impl Shared {
+    fn new(engine: Engine, hub: Arc<Hub>, allowed: HashSet<String>, epoch: u32, compat: bool) -> Shared {
+        Shared {
+            engine: RefCell::new(engine),
+            hub,
+            allowed,
+            epoch,
+            compat,
+            clients: Cell::new(0),
+            next_client: Cell::new(1),
+            scripts_run: Cell::new(0),
+            started: Instant::now(),
+            stop: Cell::new(None),
+            stopping: Notify::new(),
+        }
+    }
+}
+
+/// Runs a daemon on this thread until it is told to end.
+///
+/// # Errors
+///
+/// When the directory is open to others, another daemon runs, or the system refuses something. Once clients are
+/// served, a failing journal is their error (`MISCONF`), not the daemon's.
+pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
+    if config.detach {
+        // Fails only for a process that leads its group already, which then has left the terminal's job anyway.
+        let _already_leader = rustix::process::setsid();
+    }
+    if let Some(address) = config.compat_listen {
+        if !config.compat {
+            return Err(DaemonError::new(DaemonErrorKind::Config, "a TCP address needs compat mode"));
+        }
+        if !address.ip().is_loopback() {
+            return Err(DaemonError::new(
+                DaemonErrorKind::Config,
+                format_args!("{address} is not a loopback address: the engine has no passwords"),
+            ));
+        }
+    }
+    access::prepare_dir(&config.dir).map_err(because(DaemonErrorKind::Access, "the directory is refused"))?;
+    if let Some(parent) = config.socket.parent().filter(|parent| *parent != config.dir) {
+        access::prepare_dir(parent).map_err(because(DaemonErrorKind::Access, "the directory is refused"))?;
+    }
+    let stem = config.socket.file_stem().unwrap_or_default().to_owned();
+    let beside = |extension: &str| config.dir.join(&stem).with_extension(extension);
+    let claim = claim(&beside("engine"))?;
+    let boot_id = match std::mem::take(&mut config.boot_id) {
+        id if id.is_empty() => current_boot_id(),
+        id => id,
+    };
+    let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
+    let (journal, recovered) = FileJournal::open(&beside("journal"), &boot_id).map_err(journal_error)?;
+    let hub: Arc<Hub> = Arc::default();
+    let mut engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, Box::new(journal))
+        .map_err(|error| DaemonError::new(DaemonErrorKind::System, error))?;
+    engine.restore(recovered.effects, recovered.other_boot);
+    engine.rewrite_journal().map_err(journal_error)?;
+    let mut allowed = HashSet::new();
+    for (name, source) in &config.allowed_scripts {
+        let sha = engine.load(source.as_bytes()).map_err(|error| {
+            DaemonError::new(DaemonErrorKind::Config, format_args!("script {name}: {error}"))
+        })?;
+        allowed.insert(sha);
+    }
+    let shared = Rc::new(Shared::new(engine, hub, allowed, config.epoch, config.compat));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(because(DaemonErrorKind::System, "no runtime"))?;
+    runtime.block_on(serve(&shared, &mut config, claim))
+}
+
+/// Locks a file for the life of the daemon: two daemons never write one journal, however they were started.
+fn claim(path: &std::path::Path) -> Result<File, DaemonError> {
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(because(DaemonErrorKind::Access, "the lock file cannot be opened"))?;
+    let deadline = Instant::now() + CLAIM_WAIT_MAX;
+    loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(CLAIM_RETRY);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+                return Err(DaemonError::new(
+                    DaemonErrorKind::AlreadyRunning,
+                    "a daemon already serves this socket",
+                ));
+            }
+            Err(error) => {
+                return Err(because(DaemonErrorKind::System, "the lock file cannot be locked")(error.into()));
+            }
+        }
+    }
+}
+
+/// Changes whenever the machine starts. Empty where the system has nothing of the kind.
+fn current_boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+async fn serve(
+    shared: &Rc<Shared>,
+    config: &mut DaemonConfig,
+    claim: File,
+) -> Result<ExitReason, DaemonError> {
+    let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
+    access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
+    let listener = UnixListener::bind(&config.socket).map_err(system())?;
+    access::restrict_socket(&config.socket).map_err(system())?;
+    let tcp = match config.compat_listen {
+        Some(address) => Some(TcpListener::bind(address).await.map_err(system())?),
+        None => None,
+    };
+    let signals = (
+        signal(SignalKind::terminate()).map_err(system())?,
+        signal(SignalKind::interrupt()).map_err(system())?,
+    );
+    if let Some(ready) = config.ready.take() {
+        ready();
+    }
+    let arrivals = RefCell::new(Vec::new());
+    let idle_exit = config.idle_exit;
+    let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
+    tasks.push(Box::pin(async {
+        Some(oversee(shared, &arrivals, &listener, tcp.as_ref(), signals, idle_exit).await)
+    }));
+    let reason = poll_fn(|cx| {
+        loop {
+            match tasks.poll_next_unpin(cx) {
+                Poll::Ready(Some(None)) => {}
+                Poll::Ready(Some(Some(reason))) => return Poll::Ready(reason),
+                // The overseer is always there, so this never happens.
+                Poll::Ready(None) => return Poll::Ready(ExitReason::Shutdown),
+                Poll::Pending if arrivals.borrow().is_empty() => return Poll::Pending,
+                Poll::Pending => {}
+            }
+            for (stream, client) in arrivals.borrow_mut().drain(..) {
+                let connection = connection::serve(Rc::clone(shared), stream, client);
+                tasks.push(Box::pin(connection.map(|()| None)));
+            }
+        }
+    })
+    .await;
+    // In this order, a successor that finds no socket also finds the journal complete and unclaimed.
+    if let Err(error) = shared.engine.borrow_mut().close_journal() {
+        tracing::warn!(%error, "the journal could not be ended");
+    }
+    drop(claim);
+    let _already_gone = std::fs::remove_file(&config.socket);
+    Ok(reason)
+}
+
+/// Clients that were let in and are not served yet, with their numbers.
+type Arrivals = RefCell<Vec<(Stream, u64)>>;
+
+/// Does everything but serving clients, until the daemon is to end.
+async fn oversee(
+    shared: &Shared,
+    arrivals: &Arrivals,
+    listener: &UnixListener,
+    tcp: Option<&TcpListener>,
+    (mut terminate, mut interrupt): (Signal, Signal),
+    idle_exit: Option<Duration>,
+) -> ExitReason {
+    let mut tick = tokio::time::interval(
+        idle_exit.map_or(TICK_MAX, |idle| (idle / 2).clamp(Duration::from_millis(10), TICK_MAX)),
+    );
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut idle_since = Instant::now();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    // The directory already keeps others out; this holds even if somebody opened it by hand.
+                    if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix));
+                    }
+                }
+                Err(error) => backoff(&error).await,
+            },
+            accepted = accept_tcp(tcp) => match accepted {
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp)),
+                Err(error) => backoff(&error).await,
+            },
+            () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
+            _ = terminate.recv() => return ExitReason::Signal,
+            _ = interrupt.recv() => return ExitReason::Signal,
+            _ = tick.tick() => {
+                shared.engine.borrow_mut().expire_some(EXPIRE_PER_TICK);
+                if shared.clients.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
+                    idle_since = Instant::now();
+                } else if idle_exit.is_some_and(|idle| idle_since.elapsed() >= idle) {
+                    return ExitReason::Idle;
+                }
+            }
+        }
+    }
+}
+
+/// Gives a new client its number and has it served, unless there are too many.
+fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>) {
+    match stream {
+        Err(error) => tracing::warn!(%error, "a client could not be served"),
+        Ok(_) if shared.clients.get() >= CLIENTS_MAX => {}
+        Ok(stream) => {
+            shared.clients.set(shared.clients.get() + 1);
+            let client = shared.next_client.get();
+            shared.next_client.set(client + 1);
+            arrivals.borrow_mut().push((stream, client));
+        }
+    }
+}
+
+async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+/// Without file descriptors every accept fails at once; a short pause keeps the thread for those who have one.
+async fn backoff(error: &io::Error) {
+    tracing::warn!(%error, "a client could not be accepted");
+    tokio::time::sleep(Duration::from_millis(10)).await;
+}

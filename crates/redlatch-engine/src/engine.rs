@@ -1,0 +1,397 @@
+//! The engine: one keyspace, one Lua host, one journal.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::command::{Caller, MISCONF, execute};
+use crate::effect::Effect;
+use crate::keyspace::{Core, Data, NEVER};
+use crate::lua::LuaHost;
+use crate::number::format_float;
+use crate::value::{EngineError, Value};
+
+/// Delivers messages.
+pub trait Publisher: Send + Sync {
+    /// Hands a message to the subscribers of a channel and returns how many there are.
+    fn publish(&self, channel: &[u8], payload: &[u8]) -> usize;
+
+    /// The same for a sharded channel (`SPUBLISH`). One machine has one shard, so this is `publish` unless the
+    /// two kinds of subscribers are kept apart.
+    fn publish_sharded(&self, channel: &[u8], payload: &[u8]) -> usize {
+        self.publish(channel, payload)
+    }
+}
+
+/// Keeps changes for the next start.
+pub trait Journal: Send {
+    /// Writes the changes of one command or script, all or none.
+    ///
+    /// # Errors
+    ///
+    /// The engine keeps the changes, refuses further writes and offers the same changes again, in front of newer
+    /// ones, until this succeeds.
+    fn append(&mut self, effects: &[Effect]) -> std::io::Result<()>;
+
+    /// Whether so much of the journal is history that a rewrite pays.
+    fn wants_rewrite(&self) -> bool {
+        false
+    }
+
+    /// Replaces everything written so far by changes that lead to the same state.
+    ///
+    /// # Errors
+    ///
+    /// What was written before must then still be there.
+    fn rewrite(&mut self, snapshot: &[Effect]) -> std::io::Result<()> {
+        let _unused = snapshot;
+        Ok(())
+    }
+
+    /// Notes that nothing will follow, so that the next start can trust the last values.
+    ///
+    /// # Errors
+    ///
+    /// The next start then treats this one as ended by force.
+    fn close(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A journal that keeps nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoJournal;
+
+impl Journal for NoJournal {
+    fn append(&mut self, _effects: &[Effect]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One key of [`Engine::dump`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpedKey {
+    /// The key.
+    pub key: Vec<u8>,
+    /// `string`, `hash`, `list` or `zset`.
+    pub kind: &'static str,
+    /// Milliseconds left, when it expires at all.
+    pub ttl_ms: Option<u64>,
+    /// The string; or the fields and values of a hash sorted by field; or the list; or the members and scores of
+    /// a sorted set in order.
+    pub content: Value,
+}
+
+/// A single-threaded store that runs scripts: each call sees and changes the keyspace alone.
+pub struct Engine {
+    core: Arc<Mutex<Core>>,
+    lua: LuaHost,
+    journal: Option<Box<dyn Journal>>,
+    batch: Batch,
+}
+
+/// Changes that wait for [`Engine::end_batch`], so that many commands share one write.
+#[derive(Default)]
+struct Batch {
+    open: bool,
+    /// How many of the recorded changes belong to commands that have ended.
+    seen: usize,
+    /// What they take in memory, roughly.
+    bytes: usize,
+    /// Whether a command has added to them lately.
+    changed: bool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("keys", &self.key_count()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An empty engine that keeps nothing across restarts.
+    ///
+    /// # Errors
+    ///
+    /// When the Lua state cannot be built (out of memory).
+    pub fn new(clock: Arc<dyn Clock>, publisher: Arc<dyn Publisher>) -> Result<Engine, EngineError> {
+        Self::build(clock, publisher, None)
+    }
+
+    /// An empty engine that hands every change to a journal.
+    ///
+    /// # Errors
+    ///
+    /// When the Lua state cannot be built (out of memory).
+    pub fn with_journal(
+        clock: Arc<dyn Clock>,
+        publisher: Arc<dyn Publisher>,
+        journal: Box<dyn Journal>,
+    ) -> Result<Engine, EngineError> {
+        Self::build(clock, publisher, Some(journal))
+    }
+
+    fn build(
+        clock: Arc<dyn Clock>,
+        publisher: Arc<dyn Publisher>,
+        journal: Option<Box<dyn Journal>>,
+    ) -> Result<Engine, EngineError> {
+        let core = Arc::new(Mutex::new(Core::new(clock, publisher, journal.is_some())));
+        let lua = LuaHost::new(&core)?;
+        Ok(Engine { core, lua, journal, batch: Batch::default() })
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        // Only a panic inside a command could poison the lock; the keyspace is still usable then.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles a script, once, and returns its SHA-1 in hexadecimal.
+    ///
+    /// # Errors
+    ///
+    /// `ERR` with Lua's message when the source does not compile.
+    pub fn load(&mut self, source: &[u8]) -> Result<String, EngineError> {
+        self.lua.load(source)
+    }
+
+    /// Whether a script of this SHA-1 was loaded.
+    pub fn knows_script(&self, sha: &str) -> bool {
+        self.lua.knows(sha)
+    }
+
+    /// Runs a loaded script. What it changed before an error stays changed, as in Redis.
+    ///
+    /// # Errors
+    ///
+    /// `NOSCRIPT` for an unknown SHA-1, otherwise what the script raised or returned; a failed command keeps its
+    /// code word. `MISCONF` when the journal could not be written: the change then stands in memory only.
+    pub fn eval_sha(
+        &mut self,
+        sha: &str,
+        keys: &[impl AsRef<[u8]>],
+        args: &[impl AsRef<[u8]>],
+    ) -> Result<Value, EngineError> {
+        self.begin();
+        let reply = self.lua.run(sha, keys, args);
+        self.commit()?;
+        reply
+    }
+
+    /// Loads a script and runs it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::load`] and [`Engine::eval_sha`].
+    pub fn eval(
+        &mut self,
+        source: &[u8],
+        keys: &[impl AsRef<[u8]>],
+        args: &[impl AsRef<[u8]>],
+    ) -> Result<Value, EngineError> {
+        let sha = self.load(source)?;
+        self.eval_sha(&sha, keys, args)
+    }
+
+    /// Runs one command, its name first.
+    ///
+    /// # Errors
+    ///
+    /// What Redis would answer; `MISCONF` as in [`Engine::eval_sha`].
+    pub fn call(&mut self, command: &[impl AsRef<[u8]>]) -> Result<Value, EngineError> {
+        self.begin();
+        let words: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
+        let reply = execute(&mut self.core(), &words, Caller::Client);
+        self.commit()?;
+        reply
+    }
+
+    fn begin(&mut self) {
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.begin();
+        if core.refuse_writes
+            && let Some(journal) = &mut self.journal
+            && journal.append(&core.effects).is_ok()
+        {
+            core.effects.clear();
+            core.refuse_writes = false;
+            self.batch.seen = 0;
+        }
+    }
+
+    /// Lets the changes of the commands that follow wait for [`Engine::end_batch`]. Until that has succeeded,
+    /// nobody may learn what they answered.
+    pub(crate) fn begin_batch(&mut self) {
+        let seen = self.core().effects.len();
+        self.batch = Batch { open: true, seen, ..Batch::default() };
+    }
+
+    /// Whether a command changed something since this was last asked, and roughly how many bytes wait by now.
+    pub(crate) fn take_changed(&mut self) -> (bool, usize) {
+        (std::mem::take(&mut self.batch.changed), self.batch.bytes)
+    }
+
+    /// Writes what has waited.
+    ///
+    /// # Errors
+    ///
+    /// `MISCONF`; it is the answer to every command of the batch that changed something.
+    pub(crate) fn end_batch(&mut self) -> Result<(), EngineError> {
+        self.batch = Batch::default();
+        self.commit()
+    }
+
+    fn commit(&mut self) -> Result<(), EngineError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.batch.open {
+            let new = core.effects.get(self.batch.seen..).unwrap_or_default();
+            self.batch.changed |= !new.is_empty() && !core.refuse_writes;
+            self.batch.bytes += new.iter().map(Effect::size_bytes).sum::<usize>();
+            self.batch.seen = core.effects.len();
+            return Ok(());
+        }
+        if core.effects.is_empty() || core.refuse_writes {
+            return Ok(());
+        }
+        match journal.append(&core.effects) {
+            Ok(()) => {
+                core.effects.clear();
+                if journal.wants_rewrite()
+                    && let Err(error) = journal.rewrite(&core.snapshot())
+                {
+                    tracing::warn!(%error, "the journal could not be rewritten, it goes on growing");
+                }
+                core.effects.clear();
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the journal cannot be written, writes are refused");
+                core.refuse_writes = true;
+                Err(MISCONF)
+            }
+        }
+    }
+
+    /// Forgets every script.
+    pub fn flush_scripts(&mut self) {
+        self.lua.forget_all();
+    }
+
+    /// Keys in the keyspace, those included whose expiry has passed unnoticed.
+    pub fn key_count(&self) -> usize {
+        self.core().len()
+    }
+
+    /// Whether a live key has an expiry.
+    pub fn has_expiring_keys(&mut self) -> bool {
+        self.begin();
+        self.core().has_expiring_keys()
+    }
+
+    /// Looks at up to `limit` keys, removes those whose time has passed and says how many. Meant for a timer; every
+    /// call looks at two more keys by itself.
+    pub fn expire_some(&mut self, limit: usize) -> usize {
+        self.begin();
+        let gone = self.core().expire_some(limit);
+        // A failure is remembered and answered to the next write.
+        let _refused_later = self.commit();
+        gone
+    }
+
+    /// How long a script may run before it is stopped; 5 s unless set.
+    pub fn set_script_time_limit(&mut self, limit: Duration) {
+        self.lua.set_time_limit(limit);
+    }
+
+    /// Makes recorded changes again, without writing them to the journal. After a restart of the machine
+    /// (`other_boot`) the recorded times mean nothing, and keys that expire are dropped.
+    pub fn restore(&mut self, effects: impl IntoIterator<Item = Effect>, other_boot: bool) {
+        let mut core = self.core();
+        let journaling = std::mem::replace(&mut core.journaling, false);
+        core.now_ms = 0;
+        for effect in effects {
+            core.apply(effect);
+        }
+        if other_boot {
+            core.drop_expiring();
+        }
+        core.begin();
+        core.journaling = journaling;
+    }
+
+    /// Keys that expire, with the milliseconds they have left; at most `limit` of them.
+    pub fn expiring_keys(&mut self, limit: usize) -> Vec<(Vec<u8>, u64)> {
+        self.begin();
+        let core = self.core();
+        let live = core
+            .slots_from(0)
+            .filter(|(_, slot)| slot.expires_at_ms != NEVER && slot.expires_at_ms >= core.now_ms);
+        live.take(limit).map(|(_, slot)| (slot.key.to_vec(), slot.expires_at_ms - core.now_ms)).collect()
+    }
+
+    /// Rewrites the journal with what is there now.
+    ///
+    /// # Errors
+    ///
+    /// The error of the journal; it goes on with what it has.
+    pub fn rewrite_journal(&mut self) -> std::io::Result<()> {
+        let snapshot = self.snapshot();
+        self.core().effects.clear();
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.rewrite(&snapshot))
+    }
+
+    /// Ends the journal; nothing may change afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The error of the journal.
+    pub fn close_journal(&mut self) -> std::io::Result<()> {
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.close())
+    }
+
+    /// The shortest list of changes that builds the present keyspace.
+    pub fn snapshot(&mut self) -> Vec<Effect> {
+        self.begin();
+        self.core().snapshot()
+    }
+
+    /// The whole keyspace in a stable order.
+    pub fn dump(&mut self) -> Vec<DumpedKey> {
+        self.begin();
+        let mut core = self.core();
+        core.has_expiring_keys();
+        let now_ms = core.now_ms;
+        let mut out: Vec<DumpedKey> = core
+            .slots_from(0)
+            .map(|(_, slot)| DumpedKey {
+                key: slot.key.to_vec(),
+                kind: slot.data.type_name(),
+                ttl_ms: (slot.expires_at_ms != NEVER).then(|| slot.expires_at_ms.saturating_sub(now_ms)),
+                content: content(&slot.data),
+            })
+            .collect();
+        out.sort_by(|a, b| a.key.cmp(&b.key));
+        out
+    }
+}
+
+fn content(data: &Data) -> Value {
+    match data {
+        Data::Str(text) => Value::bytes(text),
+        Data::Hash(hash) => {
+            let mut fields: Vec<(&[u8], &[u8])> = hash.iter().collect();
+            fields.sort_unstable();
+            let pairs = fields.into_iter().flat_map(|(field, value)| [field, value]);
+            Value::Array(pairs.map(Value::bytes).collect())
+        }
+        Data::List(list) => Value::Array(list.iter().map(|value| Value::bytes(value)).collect()),
+        Data::SortedSet(set) => Value::Array(
+            set.iter()
+                .flat_map(|(member, score)| {
+                    [Value::bytes(member), Value::bytes(format_float(score).as_bytes())]
+                })
+                .collect(),
+        ),
+    }
+}

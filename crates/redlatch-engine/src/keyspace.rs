@@ -1,0 +1,315 @@
+//! The keyspace: named values with an optional expiry.
+//!
+//! A key keeps its slot for as long as it lives. That makes `SCAN` exact (the cursor is a slot number, and what
+//! stays is never moved past it) and gives active expiry something cheap to walk over.
+
+pub(crate) mod expiry;
+pub(crate) mod hash;
+pub(crate) mod keys;
+pub(crate) mod list;
+pub(crate) mod string;
+pub(crate) mod zset;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::effect::Effect;
+use crate::engine::Publisher;
+use crate::fast_hash::FastMap;
+use crate::value::{EngineError, Value, WRONGTYPE};
+use hash::Hash;
+use zset::SortedSet;
+
+/// What a command answers.
+pub(crate) type Reply = Result<Value, EngineError>;
+
+/// Marks a key without expiry.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// A value under a key.
+pub(crate) enum Data {
+    Str(Vec<u8>),
+    Hash(Hash),
+    List(VecDeque<Vec<u8>>),
+    SortedSet(SortedSet),
+}
+
+impl Data {
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Data::Str(_) => "string",
+            Data::Hash(_) => "hash",
+            Data::List(_) => "list",
+            Data::SortedSet(_) => "zset",
+        }
+    }
+
+    fn is_empty_collection(&self) -> bool {
+        match self {
+            Data::Str(_) => false,
+            Data::Hash(hash) => hash.len() == 0,
+            Data::List(list) => list.is_empty(),
+            Data::SortedSet(set) => set.len() == 0,
+        }
+    }
+}
+
+pub(crate) struct Slot {
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) data: Data,
+    pub(crate) expires_at_ms: u64,
+}
+
+/// Everything that a command may touch.
+pub(crate) struct Core {
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    index: FastMap<Arc<[u8]>, usize>,
+    with_expiry: usize,
+    probe_at: usize,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) publisher: Arc<dyn Publisher>,
+    /// The boot clock as the current command or script sees it. It stands still within a script, so that a key
+    /// cannot vanish between two of its commands.
+    pub(crate) now_ms: u64,
+    /// Whether effects are recorded at all.
+    pub(crate) journaling: bool,
+    /// Set while the journal cannot be written; every write is refused then.
+    pub(crate) refuse_writes: bool,
+    /// What changed since the journal was last written.
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl Core {
+    pub(crate) fn new(clock: Arc<dyn Clock>, publisher: Arc<dyn Publisher>, journaling: bool) -> Core {
+        let now_ms = clock.boot_ms();
+        Core {
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: FastMap::default(),
+            with_expiry: 0,
+            probe_at: 0,
+            clock,
+            publisher,
+            now_ms,
+            journaling,
+            refuse_writes: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Starts a command or script: takes the time and expires a few keys.
+    pub(crate) fn begin(&mut self) {
+        self.now_ms = self.clock.boot_ms();
+        if self.with_expiry > 0 {
+            self.expire_some(2);
+        }
+    }
+
+    pub(crate) fn emit(&mut self, effect: impl FnOnce() -> Effect) {
+        if self.journaling {
+            self.effects.push(effect());
+        }
+    }
+
+    /// The slot of a live key. A key past its expiry is removed here.
+    pub(crate) fn find(&mut self, key: &[u8]) -> Option<usize> {
+        let at = *self.index.get(key)?;
+        if self.slots[at].as_ref().is_some_and(|slot| slot.expires_at_ms < self.now_ms) {
+            self.remove_at(at);
+            return None;
+        }
+        Some(at)
+    }
+
+    pub(crate) fn slot(&mut self, key: &[u8]) -> Option<&mut Slot> {
+        let at = self.find(key)?;
+        self.slots[at].as_mut()
+    }
+
+    /// Puts a value under a key, whatever was there.
+    pub(crate) fn put(&mut self, key: &[u8], data: Data, expires_at_ms: u64) -> &mut Slot {
+        let at = match self.index.get(key) {
+            Some(&at) => at,
+            None => {
+                let name: Arc<[u8]> = key.into();
+                let slot = Slot { key: Arc::clone(&name), data: Data::Str(Vec::new()), expires_at_ms: NEVER };
+                let at = match self.free.pop() {
+                    Some(at) => {
+                        self.slots[at] = Some(slot);
+                        at
+                    }
+                    None => {
+                        self.slots.push(Some(slot));
+                        self.slots.len() - 1
+                    }
+                };
+                self.index.insert(name, at);
+                at
+            }
+        };
+        let slot = self.slots[at].as_mut().expect("the index only names filled slots");
+        self.with_expiry += usize::from(expires_at_ms != NEVER);
+        self.with_expiry -= usize::from(slot.expires_at_ms != NEVER);
+        slot.data = data;
+        slot.expires_at_ms = expires_at_ms;
+        slot
+    }
+
+    /// Removes a live key and records it.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        match self.find(key) {
+            Some(at) => {
+                self.remove_at(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn remove_at(&mut self, at: usize) {
+        if let Some(slot) = self.slots[at].take() {
+            self.index.remove(&slot.key);
+            self.free.push(at);
+            self.with_expiry -= usize::from(slot.expires_at_ms != NEVER);
+            self.emit(|| Effect::Delete { key: slot.key.to_vec() });
+        }
+    }
+
+    /// Removes the key when nothing is left in its collection. Call after every removal of an element.
+    pub(crate) fn remove_if_empty(&mut self, key: &[u8]) {
+        if let Some(at) = self.find(key)
+            && self.slots[at].as_ref().is_some_and(|slot| slot.data.is_empty_collection())
+        {
+            self.remove_at(at);
+        }
+    }
+
+    pub(crate) fn set_expiry(&mut self, key: &[u8], expires_at_ms: u64) {
+        let Some(at) = self.find(key) else { return };
+        if let Some(slot) = self.slots[at].as_mut() {
+            self.with_expiry += usize::from(expires_at_ms != NEVER);
+            self.with_expiry -= usize::from(slot.expires_at_ms != NEVER);
+            slot.expires_at_ms = expires_at_ms;
+        }
+        self.emit(|| Effect::Expire {
+            key: key.to_vec(),
+            expires_at_ms: (expires_at_ms != NEVER).then_some(expires_at_ms),
+        });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+        self.index.clear();
+        self.with_expiry = 0;
+        self.emit(|| Effect::Clear);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The slots in order from one position on, with their positions.
+    pub(crate) fn slots_from(&self, from: usize) -> impl Iterator<Item = (usize, &Slot)> {
+        let from = from.min(self.slots.len());
+        self.slots[from..].iter().enumerate().filter_map(move |(i, slot)| Some((from + i, slot.as_ref()?)))
+    }
+
+    /// Looks at up to `limit` slots and removes the expired ones. Returns how many went.
+    pub(crate) fn expire_some(&mut self, limit: usize) -> usize {
+        let mut gone = 0;
+        for _ in 0..limit.min(self.slots.len()) {
+            if self.probe_at >= self.slots.len() {
+                self.probe_at = 0;
+            }
+            if self.slots[self.probe_at].as_ref().is_some_and(|slot| slot.expires_at_ms < self.now_ms) {
+                self.remove_at(self.probe_at);
+                gone += 1;
+            }
+            self.probe_at += 1;
+        }
+        gone
+    }
+
+    /// Removes every key that has an expiry.
+    pub(crate) fn drop_expiring(&mut self) {
+        for at in 0..self.slots.len() {
+            if self.slots[at].as_ref().is_some_and(|slot| slot.expires_at_ms != NEVER) {
+                self.remove_at(at);
+            }
+        }
+    }
+
+    /// Whether any live key will expire; dead ones are removed on the way.
+    pub(crate) fn has_expiring_keys(&mut self) -> bool {
+        self.expire_some(self.slots.len());
+        self.with_expiry > 0
+    }
+
+    pub(crate) fn hash(&mut self, key: &[u8]) -> Result<Option<&mut Hash>, EngineError> {
+        match self.slot(key) {
+            None => Ok(None),
+            Some(Slot { data: Data::Hash(hash), .. }) => Ok(Some(hash)),
+            Some(_) => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn list(&mut self, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, EngineError> {
+        match self.slot(key) {
+            None => Ok(None),
+            Some(Slot { data: Data::List(list), .. }) => Ok(Some(list)),
+            Some(_) => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn sorted(&mut self, key: &[u8]) -> Result<Option<&mut SortedSet>, EngineError> {
+        match self.slot(key) {
+            None => Ok(None),
+            Some(Slot { data: Data::SortedSet(set), .. }) => Ok(Some(set)),
+            Some(_) => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn string(&mut self, key: &[u8]) -> Result<Option<&mut Vec<u8>>, EngineError> {
+        match self.slot(key) {
+            None => Ok(None),
+            Some(Slot { data: Data::Str(text), .. }) => Ok(Some(text)),
+            Some(_) => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Hash, EngineError> {
+        let slot = match self.find(key) {
+            Some(at) => self.slots[at].as_mut().expect("the index only names filled slots"),
+            None => self.put(key, Data::Hash(Hash::default()), NEVER),
+        };
+        match &mut slot.data {
+            Data::Hash(hash) => Ok(hash),
+            _ => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn list_or_new(&mut self, key: &[u8]) -> Result<&mut VecDeque<Vec<u8>>, EngineError> {
+        let slot = match self.find(key) {
+            Some(at) => self.slots[at].as_mut().expect("the index only names filled slots"),
+            None => self.put(key, Data::List(VecDeque::new()), NEVER),
+        };
+        match &mut slot.data {
+            Data::List(list) => Ok(list),
+            _ => Err(WRONGTYPE),
+        }
+    }
+
+    pub(crate) fn sorted_or_new(&mut self, key: &[u8]) -> Result<&mut SortedSet, EngineError> {
+        let slot = match self.find(key) {
+            Some(at) => self.slots[at].as_mut().expect("the index only names filled slots"),
+            None => self.put(key, Data::SortedSet(SortedSet::default()), NEVER),
+        };
+        match &mut slot.data {
+            Data::SortedSet(set) => Ok(set),
+            _ => Err(WRONGTYPE),
+        }
+    }
+}

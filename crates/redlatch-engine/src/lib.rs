@@ -1,0 +1,25 @@
+//! The engine behind Redlatch's `memory:` and `local:` stores: a small keyspace that runs lock scripts on Lua 5.1.
+//!
+//! It implements the commands in [`COMMANDS`] with the semantics of Redis and nothing else: one machine, no
+//! replication, no cluster. [`Engine`] does no input or output; time, messages and the journal come in from outside.
+
+mod clock;
+mod command;
+pub mod connect;
+pub mod daemon;
+mod effect;
+mod engine;
+mod fast_hash;
+mod glob;
+mod journal;
+mod keyspace;
+mod lua;
+mod lua_struct;
+mod number;
+mod value;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use command::COMMANDS;
+pub use effect::Effect;
+pub use engine::{DumpedKey, Engine, Journal, NoJournal, Publisher};
+pub use value::{EngineError, Value};

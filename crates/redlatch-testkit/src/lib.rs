@@ -1,0 +1,29 @@
+//! Servers, a fault proxy, a fake server and a history checker for testing lock clients.
+//!
+//! | module | for |
+//! |---|---|
+//! | [`server`] | a real Redis or Valkey server, private to a test: kill, restart, pause, keyspace comparison |
+//! | [`proxy`] | faults between client and server, aimed at single commands and replies |
+//! | [`fake_server`] | a server that answers what a test tells it to |
+//! | [`history`] | recording what happened in a run, and judging it afterwards |
+//! | [`cancel`] | dropping a future after each of its polls |
+//! | [`leftovers`] | asserting that nothing stayed on the server |
+//! | [`redisson`] | the real Redisson, driven from Rust |
+//! | [`process`] | child processes that end with the test |
+//!
+//! Everything listens on the loopback interface or on unix sockets only, and every started process ends with
+//! the test, also when the test panics or is killed.
+
+pub mod cancel;
+pub mod error;
+pub mod fake_server;
+pub mod history;
+pub mod leftovers;
+pub mod net;
+pub mod process;
+pub mod proxy;
+pub mod redisson;
+pub mod resp;
+pub mod server;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,237 @@
+//! Addresses, ports that stay ours, and streams over TCP or a unix socket.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener as StdTcpListener};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port.
+    Tcp(String, u16),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Reads `redis://host:port`, `unix:///path`, `redis+unix:///path`, `host:port` or `/path`. User,
+    /// password, database and options are ignored: bytes are passed on as they come.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] when the text has none of these forms.
+    pub fn parse(text: &str) -> Result<Self> {
+        // The text may hold a password, so the message does not repeat it.
+        let invalid = || {
+            Error::new(
+                ErrorKind::Invalid,
+                "the address is none of redis://host:port, unix:///path, host:port, /path",
+            )
+        };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let rest = rest.split(['?', '#']).next().unwrap_or(rest);
+        match scheme {
+            "unix" | "redis+unix" | "valkey+unix" => Ok(Self::Unix(rest.into())),
+            "" if rest.starts_with('/') => Ok(Self::Unix(rest.into())),
+            "" | "redis" | "rediss" | "valkey" | "valkeys" => {
+                let authority = rest.split('/').next().unwrap_or(rest);
+                let host_port = authority.rsplit('@').next().unwrap_or(authority);
+                let (host, port) = host_port.rsplit_once(':').unwrap_or((host_port, "6379"));
+                if host.is_empty() {
+                    return Err(invalid());
+                }
+                Ok(Self::Tcp(host.to_owned(), port.parse().map_err(|_| invalid())?))
+            }
+            _ => Err(invalid()),
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Self::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "redis://{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+/// A loopback port that nobody else gets while this value lives.
+///
+/// The port is bound but not listened on, with address reuse allowed: a server can take it, a connection
+/// attempt is refused while none does, and it cannot be handed to another process between two starts.
+#[derive(Debug)]
+pub struct ReservedPort {
+    port: u16,
+    _socket: OwnedFd,
+}
+
+impl ReservedPort {
+    /// Reserves `port` on 127.0.0.1; 0 lets the kernel choose a free one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] when the port is taken.
+    pub fn new(port: u16) -> Result<Self> {
+        let reserve = || -> io::Result<Self> {
+            let socket = bound_socket(port)?;
+            let address: SocketAddrV4 = rustix::net::getsockname(&socket)?.try_into()?;
+            Ok(Self { port: address.port(), _socket: socket })
+        };
+        reserve().map_err(|e| Error::io(format!("cannot reserve port {port} on 127.0.0.1"), e))
+    }
+
+    /// The number of the port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts listening on the port.
+    pub(crate) fn listen(&self) -> io::Result<StdTcpListener> {
+        let socket = bound_socket(self.port)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        let listener = StdTcpListener::from(socket);
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+}
+
+fn bound_socket(port: u16) -> io::Result<OwnedFd> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    Ok(socket)
+}
+
+/// Both listeners of a server of the kit: a loopback port and a unix socket.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub(crate) tcp: tokio::net::TcpListener,
+    pub(crate) unix: tokio::net::UnixListener,
+}
+
+impl Listeners {
+    /// Must be called inside a runtime.
+    pub(crate) fn open(port: &ReservedPort, path: &Path) -> io::Result<Self> {
+        let tcp = tokio::net::TcpListener::from_std(port.listen()?)?;
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        Ok(Self { tcp, unix: tokio::net::UnixListener::bind(path)? })
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        tokio::select! {
+            tcp = self.tcp.accept() => {
+                let stream = tcp?.0;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            unix = self.unix.accept() => Ok(Stream::Unix(unix?.0)),
+        }
+    }
+}
+
+/// A connection over TCP or a unix socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Closes with a reset instead of an orderly end. Unix sockets know no reset and just close.
+    pub(crate) fn reset(self) {
+        if let Self::Tcp(stream) = &self {
+            // The peer is about to be cut off; if the option cannot be set, it gets an orderly end instead.
+            let _ = stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A runtime with one thread of its own, so that a server of the kit keeps working while the test starves or
+/// blocks its own runtime. Ends in the background when dropped, inside another runtime as well.
+#[derive(Debug)]
+pub(crate) struct OwnRuntime(Option<tokio::runtime::Runtime>);
+
+impl OwnRuntime {
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_all()
+            .build()
+            .map(|runtime| Self(Some(runtime)))
+            .map_err(|e| Error::io("cannot start a runtime", e))
+    }
+
+    pub(crate) fn handle(&self) -> &tokio::runtime::Handle {
+        self.0.as_ref().expect("the runtime is taken only by drop").handle()
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Throw-away certificates.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A certificate authority with one server and one client certificate, as PEM files.
+///
+/// The server certificate is valid for `localhost` and 127.0.0.1; all are valid for two days.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TlsFiles {
+    /// The certificate of the authority.
+    pub ca_cert: PathBuf,
+    /// The certificate of the server.
+    pub server_cert: PathBuf,
+    /// The private key of the server.
+    pub server_key: PathBuf,
+    /// The certificate of a client.
+    pub client_cert: PathBuf,
+    /// The private key of the client.
+    pub client_key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Makes new keys and certificates in `dir` with the `openssl` command.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingTool`] when `openssl` is not installed, [`ErrorKind::Start`] when it fails.
+    pub fn create(dir: &Path) -> Result<Self> {
+        let files = Self {
+            ca_cert: dir.join("ca.pem"),
+            server_cert: dir.join("server.pem"),
+            server_key: dir.join("server.key"),
+            client_cert: dir.join("client.pem"),
+            client_key: dir.join("client.key"),
+        };
+        let ca_extensions = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n";
+        issue(dir, "ca", "redlatch test authority", ca_extensions, None)?;
+        let server_extensions =
+            "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
+        issue(dir, "server", "localhost", server_extensions, Some("ca"))?;
+        issue(dir, "client", "client", "extendedKeyUsage=clientAuth\n", Some("ca"))?;
+        Ok(files)
+    }
+}
+
+fn issue(dir: &Path, name: &str, subject: &str, extensions: &str, issuer: Option<&str>) -> Result<()> {
+    let io = |e| Error::io("cannot write certificate extensions", e);
+    fs::write(dir.join(format!("{name}.ext")), extensions).map_err(io)?;
+    let file = |suffix: &str| format!("{name}.{suffix}");
+    let subject = format!("/CN={subject}");
+    let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let mut request = vec!["req", "-new"];
+    request.extend(curve);
+    let (key, csr, cert, ext) = (file("key"), file("csr"), file("pem"), file("ext"));
+    request.extend(["-subj", &subject, "-keyout", &key, "-out", &csr]);
+    openssl(dir, &request)?;
+    let issuer_files = issuer.map(|issuer| (format!("{issuer}.pem"), format!("{issuer}.key")));
+    let mut sign = vec!["x509", "-req", "-in", &csr, "-out", &cert, "-days", "2", "-extfile", &ext];
+    match &issuer_files {
+        Some((ca_cert, ca_key)) => sign.extend(["-CA", ca_cert, "-CAkey", ca_key, "-CAcreateserial"]),
+        None => sign.extend(["-signkey", &key]),
+    }
+    openssl(dir, &sign)
+}
+
+fn openssl(dir: &Path, args: &[&str]) -> Result<()> {
+    let output =
+        Command::new("openssl").args(args).current_dir(dir).stdin(Stdio::null()).output().map_err(|e| {
+            let text = "no `openssl` command. Install it with:\n\n    apt-get install openssl\n";
+            Error::because(ErrorKind::MissingTool, text, e)
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::because(ErrorKind::Start, format!("`openssl {}` failed", args[0]), reason))
+}

@@ -1,0 +1,16 @@
+//! The kit, tried on real servers and on histories that are wrong on purpose.
+
+#[path = "kit/client.rs"]
+mod client;
+#[path = "kit/fake_server.rs"]
+mod fake_server;
+#[path = "kit/history.rs"]
+mod history;
+#[path = "kit/network.rs"]
+mod network;
+#[path = "kit/process.rs"]
+mod process;
+#[path = "kit/rules.rs"]
+mod rules;
+#[path = "kit/server.rs"]
+mod server;

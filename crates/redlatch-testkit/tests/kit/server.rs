@@ -1,0 +1,169 @@
+//! Real servers.
+
+use std::time::Duration;
+
+use redis::Value;
+use redlatch_testkit::leftovers::LeftoverCheck;
+use redlatch_testkit::server::{KeyContent, RedisServer, TlsFiles, keyspace_diff};
+use redlatch_testkit::{ErrorKind, assert_keyspace};
+
+use crate::client::{Client, LIMIT};
+
+#[test]
+fn restarts_on_the_same_port_with_and_without_data() {
+    let server = RedisServer::builder().appendonly(true).start().unwrap();
+    let (url, pid) = (server.url(), server.pid());
+    assert_eq!(Client::tcp(&url).unwrap().call(&["SET", "k", "v"]), "+OK");
+    server.kill9();
+    assert_eq!(server.pid(), 0);
+    assert!(Client::tcp(&url).is_err());
+    server.restart().unwrap();
+    assert_ne!(server.pid(), pid);
+    assert_eq!(Client::tcp(&url).unwrap().call(&["GET", "k"]), "$1 v");
+    server.restart_empty().unwrap();
+    assert_eq!(Client::tcp(&url).unwrap().call(&["GET", "k"]), "$-1");
+    assert_eq!(Client::unix(&server.unix_url()).unwrap().call(&["PING"]), "+PONG");
+    let dir = server.dir().to_owned();
+    drop(server);
+    assert!(!dir.exists());
+}
+
+#[test]
+fn pause_and_resume() {
+    let server = RedisServer::start().unwrap();
+    let mut client = Client::tcp(&server.url()).unwrap();
+    server.pause().unwrap();
+    client.send(&["PING"]);
+    client.assert_silent();
+    server.resume().unwrap();
+    assert_eq!(client.read(), "+PONG");
+    server.pause().unwrap();
+    // Dropping a paused server must not wait for it in vain.
+}
+
+#[test]
+fn passwords_and_users_do_not_lock_the_kit_out() {
+    let server = RedisServer::builder()
+        .requirepass("top \"s3cret\"")
+        .acl("alice on >pw ~a:* &* +get")
+        .start()
+        .unwrap();
+    let mut client = Client::tcp(&server.url()).unwrap();
+    assert!(client.call(&["GET", "a:1"]).starts_with("-NOAUTH"));
+    assert_eq!(client.call(&["AUTH", "alice", "pw"]), "+OK");
+    assert_eq!(client.call(&["GET", "a:1"]), "$-1");
+    assert!(client.call(&["GET", "b:1"]).starts_with("-NOPERM"));
+    let mut by_url = redis::Client::open(server.url_with_password()).unwrap().get_connection().unwrap();
+    assert_eq!(redis::cmd("PING").query::<String>(&mut by_url).unwrap(), "PONG");
+    assert_eq!(server.cmd(&["DBSIZE"]).unwrap(), Value::Int(0));
+    assert!(!format!("{server:?}{:?}", RedisServer::builder().requirepass("s3cret")).contains("s3cret"));
+}
+
+#[test]
+fn tls_server_shows_its_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles::create(dir.path()).unwrap();
+    let server = RedisServer::builder().tls(&files).start().unwrap();
+    assert!(server.url().starts_with("rediss://"));
+    let output = std::process::Command::new("openssl")
+        .args(["s_client", "-verify_return_error", "-brief", "-verify_ip", "127.0.0.1", "-connect"])
+        .arg(format!("127.0.0.1:{}", server.port()))
+        .arg("-CAfile")
+        .arg(&files.ca_cert)
+        .arg("-cert")
+        .arg(&files.client_cert)
+        .arg("-key")
+        .arg(&files.client_key)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && shown.contains("Verification: OK"), "{shown}");
+}
+
+#[test]
+fn keyspace_is_compared_whole() {
+    let server = RedisServer::start().unwrap();
+    for args in [
+        &["HSET", "lock", "owner:1", "2"][..],
+        &["PEXPIRE", "lock", "30000"],
+        &["ZADD", "queue", "2", "b", "1", "a"],
+        &["RPUSH", "list", "x", "y"],
+        &["SADD", "set", "m"],
+        &["SET", "token", "7"],
+    ] {
+        server.cmd(args).unwrap();
+    }
+    let lock = || KeyContent::hash([("owner:1", "2")]);
+    assert_keyspace!(
+        server,
+        tolerance_ms = 10_000,
+        [
+            ("lock", lock(), Some(30_000)),
+            ("queue", KeyContent::sorted_set([("a", "1"), ("b", "2")]), None),
+            ("list", KeyContent::list(["x", "y"]), None),
+            ("set", KeyContent::set(["m"]), None),
+            ("token", KeyContent::string("7"), None),
+        ]
+    );
+    let dump = server.keys_dump().unwrap();
+    let diff = |key: &[u8], content, ttl, tolerance| {
+        keyspace_diff(&dump, &[(key, content, ttl)], tolerance)
+            .iter()
+            .filter(|l| !l.starts_with("unexp"))
+            .count()
+    };
+    assert_eq!(diff(b"lock", lock(), Some(30_000), 10_000), 0);
+    assert_eq!(diff(b"lock", lock(), Some(20_000), 1_000), 1, "lives too long");
+    assert_eq!(diff(b"lock", lock(), Some(50_000), 1_000), 1, "lives too short");
+    assert_eq!(diff(b"lock", lock(), None, 1_000), 1, "must not expire");
+    assert_eq!(diff(b"lock", KeyContent::hash([("owner:1", "1")]), Some(30_000), 10_000), 1);
+    assert_eq!(diff(b"none", lock(), None, 0), 1);
+    assert_eq!(keyspace_diff(&dump, &[], 0).len(), 5);
+}
+
+#[test]
+fn counts_commands_and_forgets_scripts() {
+    let server = RedisServer::start().unwrap();
+    let sha = match server.cmd(&["SCRIPT", "LOAD", "return 1"]).unwrap() {
+        Value::BulkString(sha) => sha,
+        other => panic!("{other:?}"),
+    };
+    server.reset_command_counts().unwrap();
+    for _ in 0..3 {
+        server.cmd(&[b"EVALSHA".as_slice(), &sha, b"0"]).unwrap();
+    }
+    assert_eq!((server.command_count("evalsha").unwrap(), server.command_count("eval").unwrap()), (3, 0));
+    server.flush_scripts().unwrap();
+    let error = server.cmd(&[b"EVALSHA".as_slice(), &sha, b"0"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server);
+    assert!(error.to_string().contains("EVALSHA"), "{error}");
+}
+
+#[test]
+fn leftovers_are_named_and_waited_for() {
+    let server = RedisServer::start().unwrap();
+    let mut client = Client::tcp(&server.url()).unwrap();
+    client.call(&["SUBSCRIBE", "channel:{job}"]);
+    server.cmd(&["SET", "queue:{job}", "x"]).unwrap();
+    server.cmd(&["SET", "other", "x"]).unwrap();
+    let check = LeftoverCheck::new(&server, "{job}").clients_max(0);
+    let found = check.look().unwrap();
+    assert_eq!(found.len(), 3, "{found:?}");
+    let message = std::panic::catch_unwind(|| check.assert_clean(Duration::from_millis(20))).unwrap_err();
+    let message = message.downcast_ref::<String>().unwrap();
+    assert!(message.contains("key queue:{job} (string, no expiry)"), "{message}");
+    assert!(message.contains("channel channel:{job}") && message.contains("client "), "{message}");
+    server.cmd(&["PEXPIRE", "queue:{job}", "50"]).unwrap();
+    drop(client);
+    check.assert_clean(LIMIT);
+}
+
+#[test]
+fn a_server_that_cannot_start_shows_its_log() {
+    let error = RedisServer::builder().arg("maxmemory-policy", "nonsense").start().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Start);
+    let server = RedisServer::start().unwrap();
+    let taken = RedisServer::builder().port(server.port()).start().unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::Io, "{taken}");
+}

@@ -1,0 +1,550 @@
+//! The same locks for code without async: a face around the async core that adds no logic.
+//!
+//! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. The calls run
+//! on the calling thread; connections and timers live on the client's background thread.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fmt,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    ClientBuilder, Forced, Lease, LockName, LockState, ShutdownReport, Unlocked, Wait,
+    core::{Core, keeper::Keeper},
+    error::{Error, ErrorKind, LossReason},
+    owner::Owner,
+};
+
+thread_local! {
+    /// This thread's owner for each client. Entries of clients that are gone are swept when a new one is added.
+    static OWNERS: RefCell<HashMap<usize, (Weak<Core>, Owner)>> = RefCell::default();
+}
+
+fn outside() -> Result<(), Error> {
+    if Handle::try_current().is_ok() {
+        return Err(Error::new(
+            ErrorKind::InsideRuntime,
+            "a blocking call inside an async runtime would hold up its other tasks",
+        ));
+    }
+    Ok(())
+}
+
+/// A [`redlatch::Client`](crate::Client) for blocking code.
+#[derive(Debug, Clone)]
+pub struct Client(crate::Client);
+
+impl Client {
+    /// Connects; see [`redlatch::Client::connect`](crate::Client::connect).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// let client = redlatch::blocking::Client::connect("memory:")?;
+    /// let guard = client.lock("orders").lock()?;
+    /// guard.unlock()?;
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
+    pub fn connect(url: &str) -> Result<Client, Error> {
+        Self::build(crate::Client::builder().url(url))
+    }
+
+    /// Connects with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn build(builder: ClientBuilder) -> Result<Client, Error> {
+        outside()?;
+        let keeper = Keeper::start()?;
+        let handle = keeper.handle().clone();
+        handle.block_on(builder.connect_with(keeper)).map(Client)
+    }
+
+    /// The async client that this one wraps.
+    pub fn as_async(&self) -> &crate::Client {
+        &self.0
+    }
+
+    /// The client's identity: a random UUID.
+    pub fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    /// The lock of that name.
+    pub fn lock(&self, name: impl Into<LockName>) -> Lock {
+        Lock(self.0.lock(name))
+    }
+
+    /// The semaphore of that name.
+    pub fn semaphore(&self, name: impl Into<LockName>) -> Semaphore {
+        Semaphore(self.0.semaphore(name))
+    }
+
+    /// The latch of that name.
+    pub fn count_down_latch(&self, name: impl Into<LockName>) -> CountDownLatch {
+        CountDownLatch(self.0.count_down_latch(name))
+    }
+
+    /// The owner that this thread is.
+    pub fn owner(&self) -> Owner {
+        thread_owner(&self.0.core)
+    }
+
+    /// Reads the state of one name; see [`redlatch::Client::inspect`](crate::Client::inspect).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn inspect(&self, name: impl Into<LockName>) -> Result<LockState, Error> {
+        wait_for(&self.0.core, self.0.inspect(name))
+    }
+
+    /// Lists locks; see [`redlatch::Client::list`](crate::Client::list).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn list(&self, pattern: Option<&str>, limit: usize) -> Result<Vec<LockState>, Error> {
+        wait_for(&self.0.core, self.0.list(pattern, limit))
+    }
+
+    /// Ends the client; see [`redlatch::Client::shutdown`](crate::Client::shutdown).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn shutdown(self, limit: Duration) -> Result<ShutdownReport, Error> {
+        outside()?;
+        let handle = self.0.core.keeper.handle().clone();
+        Ok(handle.block_on(self.0.shutdown(limit)))
+    }
+}
+
+fn wait_for<T>(core: &Arc<Core>, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    outside()?;
+    core.check_open()?;
+    core.keeper.handle().block_on(work)
+}
+
+fn thread_owner(core: &Arc<Core>) -> Owner {
+    OWNERS.with_borrow_mut(|owners| {
+        let at = Arc::as_ptr(core) as usize;
+        if let Some((weak, owner)) = owners.get(&at) {
+            // An address may be used again after its client is gone.
+            if weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, core)) {
+                return owner.clone();
+            }
+        }
+        owners.retain(|_, (weak, _)| weak.strong_count() > 0);
+        let owner = core.fresh_owner();
+        owner.expose();
+        owners.insert(at, (Arc::downgrade(core), owner.clone()));
+        owner
+    })
+}
+
+/// A [`redlatch::Lock`](crate::Lock) for blocking code.
+#[derive(Debug, Clone)]
+pub struct Lock(crate::Lock);
+
+impl Lock {
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// Waits as long as it takes; see [`redlatch::Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn lock(&self) -> Result<Guard, Error> {
+        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| {
+            Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
+        })
+    }
+
+    /// Takes the lock if it is free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`redlatch::Lock::try_lock`](crate::Lock::try_lock).
+    pub fn try_lock(&self) -> Result<Option<Guard>, Error> {
+        self.acquire().run()
+    }
+
+    /// Waits at most this long.
+    ///
+    /// # Errors
+    ///
+    /// As [`redlatch::Lock::lock_for`](crate::Lock::lock_for).
+    pub fn lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        self.acquire().wait(Wait::AtMost(wait)).run()
+    }
+
+    /// An acquire with options; end it with [`run`](Acquire::run).
+    pub fn acquire(&self) -> Acquire<'_> {
+        Acquire {
+            inner: self.0.acquire().owner(&thread_owner(&self.0.core)),
+            core: &self.0.core,
+            cancel: None,
+        }
+    }
+
+    /// Frees the lock whoever holds it; see [`redlatch::Lock::force_unlock`](crate::Lock::force_unlock).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn force_unlock(&self) -> Result<bool, Error> {
+        wait_for(&self.0.core, self.0.force_unlock())
+    }
+
+    /// Frees the lock while `owner` holds it; see [`redlatch::Lock::force_unlock_if`](crate::Lock::force_unlock_if).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
+        wait_for(&self.0.core, self.0.force_unlock_if(owner))
+    }
+
+    /// Whether anybody holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        wait_for(&self.0.core, self.0.is_locked())
+    }
+
+    /// Whether this thread holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+        Ok(self.hold_count()? > 0)
+    }
+
+    /// How many holds this thread has.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn hold_count(&self) -> Result<u32, Error> {
+        wait_for(&self.0.core, self.0.hold_count(&thread_owner(&self.0.core)))
+    }
+
+    /// How long the current hold lasts if it is not renewed.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
+        wait_for(&self.0.core, self.0.remaining_ttl())
+    }
+}
+
+/// An acquire that is being put together; [`run`](Self::run) it.
+#[must_use = "an acquire does nothing until it is run"]
+pub struct Acquire<'a> {
+    inner: crate::Acquire<'a>,
+    core: &'a Arc<Core>,
+    cancel: Option<CancellationToken>,
+}
+
+impl fmt::Debug for Acquire<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Acquire<'_> {
+    /// How long to wait while the lock is busy; not at all unless set.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.inner = self.inner.wait(wait);
+        self
+    }
+
+    /// How long the hold lasts; renewed unless set.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.inner = self.inner.lease(lease);
+        self
+    }
+
+    /// Who will hold it; this thread unless set.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.inner = self.inner.owner(owner);
+        self
+    }
+
+    /// Draws a fencing token with the grant.
+    pub fn fenced(mut self) -> Self {
+        self.inner = self.inner.fenced();
+        self
+    }
+
+    /// Ends the wait with [`ErrorKind::Cancelled`] when this token is cancelled.
+    pub fn cancel(mut self, token: &CancellationToken) -> Self {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Acquires; `None` if the lock was busy.
+    ///
+    /// # Errors
+    ///
+    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn run(self) -> Result<Option<Guard>, Error> {
+        let Acquire { inner, core, cancel } = self;
+        let guard = wait_for(core, async {
+            let cancelled = async {
+                match &cancel {
+                    Some(token) => token.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                guard = std::future::IntoFuture::into_future(inner) => guard,
+                () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
+            }
+        })?;
+        Ok(guard.map(|inner| Guard { core: core.clone(), inner }))
+    }
+}
+
+/// A [`redlatch::Guard`](crate::Guard) for blocking code.
+#[must_use = "dropping the guard releases the lock at once"]
+pub struct Guard {
+    core: Arc<Core>,
+    inner: crate::Guard,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Guard {
+    /// Gives this hold back; see [`redlatch::Guard::unlock`](crate::Guard::unlock).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn unlock(self) -> Result<Unlocked, Error> {
+        let Guard { core, inner } = self;
+        wait_for(&core, inner.unlock())
+    }
+
+    /// Waits until the hold is lost, or at most this long; `None` if it is still good.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
+        let (lost, end) = (self.inner.lost(), self.core.keeper.sleep(limit));
+        wait_for(&self.core, async {
+            tokio::select! {
+                biased;
+                reason = lost => Ok(Some(reason)),
+                () = end => Ok(None),
+            }
+        })
+    }
+
+    /// The guard that this one wraps, for the calls that do not block.
+    pub fn as_async(&self) -> &crate::Guard {
+        &self.inner
+    }
+
+    /// Whether the hold is good at this moment: no round trip.
+    pub fn is_valid(&self) -> bool {
+        self.inner.is_valid()
+    }
+
+    /// The fencing token, if one was drawn.
+    pub fn token(&self) -> Option<u64> {
+        self.inner.token()
+    }
+
+    /// Sets the lease anew; see [`redlatch::Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        wait_for(&self.core, self.inner.extend(lease))
+    }
+}
+
+/// A [`redlatch::Semaphore`](crate::Semaphore) for blocking code.
+#[derive(Debug, Clone)]
+pub struct Semaphore(crate::Semaphore);
+
+impl Semaphore {
+    /// The semaphore's name.
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// Waits as long as it takes for `n` permits; see [`redlatch::Semaphore::acquire`](crate::Semaphore::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn acquire(&self, n: u32) -> Result<(), Error> {
+        wait_for(self.0.core(), self.0.acquire(n))
+    }
+
+    /// Takes `n` permits if that many are free now; see [`redlatch::Semaphore::try_acquire`](crate::Semaphore::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn try_acquire(&self, n: u32) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.try_acquire(n))
+    }
+
+    /// Waits at most this long for `n` permits; see [`redlatch::Semaphore::acquire_for`](crate::Semaphore::acquire_for).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn acquire_for(&self, n: u32, wait: Duration) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.acquire_for(n, wait))
+    }
+
+    /// Puts `n` permits in; see [`redlatch::Semaphore::release`](crate::Semaphore::release).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn release(&self, n: u32) -> Result<(), Error> {
+        wait_for(self.0.core(), self.0.release(n))
+    }
+
+    /// Puts `n` permits in if the semaphore exists; see [`redlatch::Semaphore::release_if_exists`](crate::Semaphore::release_if_exists).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn release_if_exists(&self, n: u32) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.release_if_exists(n))
+    }
+
+    /// How many permits are free; see [`redlatch::Semaphore::available`](crate::Semaphore::available).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn available(&self) -> Result<i64, Error> {
+        wait_for(self.0.core(), self.0.available())
+    }
+
+    /// Takes all free permits; see [`redlatch::Semaphore::drain`](crate::Semaphore::drain).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn drain(&self) -> Result<i64, Error> {
+        wait_for(self.0.core(), self.0.drain())
+    }
+
+    /// Sets the number of permits if nobody has yet; see [`redlatch::Semaphore::set_if_absent`](crate::Semaphore::set_if_absent).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn set_if_absent(&self, n: u32, ttl: Option<Duration>) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.set_if_absent(n, ttl))
+    }
+
+    /// Changes the number of permits; see [`redlatch::Semaphore::add`](crate::Semaphore::add).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn add(&self, change: i32) -> Result<i64, Error> {
+        wait_for(self.0.core(), self.0.add(change))
+    }
+}
+
+/// A [`redlatch::CountDownLatch`](crate::CountDownLatch) for blocking code.
+#[derive(Debug, Clone)]
+pub struct CountDownLatch(crate::CountDownLatch);
+
+impl CountDownLatch {
+    /// The latch's name.
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// Closes the latch with a count if it has none; see [`redlatch::CountDownLatch::set_if_absent`](crate::CountDownLatch::set_if_absent).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn set_if_absent(&self, count: u32) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.set_if_absent(count))
+    }
+
+    /// Counts down by one; see [`redlatch::CountDownLatch::count_down`](crate::CountDownLatch::count_down).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn count_down(&self) -> Result<u64, Error> {
+        wait_for(self.0.core(), self.0.count_down())
+    }
+
+    /// The count; see [`redlatch::CountDownLatch::count`](crate::CountDownLatch::count).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn count(&self) -> Result<u64, Error> {
+        wait_for(self.0.core(), self.0.count())
+    }
+
+    /// Waits as long as it takes until the latch is open; see [`redlatch::CountDownLatch::wait`](crate::CountDownLatch::wait).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn wait(&self) -> Result<(), Error> {
+        wait_for(self.0.core(), self.0.wait())
+    }
+
+    /// Waits at most this long until the latch is open; see [`redlatch::CountDownLatch::wait_for`](crate::CountDownLatch::wait_for).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn wait_for(&self, limit: Duration) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.wait_for(limit))
+    }
+
+    /// Takes the count away and lets everybody through; see [`redlatch::CountDownLatch::delete`](crate::CountDownLatch::delete).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn delete(&self) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.delete())
+    }
+}

@@ -1,0 +1,268 @@
+//! The client: a connection to one store, and the place where locks come from.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use redlatch_engine::{Clock, SystemClock};
+
+use crate::{
+    config::{
+        CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, RESPONSE_TIMEOUT, Secret, TURN_TIME_MAX, TlsOptions,
+        WATCHDOG_LEASE,
+    },
+    core::{Core, keeper::Keeper},
+    error::Error,
+    latch::CountDownLatch,
+    lock::Lock,
+    name::LockName,
+    owner::Owner,
+    semaphore::Semaphore,
+    store::{self, Store},
+};
+
+/// A handle to one store. Cloning is cheap, and clones share everything.
+///
+/// One client is enough for a process. Its identity (a UUID) stands in the owner of every lock taken through it.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.core.id)
+            .field("store", &self.core.store.describe())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Client::shutdown`] could and could not do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// How many held locks were released.
+    pub released: usize,
+    /// Locks that could not be released in time, and why; their leases end them.
+    pub failed: Vec<(LockName, Error)>,
+}
+
+/// What a client is busy with; all zero when nothing is held and nothing is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Names that are held, contended or waited for.
+    pub names: usize,
+    /// Acquires under way, and releases and clean-ups in the background.
+    pub background_jobs: usize,
+}
+
+impl Client {
+    /// Connects to the store that the URL names (`local:` when empty): `memory:`, `local:`, `redis://…`, `rediss://…`,
+    /// `unix:///…`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// A URL that cannot be understood, a server that is unreachable, refused credentials, or a local engine that
+    /// cannot be started.
+    pub async fn connect(url: &str) -> Result<Client, Error> {
+        Client::builder().url(url).connect().await
+    }
+
+    /// A client with options.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// The client's identity: a random UUID.
+    pub fn id(&self) -> &str {
+        &self.core.id
+    }
+
+    /// The store in words, without secrets.
+    pub fn store(&self) -> String {
+        self.core.store.describe()
+    }
+
+    /// The lock of that name. Nothing happens on the server yet.
+    pub fn lock(&self, name: impl Into<LockName>) -> Lock {
+        Lock::new(&self.core, name.into())
+    }
+
+    /// The semaphore of that name. Nothing happens on the server yet.
+    pub fn semaphore(&self, name: impl Into<LockName>) -> Semaphore {
+        Semaphore::new(&self.core, name.into())
+    }
+
+    /// The latch of that name. Nothing happens on the server yet.
+    pub fn count_down_latch(&self, name: impl Into<LockName>) -> CountDownLatch {
+        CountDownLatch::new(&self.core, name.into())
+    }
+
+    /// A fresh owner, for acquires that are to enter each other's locks.
+    pub fn owner(&self) -> Owner {
+        let owner = self.core.fresh_owner();
+        owner.expose();
+        owner
+    }
+
+    /// What the client is busy with.
+    pub fn stats(&self) -> Stats {
+        Stats { names: self.core.lanes.len(), background_jobs: self.core.keeper.jobs() }
+    }
+
+    /// Ends the client: no new acquires, waiters get [`ErrorKind::Closed`](crate::ErrorKind::Closed), holders are told
+    /// and their locks released, then connections close. Takes at most `limit`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future lets the releases go on in the background, but leaves connections open.
+    pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
+        let (released, failed) = self.core.shutdown(limit).await;
+        ShutdownReport { released, failed }
+    }
+}
+
+/// Options of a [`Client`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct ClientBuilder {
+    config: Config,
+    store: Option<Arc<dyn Store>>,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        ClientBuilder {
+            config: Config {
+                url: String::new(),
+                username: None,
+                password: Secret(None),
+                tls: TlsOptions::default(),
+                watchdog_lease: WATCHDOG_LEASE,
+                connect_timeout: CONNECT_TIMEOUT,
+                response_timeout: RESPONSE_TIMEOUT,
+                outage_tolerance: OUTAGE_TOLERANCE,
+                turn_time_max: TURN_TIME_MAX,
+                engine_binary: None,
+                engine_dir: None,
+                clock: Arc::new(SystemClock),
+            },
+            store: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The store's URL; `local:` unless set.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.config.url = url.into();
+        self
+    }
+
+    /// The user name; wins over the one in the URL.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.config.username = Some(username.into());
+        self
+    }
+
+    /// The password; wins over the one in the URL. Never printed.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.config.password = Secret(Some(password.into()));
+        self
+    }
+
+    /// How encrypted connections are checked.
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.config.tls = tls;
+        self
+    }
+
+    /// The lease of holds that are renewed: 150 ms to 100 years, 30 s unless set. Renewal comes every third of it.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.config.watchdog_lease = lease;
+        self
+    }
+
+    /// How long a connection attempt may take: 1 ms to 1 h, 5 s unless set.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.config.connect_timeout = limit;
+        self
+    }
+
+    /// How long an answer may take before the connection counts as dead: 1 ms to 1 h, 3 s unless set.
+    pub fn response_timeout(mut self, limit: Duration) -> Self {
+        self.config.response_timeout = limit;
+        self
+    }
+
+    /// How long a wait without limit rides out an unreachable server: 30 s unless set.
+    pub fn outage_tolerance(mut self, limit: Duration) -> Self {
+        self.config.outage_tolerance = limit;
+        self
+    }
+
+    /// How long this process may pass a lock on among its own tasks while others wait: 8 ms unless set, zero for never.
+    pub fn turn_time(mut self, limit: Duration) -> Self {
+        self.config.turn_time_max = limit;
+        self
+    }
+
+    /// The `redlatch` command that is to be started for `local:`; looked up in `REDLATCH_ENGINE_BIN` and on `PATH` unless set.
+    pub fn engine_binary(mut self, command: impl Into<std::path::PathBuf>) -> Self {
+        self.config.engine_binary = Some(command.into());
+        self
+    }
+
+    /// Where the daemon behind `local:` lives; `$REDLATCH_RUNTIME_DIR` or the user's runtime directory unless set. Only
+    /// its owner may have access to it.
+    pub fn engine_dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
+        self.config.engine_dir = Some(dir.into());
+        self
+    }
+
+    /// The clock that deadlines are counted on, for tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.config.clock = clock;
+        self
+    }
+
+    /// A store of one's own instead of a URL's: for tests, and for backends that are not built in.
+    pub fn custom_store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for options out of range.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let keeper = Keeper::start()?;
+        self.connect_with(keeper).await
+    }
+
+    pub(crate) async fn connect_with(self, keeper: Keeper) -> Result<Client, Error> {
+        self.config.check()?;
+        let store = match self.store {
+            Some(store) => store,
+            None => store::open(&self.config, keeper.handle()).await?,
+        };
+        let id = uuid::Uuid::new_v4().to_string();
+        Ok(Client { core: Core::new(id, self.config, store, keeper) })
+    }
+}

@@ -1,0 +1,141 @@
+//! Every setting, its default, and its limits.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use redlatch_engine::Clock;
+
+use crate::error::{Error, ErrorKind};
+
+/// The lease of holds that are renewed, unless set otherwise: 30 s, as Redisson's `lockWatchdogTimeout`.
+pub const WATCHDOG_LEASE: Duration = Duration::from_secs(30);
+/// The shortest lease of a renewed hold. Below it a renewal every third could not survive one slow reply.
+pub const WATCHDOG_LEASE_MIN: Duration = Duration::from_millis(150);
+/// The longest lease of any kind: one hundred years. Redis keeps expiry in 64-bit milliseconds, and sums must not wrap.
+pub const LEASE_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// How long a connection attempt may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may take before the connection counts as dead.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a wait without limit rides out an unreachable server.
+pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(30);
+/// The longest a waiter sleeps without looking again: the safety net under lost messages.
+pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
+/// How long one process may pass a lock on among its own tasks before others get their turn.
+pub const TURN_TIME_MAX: Duration = Duration::from_millis(8);
+/// How often one process may pass a lock on among its own tasks before others get their turn.
+pub const TURN_PASSES_MAX: u32 = 10_000;
+/// How many names one renewal call refreshes. Larger batches would hold up the server for others.
+pub const RENEWAL_BATCH_MAX: usize = 100;
+
+/// A secret that never shows in debug output.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) Option<String>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "<redacted>" } else { "none" })
+    }
+}
+
+/// How to check and authenticate an encrypted connection (`rediss://`).
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct TlsOptions {
+    /// A PEM file of certificate authorities to trust instead of the public ones.
+    pub ca_file: Option<PathBuf>,
+    /// A PEM file with the client's certificate chain.
+    pub cert_file: Option<PathBuf>,
+    /// A PEM file with the client's private key.
+    pub key_file: Option<PathBuf>,
+    /// The name to expect in the server's certificate, when it is not the host of the URL.
+    pub server_name: Option<String>,
+    /// Accept any certificate. Anybody on the path can then read and change everything; a warning is logged on each connect.
+    pub danger_accept_any_certificate: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct Config {
+    pub(crate) url: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Secret,
+    pub(crate) tls: TlsOptions,
+    pub(crate) watchdog_lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) outage_tolerance: Duration,
+    pub(crate) turn_time_max: Duration,
+    pub(crate) engine_binary: Option<PathBuf>,
+    pub(crate) engine_dir: Option<PathBuf>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may carry a password, so it is left out.
+        let Config {
+            url: _,
+            username,
+            password,
+            tls,
+            watchdog_lease,
+            connect_timeout,
+            response_timeout,
+            outage_tolerance,
+            turn_time_max,
+            engine_binary,
+            engine_dir,
+            clock: _,
+        } = self;
+        f.debug_struct("Config")
+            .field("username", username)
+            .field("password", password)
+            .field("tls", tls)
+            .field("watchdog_lease", watchdog_lease)
+            .field("connect_timeout", connect_timeout)
+            .field("response_timeout", response_timeout)
+            .field("outage_tolerance", outage_tolerance)
+            .field("turn_time_max", turn_time_max)
+            .field("engine_binary", engine_binary)
+            .field("engine_dir", engine_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.watchdog_lease < WATCHDOG_LEASE_MIN || self.watchdog_lease > LEASE_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!(
+                    "a renewed lease of {:?} is outside {WATCHDOG_LEASE_MIN:?} to {LEASE_MAX:?}",
+                    self.watchdog_lease
+                ),
+            )
+            .remedy("the default of 30 s suits most; shorter frees a crashed holder's lock sooner and tolerates less delay"));
+        }
+        for (name, value) in
+            [("connect timeout", self.connect_timeout), ("response timeout", self.response_timeout)]
+        {
+            if value < Duration::from_millis(1) || value > Duration::from_secs(3600) {
+                return Err(Error::new(
+                    ErrorKind::InvalidOption,
+                    format!("a {name} of {value:?} is outside 1 ms to 1 h"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A lease in whole milliseconds, checked.
+pub(crate) fn lease_ms(lease: Duration) -> Result<i64, Error> {
+    if lease < Duration::from_millis(1) {
+        return Err(Error::new(ErrorKind::InvalidOption, format!("a lease of {lease:?} is under 1 ms"))
+            .remedy("give a lease of at least 1 ms, or none to have it renewed"));
+    }
+    if lease > LEASE_MAX {
+        return Err(Error::new(ErrorKind::InvalidOption, "the lease is over one hundred years")
+            .remedy("use a renewed lease, which lasts as long as its holder"));
+    }
+    Ok(lease.as_millis() as i64)
+}

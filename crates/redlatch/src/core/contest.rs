@@ -1,0 +1,147 @@
+//! The contest for something that others may have: try, subscribe, try again, sleep until it is worth another try.
+//!
+//! Locks contend through it, and so does everything else that waits for a change on the server.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use super::{
+    Core, Wait,
+    jitter::jittered,
+    wait::{Deadline, Waker},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    store::Fault,
+};
+
+/// Pauses between tries while the server is in trouble.
+const RETRY_DELAY_MS_MIN: u64 = 15;
+const RETRY_DELAY_MS_MAX: u64 = 250;
+/// How long a contender lets others go first after its process has had its turn.
+const YIELD_TIME: Duration = Duration::from_millis(4);
+
+/// What one attempt came to.
+pub(crate) enum Attempt<T> {
+    /// It is ours.
+    Won(T),
+    /// Not yet; perhaps after this time, if that is known.
+    Busy(Option<Duration>),
+    /// It was ours for no longer than the answer took, and is being given back.
+    TooLate,
+}
+
+/// Somebody who contends.
+pub(crate) trait Contender: Send {
+    /// What there is to win.
+    type Prize: Send;
+
+    /// The channel on which changes are told.
+    fn channel(&self) -> Arc<[u8]>;
+
+    /// Asks the server once. A future that is dropped must undo what it may have done.
+    fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Prize>, Fault>> + Send;
+
+    /// An attempt may have succeeded unseen.
+    fn outcome_unknown(&mut self);
+}
+
+impl Core {
+    /// Contends until won, refused, or out of time (`None`). `after_others` lets other processes go first.
+    pub(crate) async fn contest<C: Contender>(
+        self: &Arc<Self>,
+        contender: &mut C,
+        wait: Wait,
+        deadline: &Deadline,
+        after_others: bool,
+    ) -> Result<Option<C::Prize>, Error> {
+        let mut waker = Waker::default();
+        let mut trouble = Trouble::default();
+        if after_others {
+            waker.subscribe(self, || contender.channel());
+            waker.wait(self, YIELD_TIME, deadline).await?;
+        }
+        loop {
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
+                contender.outcome_unknown();
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    "the server did not answer within the time allowed for waiting",
+                ));
+            };
+            match outcome {
+                Ok(Attempt::Won(prize)) => return Ok(Some(prize)),
+                Ok(Attempt::Busy(hint)) => {
+                    trouble = Trouble::default();
+                    if wait == Wait::No || deadline.is_over(self) {
+                        return Ok(None);
+                    }
+                    if waker.subscribe(self, || contender.channel()) {
+                        // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
+                        waker.confirmed(self, deadline).await?;
+                    } else {
+                        waker.wait_for_turn(self, hint, deadline).await?;
+                    }
+                }
+                Ok(Attempt::TooLate) => {
+                    if wait == Wait::No || deadline.is_over(self) {
+                        return Err(Error::new(ErrorKind::Timeout, "the grant took longer than its lease")
+                            .remedy("use a longer lease, or look at the server's load"));
+                    }
+                }
+                Err(fault) => {
+                    let unknown = fault.is_unknown();
+                    if unknown {
+                        contender.outcome_unknown();
+                    }
+                    let error = fault.into_error();
+                    let Some(pause) = trouble.next(self, wait, deadline, unknown, &error) else {
+                        return Err(error);
+                    };
+                    waker.wait(self, pause, deadline).await?;
+                    if deadline.is_over(self) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How long to go on while the server is in trouble.
+#[derive(Default)]
+struct Trouble {
+    since_ms: Option<u64>,
+    tries: u32,
+}
+
+impl Trouble {
+    /// The pause before the next try, or `None` when it is time to report the error.
+    fn next(
+        &mut self,
+        core: &Core,
+        wait: Wait,
+        deadline: &Deadline,
+        unknown: bool,
+        error: &Error,
+    ) -> Option<Duration> {
+        let fatal = !error.is_retryable() && error.kind() != ErrorKind::Protocol;
+        let now_ms = core.now_ms();
+        let since_ms = *self.since_ms.get_or_insert(now_ms);
+        let patience = match wait {
+            // An unknown outcome is worth resolving even for a caller that does not wait: the answer may be yes.
+            Wait::No if unknown || self.tries > 0 => core.config.response_timeout,
+            Wait::No => Duration::ZERO,
+            Wait::AtMost(_) => Duration::MAX,
+            Wait::Forever => core.config.outage_tolerance,
+        };
+        if fatal || deadline.is_over(core) || u128::from(now_ms - since_ms) >= patience.as_millis() {
+            return None;
+        }
+        let delay_ms = (RETRY_DELAY_MS_MIN << self.tries.min(8)).min(RETRY_DELAY_MS_MAX);
+        self.tries += 1;
+        Some(jittered(Duration::from_millis(delay_ms)))
+    }
+}

@@ -1,0 +1,70 @@
+//! Whoever starts a command finishes it: a future that, when dropped half-way, is finished by the keeper.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use super::Core;
+
+/// What is done with the outcome of a flight that was abandoned; `None` if nothing.
+pub(crate) type After<T> = Option<Box<dyn FnOnce(T) + Send>>;
+
+/// A future that is driven by its caller, or by the keeper when the caller drops it after it was started.
+///
+/// The work must own what it needs and must not use timers of the caller's runtime. `abandon` is called at the moment of
+/// the drop and answers what to do once the outcome is known; it only borrows, so that a flight that is not abandoned
+/// costs nothing but the work itself.
+pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> After<T>> {
+    core: &'a Arc<Core>,
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    started: bool,
+    abandon: Option<A>,
+}
+
+impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
+    pub(crate) fn new(
+        core: &'a Arc<Core>,
+        work: Pin<Box<dyn Future<Output = T> + Send>>,
+        abandon: A,
+    ) -> Self {
+        Flight { core, work: Some(work), started: false, abandon: Some(abandon) }
+    }
+}
+
+// The closure is only ever called, never pinned.
+impl<T: Send + 'static, A: FnOnce() -> After<T>> Unpin for Flight<'_, T, A> {}
+
+impl<T: Send + 'static, A: FnOnce() -> After<T>> Future for Flight<'_, T, A> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let this = &mut *self;
+        this.started = true;
+        let Some(work) = &mut this.work else { return Poll::Pending };
+        let outcome = work.as_mut().poll(cx);
+        if outcome.is_ready() {
+            this.work = None;
+        }
+        outcome
+    }
+}
+
+impl<T: Send + 'static, A: FnOnce() -> After<T>> Drop for Flight<'_, T, A> {
+    fn drop(&mut self) {
+        // A future that was never polled has sent nothing.
+        let Some(work) = self.work.take() else { return };
+        if !self.started || self.core.is_forked() {
+            return;
+        }
+        let after = self.abandon.take().and_then(|abandon| abandon());
+        self.core.keeper.spawn(async move {
+            let outcome = work.await;
+            if let Some(after) = after {
+                after(outcome);
+            }
+        });
+    }
+}

@@ -1,0 +1,38 @@
+//! Spreading out moments, so that many waiters do not move in step.
+
+use std::{
+    cell::Cell,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+thread_local! {
+    static STATE: Cell<u64> = Cell::new(seed());
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    if getrandom::fill(&mut bytes).is_err() {
+        // Jitter needs no secrecy; two processes must merely differ.
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        bytes = (nanos as u64 ^ u64::from(std::process::id())).to_ne_bytes();
+    }
+    u64::from_ne_bytes(bytes) | 1
+}
+
+fn next() -> u64 {
+    STATE.with(|state| {
+        // xorshift: enough for spreading.
+        let mut x = state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x
+    })
+}
+
+/// A duration between half of the given one and the whole of it.
+pub(crate) fn jittered(whole: Duration) -> Duration {
+    let half_us = (whole.as_micros() / 2).min(u128::from(u64::MAX)) as u64;
+    Duration::from_micros(half_us + next() % (half_us + 1))
+}

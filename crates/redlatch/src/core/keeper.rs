@@ -1,0 +1,397 @@
+//! The keeper: a thread of its own that renews, watches deadlines, and finishes what others left unfinished.
+//!
+//! It has its own runtime and its own connection, so that a busy or stopped user runtime loses no locks (DESIGN D7).
+//! It sleeps until something is due; taking and releasing a lock does not wake it unless the new lock is due earlier than
+//! anything before.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::{Notify, oneshot},
+};
+
+use super::{Core, lease::Lease};
+use crate::error::{Error, ErrorKind, LossReason};
+
+/// How often stores are asked to look for dead connections while calls are being made.
+const TICK_MS: u64 = 250;
+/// The longest sleep while leases are held. Timers stop while a machine is suspended, so this is also how soon after its
+/// return a loss is announced to somebody who only waits for the signal.
+const SLEEP_HOLDING_MS_MAX: u64 = 1_000;
+/// The longest sleep when nothing is held.
+const SLEEP_IDLE_MS_MAX: u64 = 3_600_000;
+
+pub(crate) struct Keeper {
+    handle: Handle,
+    shared: Arc<Shared>,
+    pid: u32,
+}
+
+impl Drop for Keeper {
+    /// Ends the thread: the core is gone, so nothing uses its timers any more. A forked child has no such thread.
+    fn drop(&mut self) {
+        if std::process::id() == self.pid {
+            self.shared.stopped.store(true, Ordering::Release);
+            self.shared.stop.notify_one();
+            self.shared.wake();
+        }
+    }
+}
+
+struct Shared {
+    /// Wakes the round, of which there is one.
+    wake: Notify,
+    /// Wakes the thread's end.
+    stop: Notify,
+    stopped: AtomicBool,
+    /// Until when the thread means to sleep.
+    sleeping_until_ms: AtomicU64,
+    /// When the next look at leases that are not yet scheduled is due.
+    scan_ms: AtomicU64,
+    /// Calls are being made, so connections need watching.
+    ticking: AtomicBool,
+    touched: AtomicBool,
+    /// A connection ended: look at every lease now.
+    recheck: AtomicBool,
+    /// Leases whose next moment has changed.
+    returned: Mutex<Vec<Arc<Lease>>>,
+    jobs: AtomicUsize,
+    job_done: Notify,
+}
+
+/// Work under way.
+pub(crate) struct Job(Arc<Shared>);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.job_done.notify_waiters();
+        }
+    }
+}
+
+impl Keeper {
+    /// Starts the thread; it does nothing until it is given a core to [`watch`](Self::watch).
+    pub(crate) fn start() -> Result<Keeper, Error> {
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Engine, format!("the background thread did not start: {error}"))
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let shared = Arc::new(Shared {
+            wake: Notify::new(),
+            stop: Notify::new(),
+            stopped: AtomicBool::new(false),
+            sleeping_until_ms: AtomicU64::new(u64::MAX),
+            scan_ms: AtomicU64::new(u64::MAX),
+            ticking: AtomicBool::new(false),
+            touched: AtomicBool::new(false),
+            recheck: AtomicBool::new(false),
+            returned: Mutex::default(),
+            jobs: AtomicUsize::new(0),
+            job_done: Notify::new(),
+        });
+        let keeper =
+            Keeper { handle: runtime.handle().clone(), shared: shared.clone(), pid: std::process::id() };
+        thread::Builder::new()
+            .name("redlatch-keeper".into())
+            .spawn(move || {
+                // The runtime must be driven as long as anything uses its timers or connections.
+                runtime.block_on(async move {
+                    while !shared.stopped.load(Ordering::Acquire) {
+                        shared.stop.notified().await;
+                    }
+                });
+            })
+            .map_err(failed)?;
+        Ok(keeper)
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Begins looking after a core's leases.
+    pub(crate) fn watch(&self, core: &Arc<Core>) {
+        self.handle.spawn(run(Arc::downgrade(core), self.shared.clone()));
+    }
+
+    /// Does some work in the background. Shutting down waits for it.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let job = self.begin();
+        self.handle.spawn(async move {
+            work.await;
+            drop(job);
+        });
+    }
+
+    /// Notes that some work is under way; shutting down waits until the note is dropped.
+    pub(crate) fn begin(&self) -> Job {
+        self.shared.jobs.fetch_add(1, Ordering::SeqCst);
+        Job(self.shared.clone())
+    }
+
+    /// A timer that works in any runtime and in none, because the keeper drives it.
+    pub(crate) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
+        let _inside = self.handle.enter();
+        tokio::time::sleep(time)
+    }
+
+    /// Resolves when no work is left.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let done = self.shared.job_done.notified();
+            let mut done = std::pin::pin!(done);
+            done.as_mut().enable();
+            if self.shared.jobs.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    /// A call is being made.
+    pub(crate) fn touch(&self) {
+        // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
+        if !self.shared.touched.load(Ordering::SeqCst) {
+            self.shared.touched.store(true, Ordering::SeqCst);
+        }
+        if !self.shared.ticking.load(Ordering::SeqCst) && !self.shared.ticking.swap(true, Ordering::SeqCst) {
+            self.shared.wake();
+        }
+    }
+
+    /// A lease came into being that needs attention by then at the latest.
+    pub(crate) fn look_by(&self, at_ms: u64) {
+        if at_ms < self.shared.scan_ms.load(Ordering::Relaxed) {
+            self.shared.scan_ms.fetch_min(at_ms, Ordering::AcqRel);
+            if at_ms < self.shared.sleeping_until_ms.load(Ordering::Acquire) {
+                self.shared.wake();
+            }
+        }
+    }
+
+    /// The next moment of these leases has changed.
+    pub(crate) fn reschedule(&self, leases: Vec<Arc<Lease>>) {
+        self.shared.returned.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
+        self.shared.wake();
+    }
+
+    /// Every lease should be looked at now.
+    pub(crate) fn recheck(&self) {
+        self.shared.recheck.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
+    /// How many pieces of background work are under way.
+    pub(crate) fn jobs(&self) -> usize {
+        self.shared.jobs.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// When a lease next needs attention. Entries whose moment no longer is the lease's own are out of date and skipped.
+type Event = Reverse<(u64, usize)>;
+
+#[derive(Default)]
+struct Agenda {
+    events: BinaryHeap<Event>,
+    leases: Vec<Option<Weak<Lease>>>,
+    free: Vec<usize>,
+}
+
+impl Agenda {
+    fn adopt(&mut self, lease: &Arc<Lease>) {
+        if lease.schedule.adopted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.leases.push(None);
+            self.leases.len() - 1
+        });
+        self.leases[at] = Some(Arc::downgrade(lease));
+        lease.schedule.slot.store(at, Ordering::Relaxed);
+        self.schedule(at, lease);
+    }
+
+    fn schedule(&mut self, at: usize, lease: &Lease) {
+        let deadline_ms = lease.deadline_ms();
+        let mut when_ms = deadline_ms;
+        if lease.wants_renewal() && !lease.schedule.renewing.load(Ordering::Acquire) {
+            when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
+        }
+        lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
+        self.events.push(Reverse((when_ms, at)));
+    }
+
+    fn get(&mut self, at: usize) -> Option<Arc<Lease>> {
+        let lease = self.leases[at].as_ref().and_then(Weak::upgrade).filter(|lease| lease.is_held());
+        if lease.is_none() && self.leases[at].take().is_some() {
+            self.free.push(at);
+        }
+        lease
+    }
+}
+
+async fn run(core: Weak<Core>, shared: Arc<Shared>) {
+    let mut agenda = Agenda::default();
+    let mut busy_ms = 0;
+    loop {
+        let woken = shared.wake.notified();
+        let mut woken = std::pin::pin!(woken);
+        woken.as_mut().enable();
+        let pause_ms = {
+            let Some(core) = core.upgrade() else { return };
+            let now_ms = core.now_ms();
+            core.look_after(&mut agenda, &shared, now_ms);
+            let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
+            // A lease that waits for its first look is held too, and suspend may outlast it.
+            let holding = !agenda.events.is_empty() || shared.scan_ms.load(Ordering::Acquire) != u64::MAX;
+            let longest = if holding { SLEEP_HOLDING_MS_MAX } else { SLEEP_IDLE_MS_MAX };
+            until_ms = until_ms.min(now_ms + longest);
+            if shared.ticking.load(Ordering::Acquire) {
+                core.store.tick(now_ms);
+                if shared.touched.swap(false, Ordering::SeqCst) || core.store.is_waiting() {
+                    busy_ms = now_ms;
+                }
+                // Some quiet time, and no answer pending: nothing to watch. It is a time and not a number of rounds,
+                // because other events may cause many rounds between a call's announcement and its sending.
+                let mut quiet = now_ms.saturating_sub(busy_ms) >= 2 * TICK_MS;
+                if quiet {
+                    shared.ticking.store(false, Ordering::SeqCst);
+                    // Whoever called between the look and the store has seen us ticking and has not woken us.
+                    if shared.touched.load(Ordering::SeqCst) {
+                        shared.ticking.store(true, Ordering::SeqCst);
+                        quiet = false;
+                    }
+                }
+                if !quiet {
+                    until_ms = until_ms.min(now_ms + TICK_MS);
+                }
+            }
+            shared.sleeping_until_ms.store(until_ms, Ordering::Release);
+            // A lease that came between the look and the store above has lowered this and may not have woken us.
+            until_ms = until_ms.min(shared.scan_ms.load(Ordering::Acquire));
+            until_ms.saturating_sub(now_ms)
+        };
+        tokio::select! {
+            biased;
+            () = woken => {}
+            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+        }
+        if shared.stopped.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+impl Core {
+    /// Sees to it that the keeper knows of a lease before it is due.
+    pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
+        if lease.schedule.adopted.load(Ordering::Acquire) {
+            self.keeper.reschedule(vec![lease.clone()]);
+            return;
+        }
+        let now_ms = self.now_ms();
+        let mut due_ms = lease.deadline_ms();
+        if lease.wants_renewal() {
+            due_ms = due_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
+        }
+        self.keeper.look_by(now_ms + due_ms.saturating_sub(now_ms) / 2);
+    }
+
+    /// One round: takes new leases in, announces what is over, renews what is due.
+    fn look_after(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
+        let recheck = shared.recheck.swap(false, Ordering::AcqRel);
+        if recheck || shared.scan_ms.load(Ordering::Acquire) <= now_ms {
+            shared.scan_ms.store(u64::MAX, Ordering::Release);
+            self.lanes.each_lease(|lease| agenda.adopt(lease));
+        }
+        for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if lease.is_held() {
+                agenda.schedule(lease.schedule.slot.load(Ordering::Relaxed), &lease);
+            }
+        }
+        let mut renew = Vec::new();
+        while let Some(Reverse((at_ms, at))) = agenda.events.peek().copied() {
+            if at_ms > now_ms {
+                break;
+            }
+            agenda.events.pop();
+            let Some(lease) = agenda.get(at) else { continue };
+            if lease.schedule.event_ms.load(Ordering::Relaxed) != at_ms {
+                continue;
+            }
+            if now_ms >= lease.deadline_ms() {
+                self.lose(&lease, LossReason::Expired);
+                agenda.get(at);
+                continue;
+            }
+            let due = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= now_ms;
+            if due && lease.wants_renewal() && !lease.schedule.renewing.swap(true, Ordering::AcqRel) {
+                renew.push(lease.clone());
+            }
+            agenda.schedule(at, &lease);
+        }
+        let mut look = Vec::new();
+        if !renew.is_empty() || recheck {
+            // Renewing early what would be due soon brings everything into step, so that calls carry full batches.
+            for slot in 0..agenda.leases.len() {
+                let Some(lease) = agenda.get(slot) else { continue };
+                let soon_ms = now_ms + lease.renew_period_ms() / 2;
+                let soon = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= soon_ms;
+                // A lease whose renewal has just failed has its next try set; rechecking it at once would make a
+                // server that answers nonsense a busy loop.
+                let recheck = recheck && !lease.schedule.failing.load(Ordering::Relaxed);
+                let wanted = if lease.wants_renewal() { soon || recheck } else { recheck };
+                if !wanted || lease.schedule.renewing.swap(true, Ordering::AcqRel) {
+                    continue;
+                }
+                if lease.wants_renewal() {
+                    agenda.schedule(slot, &lease);
+                    renew.push(lease);
+                } else {
+                    look.push(lease);
+                }
+            }
+        }
+        self.renew(renew);
+        self.check(look);
+        agenda.compact();
+    }
+}
+
+impl Agenda {
+    /// Out-of-date entries are dropped when they outnumber the leases, so that the agenda stays as small as its contents.
+    fn compact(&mut self) {
+        if self.events.len() > 64 && self.events.len() > 2 * (self.leases.len() - self.free.len()) {
+            let events = std::mem::take(&mut self.events);
+            for Reverse((at_ms, at)) in events {
+                if self.get(at).is_some_and(|lease| lease.schedule.event_ms.load(Ordering::Relaxed) == at_ms)
+                {
+                    self.events.push(Reverse((at_ms, at)));
+                }
+            }
+        }
+    }
+}
+
+/// Resolves with what the work sends, or with the error when the work was dropped unfinished.
+pub(crate) async fn told<T>(receiver: oneshot::Receiver<T>) -> Result<T, Error> {
+    receiver.await.map_err(|_| Error::new(ErrorKind::Closed, "the client was shut down"))
+}

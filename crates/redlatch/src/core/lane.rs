@@ -1,0 +1,375 @@
+//! Lanes: the order of the tasks of one process that want the same lock (DESIGN D10).
+//!
+//! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease is
+//! passed to the next task in line without the server, for a bounded turn; after that it is released for real so
+//! that other processes get theirs. A lane exists only while somebody holds, contends or waits.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use super::lease::{Lease, Term};
+use crate::{name::Keys, owner::Owner};
+
+const SHARDS: usize = 64;
+
+/// What a waiting task is handed.
+pub(crate) enum Handoff {
+    /// The lease itself.
+    Lease(Arc<Lease>),
+    /// The duty to contend at the server; `after_others` when other processes should get their turn first.
+    Contend { after_others: bool },
+}
+
+/// A task in line.
+pub(crate) struct Queued {
+    pub(crate) tell: oneshot::Sender<Handoff>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) term: Term,
+    pub(crate) fenced: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// The lease that a guard of this process holds.
+    lease: Option<Arc<Lease>>,
+    /// Somebody contends at the server, or a release is on its way.
+    busy: bool,
+    /// It is a release that is on its way.
+    releasing: bool,
+    /// Owners whose earlier requests are still being undone or released. An owner that is used again must not be
+    /// taken for its own predecessor, whose release is about to arrive.
+    leaving: Vec<Owner>,
+    queue: VecDeque<Queued>,
+    turn: Turn,
+}
+
+impl Lane {
+    fn is_idle(&self) -> bool {
+        self.lease.is_none() && !self.busy && self.queue.is_empty()
+    }
+}
+
+/// How long this process has been passing the lock around.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    since_ms: u64,
+    passes: u32,
+}
+
+/// How to come in.
+pub(crate) enum Enter {
+    /// Contend at the server; the lane is ours to lead and must be left again.
+    Go,
+    /// Wait here.
+    Queue(oneshot::Receiver<Handoff>),
+    /// This very owner holds it: enter once more.
+    Again(Arc<Lease>),
+    /// A task of this process holds it, and the caller does not wait.
+    Busy,
+    /// Somebody else leads the lane and the caller does not wait: try once, beside the lane.
+    Aside,
+}
+
+/// What a guard has to do after giving its lease back.
+pub(crate) enum Leaving {
+    /// Nothing: the next task has it.
+    Passed,
+    /// Hand it to this task, which needs an owner, token or term of its own.
+    Transfer(Queued),
+    /// Release it on the server; `leads` says whether the lane must be told afterwards.
+    Release { leads: bool },
+}
+
+pub(crate) struct Bounds {
+    pub(crate) turn_ms_max: u64,
+    pub(crate) passes_max: u32,
+}
+
+/// The lanes of one client.
+pub(crate) struct Lanes {
+    shards: Box<[Mutex<Shard>]>,
+    bounds: Bounds,
+}
+
+type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<Ready>>;
+
+#[derive(Clone)]
+struct LaneKey(Arc<Keys>);
+
+impl Hash for LaneKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
+    }
+}
+
+impl PartialEq for LaneKey {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.key == other.0.key
+    }
+}
+
+impl Eq for LaneKey {}
+
+/// The hash was worked out when the name was checked; it is passed on as it is.
+#[derive(Default)]
+struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+impl Lanes {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Lanes { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), bounds }
+    }
+
+    fn shard(&self, keys: &Keys) -> MutexGuard<'_, Shard> {
+        let at = (keys.hash >> 48) as usize % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Comes in: leads a new lane, or finds what is there.
+    pub(crate) fn enter(
+        &self,
+        keys: &Arc<Keys>,
+        owner: Option<&Owner>,
+        term: Term,
+        fenced: bool,
+        waits: bool,
+        now_ms: u64,
+    ) -> Enter {
+        let mut shard = self.shard(keys);
+        match shard.entry(LaneKey(keys.clone())) {
+            Entry::Vacant(free) => {
+                free.insert(Lane { busy: true, ..Lane::default() });
+                Enter::Go
+            }
+            Entry::Occupied(mut taken) => {
+                let lane = taken.get_mut();
+                if lane.is_idle() {
+                    // Only the traces of owners that are leaving keep the lane.
+                    if owner.is_some_and(|owner| lane.leaving.contains(owner)) && !waits {
+                        return Enter::Busy;
+                    }
+                    lane.busy = true;
+                    return Enter::Go;
+                }
+                if let Some(lease) = &lane.lease {
+                    if owner.is_some_and(|owner| *owner == lease.owner) && lease.is_valid(now_ms) {
+                        return Enter::Again(lease.clone());
+                    }
+                    if !waits {
+                        return if lease.is_valid(now_ms) { Enter::Busy } else { Enter::Aside };
+                    }
+                } else if !waits {
+                    // A release that is on its way and that nobody else waits for is worth one round trip.
+                    if !(lane.releasing && lane.queue.is_empty()) {
+                        let own = owner.is_some_and(|owner| lane.leaving.contains(owner));
+                        return if own { Enter::Busy } else { Enter::Aside };
+                    }
+                }
+                let (tell, handoff) = oneshot::channel();
+                lane.queue.push_back(Queued { tell, owner: owner.cloned(), term, fenced });
+                Enter::Queue(handoff)
+            }
+        }
+    }
+
+    /// A grant has come from the server. `leads` says whether it came to the lane's leader.
+    pub(crate) fn granted(&self, lease: &Arc<Lease>, leads: bool, now_ms: u64) {
+        let mut shard = self.shard(&lease.keys);
+        let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
+        lane.lease = Some(lease.clone());
+        if leads {
+            lane.busy = false;
+            lane.turn = Turn { since_ms: now_ms, passes: 0 };
+        }
+    }
+
+    /// The lease has moved to a task of this process by way of the server; the turn goes on.
+    pub(crate) fn passed(&self, lease: &Arc<Lease>) {
+        let mut shard = self.shard(&lease.keys);
+        let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
+        lane.lease = Some(lease.clone());
+        lane.busy = false;
+        lane.releasing = false;
+    }
+
+    /// The leader gives up, or a release has been done: the next in line leads.
+    pub(crate) fn leave(&self, keys: &Arc<Keys>, after_others: bool) {
+        let mut shard = self.shard(keys);
+        if let Entry::Occupied(mut lane) = shard.entry(LaneKey(keys.clone())) {
+            lane.get_mut().busy = false;
+            lane.get_mut().releasing = false;
+            if Self::promote(lane.get_mut(), after_others) {
+                lane.remove();
+            }
+        }
+    }
+
+    /// Notes that an owner's earlier request is being undone, until [`left`](Self::left).
+    pub(crate) fn leaving(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let mut shard = self.shard(keys);
+        shard.entry(LaneKey(keys.clone())).or_default().leaving.push(owner.clone());
+    }
+
+    /// An owner's earlier request has been undone.
+    pub(crate) fn left(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let mut shard = self.shard(keys);
+        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
+            let lane = entry.get_mut();
+            if let Some(at) = lane.leaving.iter().position(|other| other == owner) {
+                lane.leaving.swap_remove(at);
+            }
+            if lane.is_idle() && lane.leaving.is_empty() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Whether an owner's earlier request is still being undone.
+    pub(crate) fn is_leaving(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.leaving.contains(owner))
+    }
+
+    /// Lets the next in line lead, if nobody holds or leads. `true` if the lane is empty now.
+    fn promote(lane: &mut Lane, after_others: bool) -> bool {
+        if lane.lease.is_some() || lane.busy {
+            return false;
+        }
+        while let Some(next) = lane.queue.pop_front() {
+            // The flag is set first: the woken task may be running before this returns.
+            lane.busy = true;
+            if next.tell.send(Handoff::Contend { after_others }).is_ok() {
+                return false;
+            }
+            lane.busy = false;
+        }
+        lane.leaving.is_empty()
+    }
+
+    /// The last guard of a lease gives it back. `marked` notes its owner as [leaving](Self::leaving).
+    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, marked: bool) -> Leaving {
+        let mut shard = self.shard(&lease.keys);
+        if marked {
+            shard.entry(LaneKey(lease.keys.clone())).or_default().leaving.push(lease.owner.clone());
+        }
+        let Some(lane) = shard.get_mut(&LaneKey(lease.keys.clone())) else {
+            return Leaving::Release { leads: false };
+        };
+        if !lane.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease)) {
+            return Leaving::Release { leads: false };
+        }
+        lane.lease = None;
+        if lane.busy {
+            return Leaving::Release { leads: false };
+        }
+        lane.busy = true;
+        lane.releasing = true;
+        let turn_over = now_ms.saturating_sub(lane.turn.since_ms) >= self.bounds.turn_ms_max
+            || lane.turn.passes >= self.bounds.passes_max;
+        if turn_over || lease.owner.is_shared() {
+            return Leaving::Release { leads: true };
+        }
+        while let Some(next) = lane.queue.pop_front() {
+            if next.tell.is_closed() {
+                continue;
+            }
+            lane.turn.passes += 1;
+            let same = next.owner.is_none()
+                && !next.fenced
+                && next.term == (Term { lease_ms: lease.lease_ms, renewed: true });
+            let fresh = lease.deadline_ms().saturating_sub(now_ms) > lease.renew_period_ms();
+            let passable = same
+                && fresh
+                && lease.token.is_none()
+                && lease.holds().renewed == 1
+                && !marked
+                && !lease.owner.is_exposed();
+            if !passable {
+                return Leaving::Transfer(next);
+            }
+            let heir = Arc::new(lease.succeed());
+            lane.lease = Some(heir.clone());
+            lane.busy = false;
+            lane.releasing = false;
+            match next.tell.send(Handoff::Lease(heir)) {
+                Ok(()) => return Leaving::Passed,
+                // The task gave up this very moment; the lease is still in hand.
+                Err(_) => {
+                    lane.lease = None;
+                    lane.busy = true;
+                    lane.releasing = true;
+                }
+            }
+        }
+        Leaving::Release { leads: true }
+    }
+
+    /// Puts a task back to the front of its line.
+    pub(crate) fn requeue(&self, keys: &Arc<Keys>, queued: Queued) {
+        let mut shard = self.shard(keys);
+        shard.entry(LaneKey(keys.clone())).or_default().queue.push_front(queued);
+    }
+
+    /// A lease is lost or detached: the lane goes on without it.
+    pub(crate) fn forget(&self, lease: &Arc<Lease>) {
+        let mut shard = self.shard(&lease.keys);
+        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) {
+            let lane = entry.get_mut();
+            if lane.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease)) {
+                lane.lease = None;
+                if Self::promote(lane, false) {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// The lease that is held under a name, if any.
+    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Option<Arc<Lease>> {
+        self.shard(keys).get(&LaneKey(keys.clone())).and_then(|lane| lane.lease.clone())
+    }
+
+    /// Looks at every lease.
+    pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
+        for shard in &self.shards {
+            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                if let Some(lease) = &lane.lease {
+                    look(lease);
+                }
+            }
+        }
+    }
+
+    /// Sends everybody in line home: the client is closed.
+    pub(crate) fn close(&self) {
+        for shard in &self.shards {
+            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values_mut() {
+                lane.queue.clear();
+            }
+        }
+    }
+
+    /// How many lanes there are: names held, contended or waited for.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+}

@@ -1,0 +1,222 @@
+//! A lease: the hold that the server knows of, as far as this process can tell.
+//!
+//! A *lease* is the hold on the server, a *guard* is the hold of a task; a lease may pass from guard to guard (DESIGN
+//! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
+//! before it can be over on the server.
+
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+};
+
+use tokio::sync::Notify;
+
+use super::Recipe;
+use crate::{error::LossReason, name::Keys, owner::Owner};
+
+const HELD: u8 = 0;
+const GIVEN_BACK: u8 = 1;
+const LOST: u8 = 2;
+
+/// The part of a lease that is given up so that it ends here before it ends on the server: 1 %, at least 10 ms, at
+/// most half, for clocks that run at slightly different rates.
+pub(crate) fn margin_ms(lease_ms: i64) -> u64 {
+    let lease_ms = lease_ms.max(0) as u64;
+    (lease_ms / 100).max(10).min(lease_ms / 2)
+}
+
+/// How long a grant is asked for, and whether it is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    pub(crate) lease_ms: i64,
+    pub(crate) renewed: bool,
+}
+
+pub(crate) struct Lease {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) owner: Owner,
+    pub(crate) recipe: &'static dyn Recipe,
+    pub(crate) token: Option<u64>,
+    /// The length of each renewal; also what a hold without renewal was granted for.
+    pub(crate) lease_ms: i64,
+    deadline_ms: AtomicU64,
+    state: AtomicU8,
+    holds: Mutex<Holds>,
+    loss: OnceLock<LossReason>,
+    ended: Notify,
+    /// A request with an unknown outcome went out for this owner; the release is repeated later.
+    pub(crate) tainted: AtomicBool,
+    pub(crate) schedule: Schedule,
+    /// Serialises re-entries and their releases, which are counted on the server.
+    turns: OnceLock<Arc<tokio::sync::Mutex<()>>>,
+}
+
+/// How many guards share the lease, and how many of them want it renewed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Holds {
+    pub(crate) count: u32,
+    pub(crate) renewed: u32,
+}
+
+/// The keeper's notes on a lease.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    pub(crate) adopted: AtomicBool,
+    pub(crate) renewing: AtomicBool,
+    /// The last renewal failed, so its successors' failures are no news.
+    pub(crate) failing: AtomicBool,
+    pub(crate) renew_due_ms: AtomicU64,
+    pub(crate) event_ms: AtomicU64,
+    pub(crate) slot: AtomicUsize,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        keys: Arc<Keys>,
+        owner: Owner,
+        recipe: &'static dyn Recipe,
+        token: Option<u64>,
+        term: Term,
+        sent_ms: u64,
+    ) -> Self {
+        let lease = Lease {
+            keys,
+            owner,
+            recipe,
+            token,
+            lease_ms: term.lease_ms,
+            deadline_ms: AtomicU64::new(0),
+            state: AtomicU8::new(HELD),
+            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into() }),
+            loss: OnceLock::new(),
+            ended: Notify::new(),
+            tainted: AtomicBool::new(false),
+            schedule: Schedule::default(),
+            turns: OnceLock::new(),
+        };
+        lease.confirmed(sent_ms, term.lease_ms);
+        lease
+    }
+
+    /// The same hold for the next guard, under an identity of its own for loss signals.
+    pub(crate) fn succeed(&self) -> Self {
+        let next = Lease {
+            keys: self.keys.clone(),
+            owner: self.owner.clone(),
+            recipe: self.recipe,
+            token: self.token,
+            lease_ms: self.lease_ms,
+            deadline_ms: AtomicU64::new(self.deadline_ms()),
+            state: AtomicU8::new(HELD),
+            holds: Mutex::new(self.holds()),
+            loss: OnceLock::new(),
+            ended: Notify::new(),
+            tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
+            schedule: Schedule::default(),
+            turns: OnceLock::new(),
+        };
+        next.schedule
+            .renew_due_ms
+            .store(self.schedule.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+        next
+    }
+
+    pub(crate) fn deadline_ms(&self) -> u64 {
+        self.deadline_ms.load(Ordering::Acquire)
+    }
+
+    /// The server has confirmed a lease of that length for a request sent at that moment. Deadlines only grow: an answer
+    /// that comes late must not take back what a later request achieved.
+    pub(crate) fn confirmed(&self, sent_ms: u64, lease_ms: i64) {
+        let until = sent_ms.saturating_add(lease_ms.max(0) as u64).saturating_sub(margin_ms(lease_ms));
+        self.deadline_ms.fetch_max(until, Ordering::AcqRel);
+        self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
+    }
+
+    /// Renewal every third of the lease leaves two more tries before the end.
+    pub(crate) fn renew_period_ms(&self) -> u64 {
+        (self.lease_ms.max(3) / 3) as u64
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.state.load(Ordering::Acquire) == HELD
+    }
+
+    /// Whether the hold is good at this moment: not given back, not lost, and not past its deadline.
+    pub(crate) fn is_valid(&self, now_ms: u64) -> bool {
+        self.is_held() && now_ms < self.deadline_ms()
+    }
+
+    pub(crate) fn holds(&self) -> Holds {
+        *self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn change_holds<T>(&self, change: impl FnOnce(&mut Holds) -> T) -> T {
+        change(&mut self.holds.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the keeper has to renew it.
+    pub(crate) fn wants_renewal(&self) -> bool {
+        self.is_held() && self.holds().renewed > 0
+    }
+
+    /// Ends the hold on the holder's own wish. From here on nothing renews it. `false` if it had ended already.
+    pub(crate) fn give_back(&self) -> bool {
+        let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if held {
+            self.ended.notify_waiters();
+        }
+        held
+    }
+
+    /// Ends the hold because it is lost, and tells whoever waits for that. `false` if it had ended already.
+    pub(crate) fn lose(&self, reason: LossReason) -> bool {
+        // The reason is there before the state says lost, so that nobody sees the one without the other.
+        if !self.is_held() || self.loss.set(reason).is_err() {
+            return false;
+        }
+        if self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        self.ended.notify_waiters();
+        true
+    }
+
+    pub(crate) fn loss(&self) -> Option<&LossReason> {
+        if self.state.load(Ordering::Acquire) == LOST { self.loss.get() } else { None }
+    }
+
+    /// Resolves when the hold has ended: with the reason if it is lost, with `None` if it was given back.
+    pub(crate) async fn ended(self: Arc<Self>) -> Option<LossReason> {
+        loop {
+            let notified = self.ended.notified();
+            let mut notified = std::pin::pin!(notified);
+            notified.as_mut().enable();
+            if !self.is_held() {
+                return self.loss().cloned();
+            }
+            notified.await;
+        }
+    }
+
+    pub(crate) fn turns(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.turns.get_or_init(Arc::default).clone()
+    }
+
+    pub(crate) fn has_turns(&self) -> bool {
+        self.turns.get().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
+        assert_eq!(margin_ms(30_000), 300);
+        assert_eq!(margin_ms(500), 10);
+        assert_eq!(margin_ms(12), 6);
+        assert_eq!(margin_ms(1), 0);
+    }
+}

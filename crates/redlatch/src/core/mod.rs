@@ -1,0 +1,293 @@
+//! The engine behind all primitives: acquiring, waiting, renewing, releasing, and finishing what was interrupted.
+//!
+//! A primitive is a face and a [`Recipe`]; it has no waiting or renewing code of its own.
+
+pub(crate) mod acquire;
+pub(crate) mod contest;
+pub(crate) mod flight;
+pub(crate) mod jitter;
+pub(crate) mod keeper;
+pub(crate) mod lane;
+pub(crate) mod lease;
+pub(crate) mod reenter;
+pub(crate) mod release;
+mod renewal;
+pub(crate) mod wait;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use self::{
+    keeper::Keeper,
+    lane::{Bounds, Lanes},
+    lease::{Lease, Term},
+};
+use crate::{
+    config::{Config, TURN_PASSES_MAX},
+    error::{Error, ErrorKind, LossReason},
+    name::{Keys, LockName},
+    owner::Owner,
+    scripts::Script,
+    store::{Call, Fault, Reply, Store, protocol_error},
+};
+
+/// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
+pub(crate) trait Recipe: Send + Sync + 'static {
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call;
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
+    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call;
+    /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
+    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call;
+    fn channel(&self, keys: &Keys, owner: &Owner) -> Arc<[u8]>;
+}
+
+/// What all handles and guards of one client share.
+pub(crate) struct Core {
+    pub(crate) id: Arc<str>,
+    pub(crate) config: Config,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) lanes: Lanes,
+    pub(crate) keeper: Keeper,
+    next_number: AtomicI64,
+    closed: AtomicBool,
+    pub(crate) closing: Notify,
+    /// The process that the client belongs to.
+    pid: AtomicU32,
+}
+
+impl Core {
+    pub(crate) fn new(id: String, config: Config, store: Arc<dyn Store>, keeper: Keeper) -> Arc<Core> {
+        let bounds =
+            Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
+        let core = Arc::new(Core {
+            id: id.into(),
+            config,
+            store,
+            lanes: Lanes::new(bounds),
+            keeper,
+            next_number: AtomicI64::new(1),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            pid: AtomicU32::new(std::process::id()),
+        });
+        let weak = Arc::downgrade(&core);
+        core.store.on_interruption(Arc::new(move || {
+            if let Some(core) = weak.upgrade() {
+                core.keeper.recheck();
+            }
+        }));
+        core.keeper.watch(&core);
+        core
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.config.clock.boot_ms()
+    }
+
+    pub(crate) fn fresh_owner(&self) -> Owner {
+        Owner::new(&self.id, self.next_number.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn fresh_number(&self) -> i64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this process inherited the client over `fork()`: its threads and sockets belong to the parent.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.pid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::new(
+                ErrorKind::Forked,
+                "the client was created before fork() and belongs to the parent process",
+            ));
+        }
+        if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
+    }
+
+    pub(crate) fn closed_error(&self) -> Error {
+        Error::new(ErrorKind::Closed, "the client was shut down")
+    }
+
+    /// Runs a script whose reply begins with a number that we sent.
+    pub(crate) async fn run_checked(
+        self: &Arc<Self>,
+        call: Call,
+        number: i64,
+        apart: bool,
+    ) -> Result<Numbers, Fault> {
+        let script = call.script;
+        self.keeper.touch();
+        let run = if apart { self.store.run_apart(call) } else { self.store.run(call) };
+        self.read(script, run.await, number)
+    }
+
+    /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
+    /// lost step, so the connection is dropped and the outcome counts as unknown (DESIGN D16).
+    pub(crate) fn read(
+        &self,
+        script: &Script,
+        outcome: Result<Reply, Fault>,
+        number: i64,
+    ) -> Result<Numbers, Fault> {
+        let reply = outcome?;
+        match numbers(&reply) {
+            Some(items) if items.first() == Some(&number) => Ok(items),
+            Some(items) if items.len() > 1 => {
+                let script = script.name();
+                tracing::error!(
+                    script,
+                    expected = number,
+                    got = items[0],
+                    "a reply belongs to another request; connections are dropped"
+                );
+                self.store.distrust();
+                Err(Fault::Unknown(Error::new(ErrorKind::Protocol, "the reply belonged to another request")))
+            }
+            _ => {
+                self.store.distrust();
+                Err(Fault::Unknown(protocol_error(script.name(), &reply)))
+            }
+        }
+    }
+
+    /// A lease turned out to be lost.
+    pub(crate) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) {
+        if lease.lose(reason.clone()) {
+            tracing::warn!(lock = %lease.keys.name, %reason, "a lock was lost");
+            self.lanes.forget(lease);
+        }
+    }
+
+    /// Ends everything: no new holds, no more waiting; what is held is released.
+    ///
+    /// Answers how many holds were released and which were not, with the reason.
+    pub(crate) async fn shutdown(self: &Arc<Self>, limit: Duration) -> (usize, Vec<(LockName, Error)>) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return (0, Vec::new());
+        }
+        self.closing.notify_waiters();
+        self.lanes.close();
+        let mut leases = Vec::new();
+        self.lanes.each_lease(|lease| leases.push(lease.clone()));
+        let mut releases = Vec::new();
+        for lease in leases {
+            if lease.lose(LossReason::Shutdown) {
+                self.lanes.forget(&lease);
+                let (tell, told) = tokio::sync::oneshot::channel();
+                let (core, held) = (self.clone(), lease.clone());
+                self.keeper.spawn(async move {
+                    let _ = tell.send(core.release_whole(&held, true).await);
+                });
+                releases.push((lease, told));
+            }
+        }
+        let end = self.keeper.sleep(limit);
+        let mut end = std::pin::pin!(end);
+        let (mut released, mut failed) = (0, Vec::new());
+        let late = || {
+            Error::new(ErrorKind::Timeout, "not released within the time for shutting down")
+                .remedy("its lease ends it")
+        };
+        for (lease, told) in releases {
+            let outcome = tokio::select! {
+                biased;
+                outcome = told => outcome.unwrap_or_else(|_| Err(late())),
+                () = &mut end => Err(late()),
+            };
+            match outcome {
+                Ok(_) => released += 1,
+                Err(error) => failed.push((lease.keys.name.clone(), error)),
+            }
+        }
+        tokio::select! {
+            biased;
+            () = self.keeper.drained() => {}
+            () = &mut end => {}
+        }
+        self.store.close();
+        (released, failed)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.is_forked() {
+            self.store.close();
+        }
+    }
+}
+
+/// A reply of a few integers.
+pub(crate) type Numbers = SmallVec<[i64; 4]>;
+
+fn numbers(reply: &Reply) -> Option<Numbers> {
+    reply.array()?.iter().map(Reply::int).collect()
+}
+
+/// What an acquire asks for.
+pub(crate) struct Request {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) recipe: &'static dyn Recipe,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) term: Term,
+    pub(crate) fenced: bool,
+    pub(crate) wait: Wait,
+}
+
+/// How long to wait for a lock that is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// As long as it takes.
+    Forever,
+    /// At most this long, everything included: connecting, waiting, retrying.
+    AtMost(Duration),
+}
+
+/// What an acquire got: a hold on a lease.
+pub(crate) struct Grant {
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) renewed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::{Client, ErrorKind};
+
+    #[tokio::test]
+    async fn row_36_a_forked_child_touches_nothing() {
+        let (parent, other) =
+            (Client::connect("memory:fork").await.unwrap(), Client::connect("memory:fork").await.unwrap());
+        let guard = parent.lock("inherited").lock().await.unwrap();
+        // A child sees the same memory under another process number.
+        let own = parent.core.pid.swap(0, Ordering::Relaxed);
+        let error = parent.lock("new").try_lock().await.map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Forked, "{error}");
+        assert_eq!(parent.lock("inherited").force_unlock().await.unwrap_err().kind(), ErrorKind::Forked);
+        drop(guard);
+        assert_eq!(parent.core.keeper.jobs(), 0, "a guard that the child drops releases nothing");
+        assert!(other.lock("inherited").is_locked().await.unwrap());
+        parent.core.pid.store(own, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,82 @@
+//! Entering a lock once more under the same owner.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Core, Grant,
+    flight::Flight,
+    jitter::jittered,
+    lease::{Lease, Term},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    store::Fault,
+};
+
+const RETRY_DELAY_MS_MIN: u64 = 20;
+const RETRY_DELAY_MS_MAX: u64 = 500;
+
+impl Core {
+    /// One more hold on a lease that the same owner has.
+    pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
+        self.check_open()?;
+        let work = Box::pin(self.clone().enter_again(lease.clone(), term));
+        let flight = Flight::new(self, work, || {
+            // Nobody waits for the re-entry any more, so it is given back when it comes.
+            let (core, held) = (self.clone(), lease.clone());
+            Some(Box::new(move |outcome: Result<(), Error>| {
+                if outcome.is_ok() {
+                    core.drop_hold(&held, term.renewed);
+                }
+            }))
+        });
+        flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
+        Ok(Grant { lease: lease.clone(), renewed: term.renewed })
+    }
+
+    async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
+        let turns = lease.turns();
+        let _turn = turns.lock().await;
+        let owner = &lease.owner;
+        let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            let lost = || {
+                let why =
+                    lease.loss().map_or_else(|| "the hold was given back".to_owned(), ToString::to_string);
+                Error::new(ErrorKind::Lost, format!("cannot enter again: {why}"))
+                    .remedy("acquire the lock anew")
+            };
+            if !lease.is_valid(self.now_ms()) {
+                return Err(lost());
+            }
+            // The count on the server tells a repeat of this request from a first one, unless others count there too.
+            let known = if owner.is_shared() { 0 } else { lease.holds().count };
+            let sent_ms = self.now_ms();
+            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, known);
+            let fault = match self.run_checked(call, owner.number(), false).await {
+                Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
+                    lease.change_holds(|holds| {
+                        holds.count += 1;
+                        holds.renewed += u32::from(term.renewed);
+                    });
+                    lease.confirmed(sent_ms, term.lease_ms);
+                    self.schedule(&lease);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    self.gone(&lease).await;
+                    return Err(lost());
+                }
+                Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
+                Err(fault) => fault,
+            };
+            let last = self.now_ms() >= over_ms;
+            if last || (fault.is_unknown() && known == 0) {
+                return Err(fault.into_error());
+            }
+            self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+}

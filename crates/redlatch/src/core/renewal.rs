@@ -1,0 +1,146 @@
+//! Renewal: batches on the keeper's connection, each lock on its own account.
+//!
+//! A failed renewal is tried again until the lock's own deadline and never touches another lock. What a renewal finds
+//! gone is announced at once.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{Core, jitter::jittered, lease::Lease};
+use futures_util::StreamExt;
+
+use crate::{config::RENEWAL_BATCH_MAX, error::LossReason, scripts, store::Call};
+
+/// How many renewal calls are under way at once.
+const BATCHES_UNDER_WAY_MAX: usize = 8;
+/// The longest pause before a failed renewal is tried again.
+const RETRY_DELAY_MS_MAX: u64 = 1_000;
+/// The first pause before a failed look at a hold is repeated.
+const RETRY_DELAY_MS_MIN: u64 = 20;
+
+impl Core {
+    /// Renews leases, many names in one call, all calls at once.
+    pub(super) fn renew(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
+        if leases.is_empty() {
+            return;
+        }
+        leases.sort_by_key(|lease| lease.lease_ms);
+        let batches = leases
+            .chunk_by(|a, b| a.lease_ms == b.lease_ms)
+            .flat_map(|alike| alike.chunks(RENEWAL_BATCH_MAX))
+            .map(<[_]>::to_vec)
+            .collect::<Vec<_>>();
+        let core = self.clone();
+        // Not counted as work that shutting down waits for: a renewal serves nobody then. A few calls at a time keep the
+        // connection busy; all at once would only fill memory with requests that wait for their turn. Calls do not wait for
+        // each other's success: one that fails or hangs costs the others nothing but its place.
+        self.keeper.handle().spawn(async move {
+            futures_util::stream::iter(batches)
+                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |batch| core.clone().renew_batch(batch))
+                .await;
+        });
+    }
+
+    async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let lease_ms = batch[0].lease_ms;
+        let sent_ms = self.now_ms();
+        let number = self.fresh_number();
+        let call = batch[0].recipe.renew(number, &batch, lease_ms);
+        // An answer after the next try is due would be too late to be of use.
+        let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
+        let outcome = tokio::time::timeout(limit, self.run_checked(call, number, true)).await;
+        let failure = match outcome {
+            Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
+                for (lease, held) in batch.iter().zip(&reply[1..]) {
+                    lease.schedule.renewing.store(false, Ordering::Release);
+                    lease.schedule.failing.store(false, Ordering::Relaxed);
+                    if *held == 1 {
+                        lease.confirmed(sent_ms, lease_ms);
+                    } else {
+                        self.gone(lease).await;
+                    }
+                }
+                None
+            }
+            Ok(Ok(_)) => Some("a reply of the wrong length".to_owned()),
+            Ok(Err(fault)) => Some(fault.to_string()),
+            Err(_) => Some(format!("no answer within {limit:?}")),
+        };
+        if let Some(why) = failure {
+            let delay_ms = ((lease_ms / 10).max(1) as u64).min(RETRY_DELAY_MS_MAX);
+            let mut news = 0;
+            for lease in &batch {
+                news += usize::from(!lease.schedule.failing.swap(true, Ordering::Relaxed));
+            }
+            if news > 0 {
+                tracing::warn!(
+                    locks = news,
+                    error = why,
+                    "a renewal failed and is tried again until the leases end"
+                );
+            } else {
+                tracing::debug!(locks = batch.len(), error = why, "a renewal failed again");
+            }
+            let again_ms = self.now_ms() + jittered(Duration::from_millis(delay_ms)).as_millis() as u64;
+            for lease in &batch {
+                lease.schedule.renew_due_ms.store(again_ms, Ordering::Relaxed);
+                lease.schedule.renewing.store(false, Ordering::Release);
+            }
+        }
+        self.keeper.reschedule(batch);
+    }
+
+    /// Looks whether holds that are not renewed are still there, without touching their leases.
+    pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+        for batch in leases.chunks(RENEWAL_BATCH_MAX) {
+            let (core, batch) = (self.clone(), batch.to_vec());
+            self.keeper.handle().spawn(async move { core.check_batch(batch).await });
+        }
+    }
+
+    /// Asks until there is an answer: the connection has just ended, so the first tries may well fail.
+    async fn check_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        let mut open = batch.clone();
+        while !self.is_closed() {
+            let now_ms = self.now_ms();
+            open.retain(|lease| lease.is_valid(now_ms));
+            let Some(first) = open.first() else { break };
+            let number = self.fresh_number();
+            let call = first.recipe.renew(number, &open, 0);
+            let outcome =
+                tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
+                    .await;
+            if let Ok(Ok(reply)) = outcome {
+                for (lease, held) in open.iter().zip(reply.iter().skip(1)) {
+                    if *held == 0 {
+                        self.gone(lease).await;
+                    }
+                }
+                break;
+            }
+            tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+        for lease in &batch {
+            lease.schedule.renewing.store(false, Ordering::Release);
+        }
+    }
+
+    /// The server no longer has the hold: finds out who has it now, and tells the holder.
+    pub(crate) async fn gone(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if !lease.is_held() {
+            return;
+        }
+        let call = Call::new(&scripts::SHOW).key(&lease.keys.key).key(&lease.keys.token).int(16);
+        let limit = Duration::from_millis(500);
+        let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
+        let by = found.ok().and_then(Result::ok).and_then(|reply| {
+            let fields = reply.array()?.get(4)?.array()?.first()?.bytes()?.to_vec();
+            Some(String::from_utf8_lossy(&fields).into_owned())
+        });
+        self.lose(lease, by.map_or(LossReason::Deleted, |by| LossReason::TakenOver { by }));
+    }
+}

@@ -1,0 +1,265 @@
+//! Waiting: a place in line, the deadline, and what wakes a waiter (DESIGN D9).
+//!
+//! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{Core, Wait, jitter::jittered, lane::Handoff, lease::Lease};
+use crate::{
+    config::POLL_INTERVAL_MAX,
+    error::Error,
+    name::Keys,
+    store::{Fault, SubscribeFuture, Subscription},
+};
+
+/// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
+const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// How long to wait for a subscription to be confirmed before looking again without it.
+const CONFIRM_TIME: Duration = Duration::from_millis(250);
+
+/// When an acquire has to be over.
+pub(crate) struct Deadline {
+    at_ms: Option<u64>,
+}
+
+impl Deadline {
+    pub(crate) fn new(core: &Core, wait: Wait) -> Self {
+        let at_ms = match wait {
+            Wait::AtMost(limit) => {
+                Some(core.now_ms().saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
+            }
+            Wait::No | Wait::Forever => None,
+        };
+        Deadline { at_ms }
+    }
+
+    pub(super) fn left(&self, core: &Core) -> Option<Duration> {
+        self.at_ms.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(core.now_ms())))
+    }
+
+    pub(super) fn is_over(&self, core: &Core) -> bool {
+        self.left(core).is_some_and(|left| left.is_zero())
+    }
+
+    /// Waits for the work no longer than until the deadline. The work is dropped when time is up.
+    pub(super) async fn bound<T>(&self, core: &Core, work: impl Future<Output = T>) -> Option<T> {
+        match self.left(core) {
+            None => Some(work.await),
+            Some(left) => {
+                // A look at a free lock must be possible even with no time left, and an answer takes a moment.
+                let limit = core.keeper.sleep(left.max(Duration::from_millis(20)));
+                tokio::select! {
+                    biased;
+                    outcome = work => Some(outcome),
+                    () = limit => None,
+                }
+            }
+        }
+    }
+}
+
+/// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
+pub(super) struct Place {
+    core: Arc<Core>,
+    keys: Arc<Keys>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Beside the lane, which is somebody else's.
+    Aside,
+    /// The lane's leader.
+    Leader,
+    /// In line.
+    Queued(oneshot::Receiver<Handoff>),
+    /// Gone on to be something else.
+    Left,
+}
+
+impl Place {
+    pub(super) fn lead(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
+        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Leader }
+    }
+
+    pub(super) fn aside(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
+        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Aside }
+    }
+
+    pub(super) fn queued(core: &Arc<Core>, keys: &Arc<Keys>, handoff: oneshot::Receiver<Handoff>) -> Place {
+        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Queued(handoff) }
+    }
+
+    /// The grant came: the lane has a lease now.
+    pub(super) fn granted(mut self, lease: &Arc<Lease>) {
+        let leads = matches!(std::mem::replace(&mut self.kind, Kind::Left), Kind::Leader);
+        self.core.lanes.granted(lease, leads, self.core.now_ms());
+        self.core.schedule(lease);
+    }
+
+    /// Waits in line. `None` when time is up.
+    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handoff>, Error> {
+        let Kind::Queued(handoff) = &mut self.kind else { return Ok(None) };
+        let core = &self.core;
+        // Whoever came in line before the client was closed is told through the lane; who came after sees it here.
+        if core.is_closed() {
+            return Err(core.closed_error());
+        }
+        let handed = match deadline.left(core) {
+            None => handoff.await,
+            Some(left) => tokio::select! {
+                biased;
+                handed = handoff => handed,
+                () = core.keeper.sleep(left) => return Ok(None),
+            },
+        };
+        if core.is_closed() {
+            return Err(core.closed_error());
+        }
+        self.kind = Kind::Left;
+        match handed {
+            Ok(handed) => Ok(Some(handed)),
+            // Only shutting down sends a line home.
+            Err(_) => Err(self.core.closed_error()),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.kind, Kind::Left) {
+            Kind::Aside | Kind::Left => {}
+            Kind::Leader => self.core.lanes.leave(&self.keys, false),
+            Kind::Queued(mut handoff) => {
+                handoff.close();
+                // What was handed over this very moment must not be lost with this task.
+                match handoff.try_recv() {
+                    Ok(Handoff::Lease(lease)) => self.core.drop_hold(&lease, lease.holds().renewed > 0),
+                    Ok(Handoff::Contend { after_others }) => self.core.lanes.leave(&self.keys, after_others),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// What wakes a waiter: a message, the return of a subscription, or time.
+#[derive(Default)]
+pub(super) struct Waker {
+    notify: Arc<Notify>,
+    state: State,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Idle,
+    Subscribing(SubscribeFuture),
+    Subscribed(#[expect(dead_code, reason = "held so that the subscription lasts")] Box<dyn Subscription>),
+    /// The server refuses; waiting goes on by looking at intervals.
+    Refused,
+}
+
+impl Waker {
+    /// Asks for a subscription if there is none yet; `true` if it was asked for just now.
+    pub(super) fn subscribe(&mut self, core: &Core, channel: impl FnOnce() -> Arc<[u8]>) -> bool {
+        if !matches!(self.state, State::Idle) {
+            return false;
+        }
+        let notify = self.notify.clone();
+        self.state =
+            State::Subscribing(core.store.subscribe(channel(), Arc::new(move |_| notify.notify_one())));
+        true
+    }
+
+    /// Waits until the subscription is confirmed, refused, or late.
+    pub(super) async fn confirmed(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
+        let limit = deadline.left(core).map_or(CONFIRM_TIME, |left| left.min(CONFIRM_TIME));
+        self.sleep(core, limit, Until::Confirmation).await
+    }
+
+    /// Sleeps until it is time to look again: a message, a subscription that came late, the TTL, the poll interval.
+    pub(super) async fn wait_for_turn(
+        &mut self,
+        core: &Core,
+        hint: Option<Duration>,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        // One millisecond after the TTL, when the server has certainly let go.
+        let until_expiry = hint.map_or(Duration::MAX, |hint| hint + Duration::from_millis(1));
+        self.pause(
+            core,
+            until_expiry.min(jittered(POLL_INTERVAL_MAX)),
+            Until::MessageOrConfirmation,
+            deadline,
+        )
+        .await
+    }
+
+    /// Sleeps for a time, or until a message comes.
+    pub(super) async fn wait(
+        &mut self,
+        core: &Core,
+        time: Duration,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        self.pause(core, time, Until::Message, deadline).await
+    }
+
+    async fn pause(
+        &mut self,
+        core: &Core,
+        time: Duration,
+        until: Until,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        let time = time.max(SLEEP_MIN);
+        self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await
+    }
+
+    async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<(), Error> {
+        let closing = core.closing.notified();
+        let mut closing = std::pin::pin!(closing);
+        closing.as_mut().enable();
+        if core.is_closed() {
+            return Err(core.closed_error());
+        }
+        let limit = core.keeper.sleep(time);
+        let mut limit = std::pin::pin!(limit);
+        let notify = self.notify.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut closing => return Err(core.closed_error()),
+                outcome = settle(&mut self.state) => {
+                    if let Err(fault) = &outcome {
+                        tracing::debug!(error = %fault, "no subscription; the waiter looks at intervals instead");
+                    }
+                    self.state = outcome.map_or(State::Refused, State::Subscribed);
+                    if until != Until::Message {
+                        return Ok(());
+                    }
+                }
+                () = notify.notified(), if until != Until::Confirmation => return Ok(()),
+                () = &mut limit => return Ok(()),
+            }
+        }
+    }
+}
+
+/// What ends a sleep, besides time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    Message,
+    Confirmation,
+    MessageOrConfirmation,
+}
+
+/// Resolves when a subscription that is on its way has arrived; never when there is none.
+async fn settle(state: &mut State) -> Result<Box<dyn Subscription>, Fault> {
+    match state {
+        State::Subscribing(future) => future.await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,104 @@
+//! Findings about a store: what its settings mean for locks, and what to do about it.
+
+use std::{fmt, time::Instant};
+
+use crate::{client::Client, error::Error, lock::Forced, store::Fault};
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// As it should be.
+    Good,
+    /// Worth knowing.
+    Note,
+    /// Locks are at risk, or do not work.
+    Problem,
+}
+
+/// One thing that was found out about the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was looked at, in one or two words.
+    pub subject: &'static str,
+    /// What was found.
+    pub text: String,
+    /// What to do about it.
+    pub remedy: Option<&'static str>,
+}
+
+impl Finding {
+    pub(crate) fn new(severity: Severity, subject: &'static str, text: impl Into<String>) -> Self {
+        Finding { severity, subject, text: text.into(), remedy: None }
+    }
+
+    pub(crate) fn remedy(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.text)?;
+        match self.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Client {
+    /// Looks at the store and says what its settings mean for locks. Takes and releases one lock of its own to see that
+    /// the account may.
+    ///
+    /// # Cancel safety
+    ///
+    /// The lock that is tried may stay until it is released in the background.
+    ///
+    /// # Errors
+    ///
+    /// A store that is unreachable. What the store refuses becomes a finding.
+    pub async fn diagnose(&self) -> Result<Vec<Finding>, Error> {
+        self.core.check_open()?;
+        self.core.keeper.touch();
+        let mut findings = vec![Finding::new(Severity::Good, "store", self.store())];
+        findings.extend(self.core.store.diagnose().await.map_err(Fault::into_error)?);
+        findings.push(self.try_a_lock().await);
+        Ok(findings)
+    }
+
+    async fn try_a_lock(&self) -> Finding {
+        let lock = self.lock(format!("redlatch-doctor-{}", self.id()));
+        let start = Instant::now();
+        let outcome = async {
+            let guard = lock.try_lock().await?;
+            let owner = guard.as_ref().map(|guard| guard.owner().to_string()).unwrap_or_default();
+            if let Some(guard) = guard {
+                let inner = guard.reenter().await?;
+                inner.unlock().await?;
+                guard.unlock().await?;
+            }
+            lock.force_unlock_if(&owner).await
+        };
+        match outcome.await {
+            Ok(Forced::WasFree) => Finding::new(
+                Severity::Good,
+                "lock",
+                format!(
+                    "taking, entering again, and releasing work ({:.1} ms for five calls)",
+                    start.elapsed().as_secs_f64() * 1_000.0
+                ),
+            ),
+            Ok(other) => Finding::new(
+                Severity::Problem,
+                "lock",
+                format!("a lock was still there after its release ({other:?})"),
+            ),
+            Err(error) => Finding::new(Severity::Problem, "lock", error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! One error for everything, with a kind to branch on.
+//!
+//! "Busy" is not an error (acquires answer `None`), and loss is a value ([`LossReason`]); an [`Error`] means that a
+//! question could not be answered or a request was refused.
+
+use std::fmt;
+
+use crate::name::LockName;
+
+/// What went wrong, in the terms a caller can act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock's name is empty, too long, or would be split over cluster slots.
+    InvalidName,
+    /// An option is out of range, or two options contradict each other.
+    InvalidOption,
+    /// The store's URL cannot be understood.
+    InvalidUrl,
+    /// No connection to the server.
+    Unreachable,
+    /// The server did not answer in time; what it did is unknown and is being cleaned up in the background.
+    Timeout,
+    /// User or password was refused.
+    Auth,
+    /// The account lacks a right (a command, a key pattern or a channel).
+    Permission,
+    /// The name is used by a key of another type.
+    WrongType,
+    /// The name is used by a lock of another kind.
+    WrongLockKind,
+    /// Nobody has given the semaphore its permits yet.
+    NotInitialised,
+    /// The owner does not hold the lock.
+    NotOwner,
+    /// The hold was lost before the request was made.
+    Lost,
+    /// The server is out of memory and refuses new keys; releases and renewals still work.
+    OutOfMemory,
+    /// The server is a read-only replica.
+    ReadOnly,
+    /// The server is loading, failing over or blocked by a slow script.
+    ServerBusy,
+    /// The client was shut down.
+    Closed,
+    /// The wait was cancelled.
+    Cancelled,
+    /// The client was inherited over `fork()` and belongs to the parent process.
+    Forked,
+    /// The local engine could not be started, or speaks another version.
+    Engine,
+    /// The server's answer makes no sense.
+    Protocol,
+    /// Any other error answer of the server.
+    Server,
+    /// A blocking call was made from inside an async runtime.
+    InsideRuntime,
+}
+
+/// Why an operation failed: a [kind](ErrorKind), the lock and owner concerned, and the remedy.
+///
+/// The text never contains passwords. It is one line; control characters in names are escaped.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    lock: Option<LockName>,
+    owner: Option<String>,
+    remedy: Option<&'static str>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            lock: None,
+            owner: None,
+            remedy: remedy(kind),
+        }))
+    }
+
+    pub(crate) fn on(mut self, lock: &LockName) -> Self {
+        self.0.lock.get_or_insert_with(|| lock.clone());
+        self
+    }
+
+    pub(crate) fn by(mut self, owner: impl fmt::Display) -> Self {
+        self.0.owner.get_or_insert_with(|| owner.to_string());
+        self
+    }
+
+    pub(crate) fn remedy(mut self, remedy: &'static str) -> Self {
+        self.0.remedy = Some(remedy);
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The lock that was asked for, if there was one.
+    pub fn lock(&self) -> Option<&LockName> {
+        self.0.lock.as_ref()
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        use ErrorKind::*;
+        matches!(self.0.kind, Unreachable | Timeout | ReadOnly | ServerBusy | OutOfMemory)
+    }
+}
+
+fn remedy(kind: ErrorKind) -> Option<&'static str> {
+    use ErrorKind::*;
+    Some(match kind {
+        Unreachable => "check that the server runs and that the URL names it",
+        Timeout => {
+            "check the server's load and the network; a lock that was granted unseen is released in the background"
+        }
+        Auth => "check user name and password",
+        Permission => "give the account the missing right",
+        WrongType => "choose another name, or remove the key if it is not needed",
+        WrongLockKind => "use one kind of lock for one name",
+        NotInitialised => "set the number of permits first",
+        OutOfMemory => "raise maxmemory or free memory on the server",
+        ReadOnly => "connect to the master",
+        Closed => "connect a new client",
+        Forked => "connect a new client in the child process",
+        InsideRuntime => "use the async client there",
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        if let Some(lock) = &inner.lock {
+            write!(f, "lock \"{lock}\": ")?;
+        }
+        f.write_str(&inner.message)?;
+        if let Some(owner) = &inner.owner {
+            write!(f, " (owner {owner})")?;
+        }
+        if let Some(remedy) = inner.remedy {
+            write!(f, "; {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Why a hold ended before its guard gave it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease ran out by the local clock before it could be renewed; the server may or may not still have it.
+    Expired,
+    /// The server no longer has the hold, and somebody else has the lock.
+    TakenOver {
+        /// The owner found in place of ours.
+        by: String,
+    },
+    /// The server no longer has the hold: deleted, forced, or lost with the server's data.
+    Deleted,
+    /// The client was shut down.
+    Shutdown,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossReason::Expired => f.write_str("the lease ran out before it could be renewed"),
+            LossReason::TakenOver { by } => write!(f, "the lock was taken over by {by}"),
+            LossReason::Deleted => f.write_str("the lock was deleted on the server"),
+            LossReason::Shutdown => f.write_str("the client was shut down"),
+        }
+    }
+}

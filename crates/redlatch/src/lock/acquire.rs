@@ -1,0 +1,107 @@
+//! Acquiring with options that are words (DESIGN D6).
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{Guard, Lock, PLAIN};
+use crate::{
+    config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
+    core::{Request, Wait, lease::Term},
+    error::{Error, ErrorKind},
+    owner::Owner,
+};
+
+/// How long a hold lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Lease {
+    /// As long as its guard: the client's watchdog lease, renewed every third of it.
+    #[default]
+    Renewed,
+    /// As [`Renewed`](Self::Renewed), with a lease of its own (150 ms to 100 years).
+    RenewedEvery(Duration),
+    /// At most this long (1 ms to 100 years), never renewed.
+    Fixed(Duration),
+}
+
+impl Lease {
+    pub(crate) fn term(self, config: &Config) -> Result<Term, Error> {
+        match self {
+            Lease::Renewed => Ok(Term { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
+            Lease::RenewedEvery(lease) if lease < WATCHDOG_LEASE_MIN => Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!("a renewed lease of {lease:?} is under {WATCHDOG_LEASE_MIN:?}"),
+            )
+            .remedy("a lease that short would be lost to a single slow reply")),
+            Lease::RenewedEvery(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: true }),
+            Lease::Fixed(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: false }),
+        }
+    }
+}
+
+/// An acquire that is being put together; `await` it for `Result<Option<Guard>, Error>`.
+#[derive(Debug, Clone)]
+#[must_use = "an acquire does nothing until it is awaited"]
+pub struct Acquire<'a> {
+    lock: &'a Lock,
+    wait: Wait,
+    lease: Lease,
+    owner: Option<Owner>,
+    fenced: bool,
+}
+
+impl<'a> Acquire<'a> {
+    pub(super) fn new(lock: &'a Lock) -> Self {
+        Acquire { lock, wait: Wait::No, lease: Lease::Renewed, owner: None, fenced: false }
+    }
+
+    /// How long to wait while the lock is busy; not at all unless set.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long the hold lasts; renewed unless set.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Who will hold it; a fresh owner unless set. If this owner holds the lock already, it is entered once more.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.expose().clone());
+        self
+    }
+
+    /// Draws a fencing token with the grant ([`Guard::token`]).
+    pub fn fenced(mut self) -> Self {
+        self.fenced = true;
+        self
+    }
+
+    pub(super) async fn run(self) -> Result<Option<Guard>, Error> {
+        let term = self.lock.term_of(self.lease)?;
+        let request = Request {
+            keys: self.lock.keys.clone(),
+            recipe: &PLAIN,
+            owner: self.owner,
+            term,
+            fenced: self.fenced,
+            wait: self.wait,
+        };
+        let grant = self.lock.core.acquire(request).await?;
+        Ok(grant.map(|grant| Guard::new(self.lock.core.clone(), grant.lease, grant.renewed)))
+    }
+}
+
+impl<'a> IntoFuture for Acquire<'a> {
+    type Output = Result<Option<Guard>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}

@@ -1,0 +1,254 @@
+//! Holding a lock is having a guard.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use super::lost_error;
+use crate::{
+    config::lease_ms,
+    core::{Core, lease::Lease as CoreLease, lease::Term, release::Unlocked},
+    error::{Error, ErrorKind, LossReason},
+    name::LockName,
+    owner::Owner,
+    scripts,
+    store::Call,
+};
+
+/// A hold on a lock. Dropping it stops the renewal at once and releases in the background; [`unlock`](Self::unlock)
+/// releases and says what happened.
+///
+/// The guard may be sent to other tasks and threads and dropped anywhere: outside of a runtime, while one shuts down, or in a
+/// forked child, where dropping does nothing because the hold is the parent's.
+#[must_use = "dropping the guard releases the lock at once"]
+pub struct Guard {
+    core: Arc<Core>,
+    lease: Arc<CoreLease>,
+    renewed: bool,
+    armed: bool,
+}
+
+/// A hold that goes on without a guard: what another process needs to renew or release it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Held {
+    /// The lock.
+    pub name: LockName,
+    /// Who holds it.
+    pub owner: Owner,
+    /// The fencing token, if one was drawn.
+    pub token: Option<u64>,
+    /// How long it lasts from now, by the local deadline.
+    pub remaining: Duration,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.lease.keys.name)
+            .field("owner", &self.lease.owner)
+            .field("token", &self.lease.token)
+            .field("valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, renewed: bool) -> Self {
+        Guard { core, lease, renewed, armed: true }
+    }
+
+    /// Gives this hold back and says what became of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release: it is finished in the background.
+    ///
+    /// # Errors
+    ///
+    /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
+    pub async fn unlock(mut self) -> Result<Unlocked, Error> {
+        if self.core.is_forked() {
+            return self.core.check_open().map(|()| Unlocked::Released);
+        }
+        self.armed = false;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        core.unlock(&lease, self.renewed).await
+    }
+
+    /// Whether the hold is good at this moment, by the local clock: no round trip.
+    pub fn is_valid(&self) -> bool {
+        self.lease.is_valid(self.core.now_ms())
+    }
+
+    /// How long the hold lasts if no renewal succeeds any more; zero if it is over.
+    pub fn remaining(&self) -> Duration {
+        if !self.lease.is_held() {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(self.lease.deadline_ms().saturating_sub(self.core.now_ms()))
+    }
+
+    /// Resolves when the hold is lost, no later than its deadline; never if it is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
+        let ended = self.lease.clone().ended();
+        async move {
+            match ended.await {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Why the hold was lost, if it was.
+    pub fn loss(&self) -> Option<LossReason> {
+        if let Some(reason) = self.lease.loss() {
+            return Some(reason.clone());
+        }
+        (self.lease.is_held() && !self.is_valid()).then_some(LossReason::Expired)
+    }
+
+    /// A token that is cancelled when the hold is lost, for code that takes one.
+    pub fn loss_token(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        let (ended, cancel) = (self.lease.clone().ended(), token.clone());
+        // The task ends with the hold, however it ends.
+        self.core.keeper.handle().spawn(async move {
+            if ended.await.is_some() {
+                cancel.cancel();
+            }
+        });
+        token
+    }
+
+    /// The fencing token, if the acquire asked for one: grows with every grant of the name, also across owners and languages.
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.lease.keys.name
+    }
+
+    /// Who holds the lock. Whoever knows the owner can enter again, so a hold whose owner was asked for is not passed
+    /// on inside the process without a round trip.
+    pub fn owner(&self) -> &Owner {
+        self.lease.owner.expose()
+    }
+
+    /// How many guards hold under this owner here.
+    pub fn hold_count(&self) -> u32 {
+        self.lease.holds().count
+    }
+
+    /// Enters the lock once more under the same owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// A re-entry that is on its way is finished in the background and given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the hold is lost; a server that is unreachable or refuses.
+    pub async fn reenter(&self) -> Result<Guard, Error> {
+        let term = Term { lease_ms: self.lease.lease_ms, renewed: self.renewed };
+        let grant = self.core.reenter(&self.lease, term).await?;
+        Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed))
+    }
+
+    /// Sets the lease to `lease` from now (1 ms to 100 years). A hold that is renewed keeps being renewed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once started it may happen or not.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the hold is lost; a lease out of range; a server that is unreachable or refuses.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
+        self.core.check_open()?;
+        if let Some(reason) = self.loss() {
+            return Err(lost_error(self.name(), &self.lease.owner, &reason));
+        }
+        let (sent_ms, number) = (self.core.now_ms(), self.core.fresh_number());
+        let call = Call::new(&scripts::RENEW)
+            .key(&self.lease.keys.key)
+            .int(number)
+            .int(lease_ms)
+            .text(self.lease.owner.field());
+        let reply = self.core.run_checked(call, number, false).await;
+        let reply = reply.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
+        if reply.get(1) != Some(&1) {
+            self.core.gone(&self.lease).await;
+            return Err(lost_error(
+                self.name(),
+                &self.lease.owner,
+                &self.loss().unwrap_or(LossReason::Deleted),
+            ));
+        }
+        self.lease.confirmed(sent_ms, lease_ms);
+        self.core.schedule(&self.lease);
+        Ok(())
+    }
+
+    /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or somebody releases
+    /// it with [`Lock::release`](super::Lock::release).
+    pub fn detach(mut self) -> Held {
+        self.armed = false;
+        let remaining = self.remaining();
+        self.lease.owner.expose();
+        self.core.lanes.forget(&self.lease);
+        self.lease.give_back();
+        Held {
+            name: self.name().clone(),
+            owner: self.lease.owner.clone(),
+            token: self.lease.token,
+            remaining,
+        }
+    }
+
+    /// Does the work while the lock is held, and stops polling it when the hold is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work; the guard stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the hold was lost before the work was done.
+    pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(lost_error(self.name(), &self.lease.owner, &reason)),
+            outcome = work => Ok(outcome),
+        }
+    }
+
+    /// An error unless the hold is good at this moment: no round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if it is not.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.loss() {
+            Some(reason) => Err(lost_error(self.name(), &self.lease.owner, &reason)),
+            None if self.lease.is_held() => Ok(()),
+            None => Err(Error::new(ErrorKind::Lost, "the hold was given back").on(self.name())),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // In a forked child nothing may be touched, not even a mutex, which may have been locked at the fork.
+        if self.armed && !self.core.is_forked() {
+            self.core.drop_hold(&self.lease, self.renewed);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The closure form: the work is stopped when the lock is lost.
+
+use std::{fmt, future::Future};
+
+use super::{Acquire, Guard};
+use crate::error::Error;
+
+/// Why work under a lock has no result.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WithError {
+    /// The lock was busy for as long as the acquire waited; the work was not begun.
+    Busy,
+    /// The lock could not be acquired; the work was not begun.
+    Acquire(Error),
+    /// The lock was lost; the work was stopped half-way.
+    Lost(Error),
+}
+
+impl fmt::Display for WithError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WithError::Busy => f.write_str("the lock was busy"),
+            WithError::Acquire(error) | WithError::Lost(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for WithError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            WithError::Busy => None,
+            WithError::Acquire(error) | WithError::Lost(error) => Some(error),
+        }
+    }
+}
+
+impl Acquire<'_> {
+    /// Acquires the lock, does the work, and releases the lock; work whose lock is lost is dropped half-way.
+    ///
+    /// The work's own result comes back unchanged; a release that fails afterwards is logged, because the lease ends the
+    /// hold in any case.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lock in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`WithError`] when the work was not begun or not finished.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let sum = client.lock("sums").acquire().with(async |_guard| 1 + 2).await?;
+    /// assert_eq!(sum, 3);
+    /// # Ok(()) }
+    /// ```
+    pub async fn with<T, F>(self, work: F) -> Result<T, WithError>
+    where
+        F: AsyncFnOnce(&Guard) -> T,
+    {
+        let guard = self.into_future_inner().await.map_err(WithError::Acquire)?.ok_or(WithError::Busy)?;
+        let outcome = guard.protect(work(&guard)).await.map_err(WithError::Lost)?;
+        if let Err(error) = guard.unlock().await {
+            tracing::warn!(%error, "the work is done, but its lock could not be released; its lease ends it");
+        }
+        Ok(outcome)
+    }
+
+    fn into_future_inner(self) -> impl Future<Output = Result<Option<Guard>, Error>> {
+        std::future::IntoFuture::into_future(self)
+    }
+}

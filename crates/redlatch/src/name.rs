@@ -1,0 +1,238 @@
+//! Lock names, and the keys and channels that are derived from them (`docs/protocol.md`, names).
+
+use std::{
+    collections::hash_map::RandomState,
+    fmt,
+    hash::BuildHasher,
+    sync::{Arc, OnceLock},
+};
+
+use crate::error::{Error, ErrorKind};
+
+/// The longest name accepted, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 4096;
+
+/// The name of a lock: 1 to 4,096 bytes, any bytes, usually text.
+///
+/// Names are bytes on the wire and are never normalised. A name that contains `{` is used as it is by the derived keys,
+/// as Redisson does; it is refused when that would put the derived keys into another cluster slot, because such a lock
+/// could be taken but not released.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<[u8]>);
+
+impl LockName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] for an empty name, one above 4,096 bytes, or one whose braces would split
+    /// the lock's keys over cluster slots (`a}b`, `a{b`, `{}x`).
+    pub fn new(name: impl AsRef<[u8]>) -> Result<Self, Error> {
+        let name = LockName(Arc::from(name.as_ref()));
+        name.check()?;
+        Ok(name)
+    }
+
+    pub(crate) fn unchecked(name: &[u8]) -> Self {
+        LockName(Arc::from(name))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let bytes = self.as_bytes();
+        if bytes.is_empty() {
+            return Err(
+                Error::new(ErrorKind::InvalidName, "the lock name is empty").remedy("give the lock a name")
+            );
+        }
+        if bytes.len() > NAME_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidName,
+                format!("the lock name has {} bytes, more than {NAME_BYTES_MAX}", bytes.len()),
+            )
+            .remedy("use a shorter name, or a hash of the long one"));
+        }
+        let tag = hash_tag(bytes);
+        let derived = prefixed(b"x", bytes);
+        if hash_tag(&derived) != tag {
+            return Err(Error::new(
+                ErrorKind::InvalidName,
+                format!("the braces in the lock name \"{self}\" would put its helper keys into another cluster slot"),
+            )
+            .remedy("leave braces out, or use exactly one non-empty {tag}"));
+        }
+        Ok(())
+    }
+
+    /// The name as bytes, exactly as it is on the wire.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The name as text, if it is valid UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+}
+
+/// The bytes that decide a key's cluster slot.
+pub(crate) fn hash_tag(key: &[u8]) -> &[u8] {
+    let inside = key.iter().position(|b| *b == b'{').map(|open| &key[open + 1..]);
+    let tag = inside.and_then(|rest| rest.iter().position(|b| *b == b'}').map(|len| &rest[..len]));
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// `prefix:{name}`, or `prefix:name` when the name has a brace of its own.
+pub(crate) fn prefixed(prefix: &[u8], name: &[u8]) -> Vec<u8> {
+    let braces = !name.contains(&b'{');
+    let mut key = Vec::with_capacity(prefix.len() + name.len() + 3);
+    key.extend_from_slice(prefix);
+    key.push(b':');
+    if braces {
+        key.push(b'{');
+    }
+    key.extend_from_slice(name);
+    if braces {
+        key.push(b'}');
+    }
+    key
+}
+
+/// Everything on the wire that belongs to one name, worked out once.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub(crate) name: LockName,
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) channel: Arc<[u8]>,
+    pub(crate) token: Arc<[u8]>,
+    /// The hash of the name within this process.
+    pub(crate) hash: u64,
+    /// What is wrong with the name, found out once.
+    fault: Option<Error>,
+}
+
+fn hash(name: &[u8]) -> u64 {
+    static STATE: OnceLock<RandomState> = OnceLock::new();
+    STATE.get_or_init(RandomState::new).hash_one(name)
+}
+
+impl Keys {
+    pub(crate) fn new(name: LockName) -> Self {
+        let key = name.0.clone();
+        Keys {
+            hash: hash(&key),
+            channel: prefixed(b"redisson_lock__channel", &key).into(),
+            token: prefixed(b"redisson_lock_token", &key).into(),
+            fault: name.check().err(),
+            key,
+            name,
+        }
+    }
+
+    /// Whether the name may be used.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.fault {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for LockName {
+    /// Text as it is; control characters, invisible direction marks and bytes that are not UTF-8 escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                let hidden =
+                    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+                if c.is_control() || hidden || c == '\\' || c == '"' {
+                    write!(f, "{}", c.escape_default())?;
+                } else {
+                    write!(f, "{c}")?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockName(\"{self}\")")
+    }
+}
+
+macro_rules! from_bytes {
+    ($($t:ty),*) => {$(
+        impl From<$t> for LockName {
+            /// Converts without checking; an invalid name is reported by the first operation on the lock.
+            fn from(name: $t) -> Self {
+                LockName(Arc::from(AsRef::<[u8]>::as_ref(&name)))
+            }
+        }
+    )*};
+}
+from_bytes!(&str, String, &String, &[u8], Vec<u8>);
+
+impl From<&LockName> for LockName {
+    fn from(name: &LockName) -> Self {
+        name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_the_protocol() {
+        let keys = Keys::new(LockName::new("plain").unwrap());
+        assert_eq!(&*keys.channel, b"redisson_lock__channel:{plain}");
+        assert_eq!(&*keys.token, b"redisson_lock_token:{plain}");
+        let keys = Keys::new(LockName::new("a{b}c").unwrap());
+        assert_eq!(&*keys.channel, b"redisson_lock__channel:a{b}c");
+    }
+
+    #[test]
+    fn names_that_would_split_over_slots_are_refused() {
+        for bad in ["", "a}b", "a{b", "{}x", "x{}y"] {
+            let error = LockName::new(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{bad}");
+        }
+        for good in ["plain", "a{b}c", "{t}:x", "a{b}{c}", "nul\0byte", "line\nbreak"] {
+            LockName::new(good).unwrap();
+        }
+        LockName::new(vec![0xff, 0xfe]).unwrap();
+        LockName::new(vec![b'x'; NAME_BYTES_MAX]).unwrap();
+        assert!(LockName::new(vec![b'x'; NAME_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn display_escapes_what_could_rewrite_a_screen() {
+        let name = LockName::new(b"a\x1b[2J\xff\n\"".as_slice()).unwrap();
+        assert_eq!(name.to_string(), "a\\u{1b}[2J\\xff\\n\\\"");
+        assert_eq!(LockName::new("\u{202e}x").unwrap().to_string(), "\\u{202e}x");
+        assert_eq!(LockName::new("ä-中").unwrap().to_string(), "ä-中");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_name_is_refused_or_keeps_its_keys_in_one_slot(bytes: Vec<u8>) {
+            if let Ok(name) = LockName::new(&bytes) {
+                let keys = Keys::new(name);
+                assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
+                assert_eq!(hash_tag(&keys.token), hash_tag(&bytes));
+            }
+        }
+
+        #[test]
+        fn braces_are_no_exception(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab".to_vec()), 0..8)) {
+            if let Ok(name) = LockName::new(&bytes) {
+                let keys = Keys::new(name);
+                assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
+            }
+        }
+    }
+}

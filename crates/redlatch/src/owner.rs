@@ -1,0 +1,172 @@
+//! Who holds a lock: a value, never a thread or a task (DESIGN D4).
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::error::{Error, ErrorKind};
+
+/// The longest owner text that is read from text, in bytes.
+pub(crate) const OWNER_BYTES_MAX: usize = 256;
+
+/// The identity of a holder: `client-uuid:number`, which is the field that stands in the lock's hash.
+///
+/// Each acquisition gets a fresh owner unless one is passed in; passing the same owner again is how a lock is re-entered.
+/// An owner that was written out as text may be in use by another process as well, so from then on
+/// its releases count down instead of removing the field outright.
+#[derive(Clone)]
+pub struct Owner(Arc<Inner>);
+
+struct Inner {
+    text: Arc<str>,
+    number: i64,
+    foreign: bool,
+    shown: AtomicBool,
+    exposed: AtomicBool,
+}
+
+impl Owner {
+    pub(crate) fn new(client: &str, number: i64) -> Self {
+        let mut text = String::with_capacity(client.len() + 21);
+        text.push_str(client);
+        text.push(':');
+        push_decimal(&mut text, number);
+        Owner(Arc::new(Inner {
+            text: text.into(),
+            number,
+            foreign: false,
+            shown: AtomicBool::new(false),
+            exposed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The owner number: unique within its client, positive.
+    pub fn number(&self) -> i64 {
+        self.0.number
+    }
+
+    /// Marks the owner as known outside of its guard, where it could be used to enter again.
+    pub(crate) fn expose(&self) -> &Self {
+        self.0.exposed.store(true, Ordering::Relaxed);
+        self
+    }
+
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.0.exposed.load(Ordering::Relaxed) || self.is_shared()
+    }
+
+    pub(crate) fn field(&self) -> &Arc<str> {
+        &self.0.text
+    }
+
+    /// Whether the owner came from text, so that its hold may have been taken elsewhere.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.0.foreign
+    }
+
+    /// Whether another process may hold under this owner too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.0.foreign || self.0.shown.load(Ordering::Relaxed)
+    }
+}
+
+/// `i64::to_string` goes through the formatter; this is on the path of every acquisition.
+fn push_decimal(text: &mut String, number: i64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        text.push('-');
+    }
+    text.extend(digits[at..].iter().map(|d| *d as char));
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for Owner {}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.shown.store(true, Ordering::Relaxed);
+        f.write_str(&self.0.text)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", self.0.text)
+    }
+}
+
+impl FromStr for Owner {
+    type Err = Error;
+
+    /// Reads an owner that another process wrote out, to re-enter or release its hold.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidOption`] unless the text is `something:number` of at most 256 visible ASCII characters.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = text
+            .rsplit_once(':')
+            .filter(|(client, _)| !client.is_empty())
+            .and_then(|(_, number)| number.parse::<i64>().ok())
+            .filter(|_| text.len() <= OWNER_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic()));
+        match number {
+            Some(number) => Ok(Owner(Arc::new(Inner {
+                text: text.into(),
+                number,
+                foreign: true,
+                shown: AtomicBool::new(true),
+                exposed: AtomicBool::new(true),
+            }))),
+            None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
+                .remedy("pass the owner as `redlatch lock` or `redlatch show` printed it")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
+        assert!(!owner.is_shared());
+        let text = owner.to_string();
+        assert_eq!(text, "1b671a64-40d5-491e-99b0-da01ff1f3341:42");
+        assert!(owner.is_shared(), "an owner that was shown may be in use elsewhere");
+        let read: Owner = text.parse().unwrap();
+        assert_eq!(read, owner);
+        assert_eq!(read.number(), 42);
+        for number in [0, 7, -1, i64::MAX, i64::MIN] {
+            assert_eq!(Owner::new("c", number).to_string(), format!("c:{number}"));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in ["", ":", ":1", "a:", "a:b", "a b:1", "mode", "a\n:1"] {
+            assert_eq!(bad.parse::<Owner>().unwrap_err().kind(), ErrorKind::InvalidOption, "{bad:?}");
+        }
+        assert!(format!("{}:1", "x".repeat(300)).parse::<Owner>().is_err());
+    }
+}

@@ -1,0 +1,15 @@
+-- Delete a latch and let everybody through.
+--
+-- KEYS[1] count   ARGV[1] call number   ARGV[2] channel   ARGV[3] publish command
+--
+-- Check:  the key holds a count; anything else is an error, never a deletion.
+-- Change: DEL. Redisson's own message for this, `1`, closes the gate of its waiters, so `0` follows and opens it.
+-- Reply:  {number, 1} when there was a latch, {number, 0} when not.
+local n = tonumber(ARGV[1])
+local count = redis.call('get', KEYS[1])
+if not count then return {n, 0} end
+if not tonumber(count) then return redis.error_reply('WRONGTYPE the key holds no number') end
+redis.call('del', KEYS[1])
+redis.pcall(ARGV[3], ARGV[2], '1')
+redis.pcall(ARGV[3], ARGV[2], '0')
+return {n, 1}

@@ -1,0 +1,93 @@
+//! The lock logic: one `.lua` file per operation, embedded and hashed here.
+//!
+//! Every server-side effect of this library is one of these scripts, so the local engine and a Redis server run the
+//! same logic. The contract that the scripts keep is `docs/protocol.md`.
+
+use std::sync::OnceLock;
+
+/// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
+/// scripts that it was built with; a test fails when a script changes and this number does not.
+pub const EPOCH: u32 = 4;
+
+/// One script: its name, its text, and the SHA-1 by which servers know it.
+pub struct Script {
+    name: &'static str,
+    source: &'static str,
+    sha1: OnceLock<String>,
+}
+
+impl Script {
+    const fn new(name: &'static str, source: &'static str) -> Self {
+        Script { name, source, sha1: OnceLock::new() }
+    }
+
+    /// The file name without its ending.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The Lua text.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// The SHA-1 of the text, as 40 lower-case hexadecimal digits.
+    pub fn sha1(&self) -> &str {
+        self.sha1.get_or_init(|| sha1_smol::Sha1::from(self.source).hexdigest())
+    }
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Script({})", self.name)
+    }
+}
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $ident:ident = $file:literal),* $(,)?) => {
+        $($(#[$doc])* pub static $ident: Script = Script::new($file, include_str!(concat!($file, ".lua")));)*
+        /// Every script, for servers that load them beforehand or allow nothing else.
+        pub static ALL: &[&Script] = &[$(&$ident),*];
+    };
+}
+
+scripts! {
+    /// Take a free lock.
+    ACQUIRE = "acquire",
+    /// Release a hold that has its owner field for itself.
+    RELEASE = "release",
+    /// Enter once more.
+    ENTER = "enter",
+    /// Give back one hold of several.
+    LEAVE = "leave",
+    /// Refresh many leases.
+    RENEW = "renew",
+    /// Pass a lock to the next owner.
+    TRANSFER = "transfer",
+    /// Delete a lock.
+    FORCE = "force",
+    /// Read one lock whole.
+    SHOW = "show",
+    /// Read a page of locks.
+    LIST = "list",
+    /// Read TTL and hold count.
+    QUERY = "query",
+    /// Take items from a stock.
+    SELL = "sell",
+    /// Read or set a stock.
+    STOCK = "stock",
+    /// Read a counter.
+    COUNTER_GET = "counter_get",
+    /// Set a counter that does not exist.
+    COUNTER_SET = "counter_set",
+    /// Take permits.
+    SEMAPHORE_TAKE = "semaphore_take",
+    /// Put permits in or take them out.
+    SEMAPHORE_GIVE = "semaphore_give",
+    /// Take all permits.
+    SEMAPHORE_DRAIN = "semaphore_drain",
+    /// Count a latch down.
+    LATCH_DOWN = "latch_down",
+    /// Delete a latch.
+    LATCH_DELETE = "latch_delete",
+}

@@ -1,0 +1,15 @@
+-- Release a lock whose owner field belongs to one hold alone.
+--
+-- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command
+--
+-- Check and change in one step: HDEL removes the owner field, and with the only field the hash goes too.
+--         Deleting comes first because it is allowed when memory is full; the message goes through pcall because
+--         an account without publish rights must still be able to release.
+-- Reply:  {number, 1, receivers} when released (receivers -1: the message was refused); {number, 0, 0} when the owner
+--         held nothing, which is also what a repeat of the same request gets.
+if redis.call('hdel', KEYS[1], ARGV[2]) == 0 then
+  return {tonumber(ARGV[1]), 0, 0}
+end
+local heard = redis.pcall(ARGV[4], ARGV[3], '0')
+if type(heard) == 'table' then heard = -1 end
+return {tonumber(ARGV[1]), 1, heard}

@@ -1,0 +1,86 @@
+//! Why a script call has no answer, sorted by what may have happened on the server.
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind};
+
+/// Why a call to a [`Store`](super::Store) failed.
+///
+/// The three cases differ in what the server may have done, which is what decides whether and how to go on.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing reached the server.
+    NotSent(Error),
+    /// The request may have run; its answer is lost.
+    Unknown(Error),
+    /// The server answered with an error. The first word of its text decides the [`ErrorKind`].
+    Server(Error),
+}
+
+impl Fault {
+    /// The error inside.
+    pub fn error(&self) -> &Error {
+        match self {
+            Fault::NotSent(error) | Fault::Unknown(error) | Fault::Server(error) => error,
+        }
+    }
+
+    /// The error inside, by value.
+    pub fn into_error(self) -> Error {
+        match self {
+            Fault::NotSent(error) | Fault::Unknown(error) | Fault::Server(error) => error,
+        }
+    }
+
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Fault::Unknown(_))
+    }
+
+    /// An error answer of a server, as text.
+    pub(crate) fn server(code: &str, detail: &str) -> Self {
+        Fault::Server(ServerCode::classify(code, detail))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().fmt(f)
+    }
+}
+
+/// The sorting of server errors by their first word.
+pub(crate) struct ServerCode;
+
+impl ServerCode {
+    pub(crate) fn classify(code: &str, detail: &str) -> Error {
+        // The rights of an account are checked again inside scripts, where the text has no code of its own and
+        // differs between servers; both name what was refused.
+        let lower = detail.to_ascii_lowercase();
+        let denied_inside = lower.contains("acl failure")
+            || lower.contains("no permissions")
+            || lower.contains("can't run this command or subcommand")
+            || lower.contains("can't access");
+        let kind = match code {
+            "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
+            "NOPERM" => ErrorKind::Permission,
+            "WRONGTYPE" => ErrorKind::WrongType,
+            "OOM" => ErrorKind::OutOfMemory,
+            "READONLY" => ErrorKind::ReadOnly,
+            "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS"
+            | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
+            "EPOCH" => ErrorKind::Engine,
+            _ if denied_inside => ErrorKind::Permission,
+            _ if lower.contains("invalid password") || lower.contains("without any password configured") => {
+                ErrorKind::Auth
+            }
+            _ if lower.contains("max number of clients") => ErrorKind::ServerBusy,
+            _ if lower.contains("command not allowed when used memory") => ErrorKind::OutOfMemory,
+            _ if lower.contains("read only replica") => ErrorKind::ReadOnly,
+            _ => ErrorKind::Server,
+        };
+        let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
+        let text: String = text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Error::new(kind, format!("the server answered: {text}"))
+    }
+}

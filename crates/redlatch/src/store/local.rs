@@ -1,0 +1,110 @@
+//! `local:`: the same engine in a per-user daemon behind a unix socket, started when nobody has yet.
+
+use std::{io, path::PathBuf, process::Command, sync::Arc, time::Duration};
+
+use redis::Value;
+use redlatch_engine::connect::{LocalPaths, ensure_running};
+
+use super::{
+    Store,
+    redis::{Dial, Greeter, RedisStore},
+    url::{Addr, Server},
+};
+use crate::{
+    config::{Config, Secret},
+    error::{Error, ErrorKind},
+    scripts,
+};
+
+/// How long a daemon may take to start. It is ready within a few milliseconds on an idle machine.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn open(
+    name: Option<&str>,
+    config: &Config,
+    background: &tokio::runtime::Handle,
+) -> Result<Arc<dyn Store>, Error> {
+    let paths = match &config.engine_dir {
+        Some(dir) => LocalPaths::in_dir(dir.clone(), name),
+        None => LocalPaths::for_name(name),
+    };
+    let paths = paths.map_err(|error| {
+        Error::new(ErrorKind::Engine, format!("the local engine has no place to live: {error}"))
+    })?;
+    let server = Server {
+        addr: Addr::Unix(paths.socket.clone()),
+        tls: false,
+        username: None,
+        password: Secret(None),
+        database: 0,
+    };
+    let config = Config { username: None, password: Secret(None), ..config.clone() };
+    let greeter =
+        Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary: config.engine_binary.clone() });
+    RedisStore::open_with(Dial::new(server, &config)?.with_greeter(greeter), &config, background).await
+}
+
+struct LocalGreeter {
+    name: Option<String>,
+    paths: LocalPaths,
+    binary: Option<PathBuf>,
+}
+
+impl Greeter for LocalGreeter {
+    fn prepare(&self) -> Result<(), Error> {
+        ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map(|_| ()).map_err(|error| {
+            Error::new(ErrorKind::Engine, format!("the local engine could not be started: {error}"))
+                .remedy("install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use memory: or redis://")
+        })
+    }
+
+    fn hello(&self) -> Vec<Vec<u8>> {
+        vec![b"REDLATCH".to_vec(), b"HELLO".to_vec(), scripts::EPOCH.to_string().into_bytes()]
+    }
+
+    fn check(&self, answer: &Value) -> Result<(), Error> {
+        match answer {
+            Value::Array(items) if matches!(items.first(), Some(Value::BulkString(name)) if name == b"redlatch") => {
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorKind::Engine,
+                "what listens on the local engine's socket is not Redlatch",
+            )
+            .remedy("stop the process that owns the socket")),
+        }
+    }
+}
+
+impl LocalGreeter {
+    fn launch(&self) -> io::Result<Command> {
+        let program = self.binary.clone().or_else(engine_binary).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "the redlatch command was not found (REDLATCH_ENGINE_BIN, PATH)",
+            )
+        })?;
+        let mut command = Command::new(program);
+        command.args(["engine", "run", "--dir"]).arg(&self.paths.dir);
+        // The daemon needs no secrets, and its environment can be read by other processes of the user.
+        command.env_remove("REDLATCH_PASSWORD");
+        if let Some(name) = &self.name {
+            command.args(["--name", name]);
+        }
+        Ok(command)
+    }
+}
+
+/// The command that holds the daemon: named by the environment, this very program, or found on `PATH`.
+fn engine_binary() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("REDLATCH_ENGINE_BIN") {
+        return Some(named.into());
+    }
+    if let Ok(own) = std::env::current_exe()
+        && own.file_name().is_some_and(|name| name == "redlatch")
+    {
+        return Some(own);
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("redlatch")).find(|file| file.is_file())
+}

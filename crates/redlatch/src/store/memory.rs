@@ -1,0 +1,174 @@
+//! `memory:`: the engine inside this process, on the caller's thread.
+
+use std::{
+    collections::HashMap,
+    future::ready,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use redlatch_engine::{Engine, Publisher, Value};
+
+use super::{Arg, Call, Event, Fault, Listener, Reply, RunFuture, Store, SubscribeFuture, Subscription};
+use crate::{
+    config::Config,
+    error::{Error, ErrorKind},
+};
+
+struct MemoryStore {
+    engine: Mutex<Engine>,
+    board: Arc<Board>,
+    name: Option<String>,
+}
+
+type Listeners = Vec<(u64, Listener)>;
+
+/// Who listens to what. The engine tells it of each message while a script runs.
+#[derive(Default)]
+struct Board {
+    listeners: Mutex<HashMap<Arc<[u8]>, Listeners>>,
+    next: AtomicU64,
+}
+
+impl Publisher for Board {
+    fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
+        let Some(number) = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok()) else {
+            return 0;
+        };
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = listeners.get(channel).map(Vec::as_slice).unwrap_or_default();
+        for (_, listener) in heard {
+            listener(Event::Message(number));
+        }
+        heard.len()
+    }
+}
+
+struct Ticket {
+    board: Arc<Board>,
+    channel: Arc<[u8]>,
+    id: u64,
+}
+
+impl Subscription for Ticket {}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut listeners = self.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(list) = listeners.get_mut(&self.channel) {
+            list.retain(|(id, _)| *id != self.id);
+            if list.is_empty() {
+                listeners.remove(&self.channel);
+            }
+        }
+    }
+}
+
+/// Engines that are shared by name; an engine ends with its last client.
+fn shared() -> &'static Mutex<HashMap<String, Weak<MemoryStore>>> {
+    static SHARED: OnceLock<Mutex<HashMap<String, Weak<MemoryStore>>>> = OnceLock::new();
+    SHARED.get_or_init(Mutex::default)
+}
+
+pub(super) fn open(name: Option<&str>, config: &Config) -> Result<Arc<dyn Store>, Error> {
+    let Some(name) = name else { return Ok(Arc::new(Arc::new(MemoryStore::new(None, config)?))) };
+    let mut shared = shared().lock().unwrap_or_else(PoisonError::into_inner);
+    shared.retain(|_, store| store.strong_count() > 0);
+    if let Some(store) = shared.get(name).and_then(Weak::upgrade) {
+        return Ok(Arc::new(store));
+    }
+    let store = Arc::new(MemoryStore::new(Some(name), config)?);
+    shared.insert(name.to_owned(), Arc::downgrade(&store));
+    Ok(Arc::new(store))
+}
+
+impl MemoryStore {
+    fn new(name: Option<&str>, config: &Config) -> Result<Self, Error> {
+        let board = Arc::new(Board::default());
+        let engine = Engine::new(config.clock.clone(), board.clone())
+            .map_err(|error| Error::new(ErrorKind::Engine, format!("the engine did not start: {error}")))?;
+        Ok(MemoryStore { engine: Mutex::new(engine), board, name: name.map(str::to_owned) })
+    }
+
+    fn execute(&self, call: &Call) -> Result<Reply, Fault> {
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let args: smallvec::SmallVec<[Argument<'_>; 8]> = call.args.iter().map(Argument::new).collect();
+        let outcome = match engine.eval_sha(call.script.sha1(), &call.keys, &args) {
+            Err(error) if error.to_string().starts_with("NOSCRIPT") => {
+                engine.eval(call.script.source().as_bytes(), &call.keys, &args)
+            }
+            outcome => outcome,
+        };
+        outcome.map(reply).map_err(|error| {
+            let text = error.to_string();
+            let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
+            Fault::server(code, detail)
+        })
+    }
+}
+
+/// An argument as bytes; integers are written into a buffer of their own.
+enum Argument<'a> {
+    Borrowed(&'a [u8]),
+    Number([u8; 20], usize),
+}
+
+impl<'a> Argument<'a> {
+    fn new(arg: &'a Arg) -> Self {
+        match arg {
+            Arg::Text(text) => Argument::Borrowed(text.as_bytes()),
+            Arg::Bytes(bytes) => Argument::Borrowed(bytes),
+            Arg::Static(text) => Argument::Borrowed(text.as_bytes()),
+            Arg::Int(value) => {
+                use std::io::Write;
+                let mut digits = [0; 20];
+                let mut rest = &mut digits[..];
+                // Twenty bytes hold every i64 with its sign, so writing cannot fail.
+                let _ = write!(rest, "{value}");
+                let used = 20 - rest.len();
+                Argument::Number(digits, used)
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for Argument<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Argument::Borrowed(bytes) => bytes,
+            Argument::Number(digits, used) => &digits[..*used],
+        }
+    }
+}
+
+fn reply(value: Value) -> Reply {
+    match value {
+        Value::Nil => Reply::Nil,
+        Value::Int(value) => Reply::Int(value),
+        Value::Bytes(bytes) => Reply::Bytes(bytes),
+        Value::Status(text) => Reply::Bytes(text.into_bytes()),
+        Value::Array(items) => Reply::Array(items.into_iter().map(reply).collect()),
+    }
+}
+
+impl Store for Arc<MemoryStore> {
+    fn run(&self, call: Call) -> RunFuture {
+        let store = self.clone();
+        Box::pin(async move { store.execute(&call) })
+    }
+
+    fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
+        let id = self.board.next.fetch_add(1, Ordering::Relaxed);
+        let mut listeners = self.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.entry(channel.clone()).or_default().push((id, listener));
+        drop(listeners);
+        let ticket: Box<dyn Subscription> = Box::new(Ticket { board: self.board.clone(), channel, id });
+        Box::pin(ready(Ok(ticket)))
+    }
+
+    fn describe(&self) -> String {
+        format!("memory:{}", self.name.as_deref().unwrap_or(""))
+    }
+}

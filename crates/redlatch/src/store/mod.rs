@@ -1,0 +1,219 @@
+//! The seam below the lock logic: two verbs, *run script* and *subscribe*, and nothing that knows of locks.
+//!
+//! A new backend or topology implements [`Store`]; no primitive changes. The built-in ones are the in-process engine
+//! (`memory:`), the engine behind a socket (`local:`) and Redis or Valkey.
+
+mod fault;
+
+mod local;
+mod memory;
+pub(crate) mod redis;
+mod url;
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+pub use fault::Fault;
+
+use smallvec::SmallVec;
+pub use url::StoreUrl;
+
+use crate::{
+    config::Config,
+    doctor::Finding,
+    error::{Error, ErrorKind},
+    scripts::Script,
+};
+
+/// One argument of a script.
+#[derive(Debug, Clone)]
+pub enum Arg {
+    /// An integer, sent as ASCII decimal.
+    Int(i64),
+    /// Text.
+    Text(Arc<str>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A constant.
+    Static(&'static str),
+}
+
+/// One script call: what a [`Store`] runs atomically.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The script.
+    pub script: &'static Script,
+    /// Its keys; all in one cluster slot.
+    pub keys: SmallVec<[Arc<[u8]>; 2]>,
+    /// Its arguments.
+    pub args: SmallVec<[Arg; 6]>,
+}
+
+impl Call {
+    pub(crate) fn new(script: &'static Script) -> Self {
+        Call { script, keys: SmallVec::new(), args: SmallVec::new() }
+    }
+
+    pub(crate) fn key(mut self, key: &Arc<[u8]>) -> Self {
+        self.keys.push(key.clone());
+        self
+    }
+
+    pub(crate) fn int(mut self, value: i64) -> Self {
+        self.args.push(Arg::Int(value));
+        self
+    }
+
+    pub(crate) fn text(mut self, value: &Arc<str>) -> Self {
+        self.args.push(Arg::Text(value.clone()));
+        self
+    }
+
+    pub(crate) fn bytes(mut self, value: &Arc<[u8]>) -> Self {
+        self.args.push(Arg::Bytes(value.clone()));
+        self
+    }
+
+    pub(crate) fn constant(mut self, value: &'static str) -> Self {
+        self.args.push(Arg::Static(value));
+        self
+    }
+}
+
+/// What a script answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing.
+    Nil,
+    /// An integer.
+    Int(i64),
+    /// A string.
+    Bytes(Vec<u8>),
+    /// A list.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Reply::Int(value) => Some(*value),
+            Reply::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn array(&self) -> Option<&[Reply]> {
+        match self {
+            Reply::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+/// What a subscriber is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A message arrived whose payload is this number.
+    Message(i64),
+    /// The subscription was interrupted and is back: anything may have happened meanwhile.
+    Resumed,
+}
+
+/// Who is told; called from the store's own thread, so it must not block.
+pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A live subscription; dropping it ends it.
+pub trait Subscription: Send + Sync {}
+
+/// The answer to a script call, on its way.
+pub type RunFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'static>>;
+
+/// A subscription, on its way to being confirmed.
+pub type SubscribeFuture =
+    Pin<Box<dyn Future<Output = Result<Box<dyn Subscription>, Fault>> + Send + 'static>>;
+
+/// Findings about a store, on their way.
+pub type DiagnoseFuture = Pin<Box<dyn Future<Output = Result<Vec<Finding>, Fault>> + Send + 'static>>;
+
+/// A place that runs scripts atomically and passes messages on.
+pub trait Store: Send + Sync + 'static {
+    /// Runs a script once.
+    ///
+    /// The future must be free of timers of the caller's runtime, because it may be finished elsewhere, and it must not
+    /// send the script again once it may have run.
+    fn run(&self, call: Call) -> RunFuture;
+
+    /// Runs a script over the connection of the background thread, which works on while the caller's runtime is busy.
+    fn run_apart(&self, call: Call) -> RunFuture {
+        self.run(call)
+    }
+
+    /// Subscribes to a channel; resolves when the server has confirmed it.
+    fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture;
+
+    /// Called about every quarter of a second by the background thread while calls may be pending: time to notice
+    /// connections that no longer answer.
+    fn tick(&self, _now_ms: u64) {}
+
+    /// Sets what to call when a connection ended on its own, so that held locks are looked after at once.
+    fn on_interruption(&self, _hook: Arc<dyn Fn() + Send + Sync>) {}
+
+    /// Drops every connection: an answer came that belongs to another request.
+    fn distrust(&self) {}
+
+    /// Whether answers are outstanding.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
+    /// How many of the receivers of a message on this channel are this very store's connections.
+    fn own_receivers(&self, _channel: &[u8]) -> i64 {
+        0
+    }
+
+    /// The publish command that scripts use here.
+    fn publish_command(&self) -> &'static str {
+        "publish"
+    }
+
+    /// The store in words, without secrets.
+    fn describe(&self) -> String;
+
+    /// What the store's settings mean for locks.
+    fn diagnose(&self) -> DiagnoseFuture {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Ends connections. Calls after this fail.
+    fn close(&self) {}
+}
+
+impl fmt::Debug for dyn Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.describe())
+    }
+}
+
+/// Opens the store that the configuration names.
+pub(crate) async fn open(
+    config: &Config,
+    background: &tokio::runtime::Handle,
+) -> Result<Arc<dyn Store>, Error> {
+    let url = StoreUrl::parse(&config.url)?;
+    match &url {
+        StoreUrl::Memory { name } => memory::open(name.as_deref(), config),
+        StoreUrl::Local { name } => local::open(name.as_deref(), config, background).await,
+        StoreUrl::Redis(server) => Ok(redis::RedisStore::open(server.clone(), config, background).await?),
+    }
+}
+
+pub(crate) fn protocol_error(call: &str, reply: &Reply) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the script {call} answered {reply:?}, which it never does"))
+}

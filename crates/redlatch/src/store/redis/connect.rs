@@ -1,0 +1,317 @@
+//! Opening one connection: TCP, TLS or unix socket, log-in, and time limits.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use redis::{Cmd, RedisConnectionInfo, RedisError, Value, aio::MultiplexedConnection};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{
+    config::{Config, TlsOptions},
+    error::{Error, ErrorKind},
+    store::{
+        Fault,
+        url::{Addr, Server},
+    },
+};
+
+/// A hook that looks at each new connection to the local engine: starts the daemon before, checks its version after.
+pub(crate) trait Greeter: Send + Sync {
+    /// Called before connecting; may start what is to be connected to. Blocking work is done off the runtime by the caller.
+    fn prepare(&self) -> Result<(), Error>;
+    /// The request that introduces us, and the check of its answer.
+    fn hello(&self) -> Vec<Vec<u8>>;
+    /// Whether the answer is acceptable.
+    fn check(&self, answer: &Value) -> Result<(), Error>;
+}
+
+/// How to reach one server.
+pub(crate) struct Dial {
+    server: Server,
+    tls: Option<TlsConnector>,
+    tls_name: Option<String>,
+    insecure: bool,
+    connect_timeout: Duration,
+    greeter: Option<Arc<dyn Greeter>>,
+}
+
+impl Dial {
+    pub(crate) fn new(mut server: Server, config: &Config) -> Result<Self, Error> {
+        if config.username.is_some() {
+            server.username = config.username.clone();
+        }
+        if config.password.0.is_some() {
+            server.password = config.password.clone();
+        }
+        let tls = if server.tls { Some(connector(&config.tls)?) } else { None };
+        Ok(Dial {
+            server,
+            tls,
+            tls_name: config.tls.server_name.clone(),
+            insecure: config.tls.danger_accept_any_certificate,
+            connect_timeout: config.connect_timeout,
+            greeter: None,
+        })
+    }
+
+    pub(crate) fn with_greeter(mut self, greeter: Arc<dyn Greeter>) -> Self {
+        self.greeter = Some(greeter);
+        self
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        self.greeter.is_some()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        self.server.to_string()
+    }
+
+    pub(super) fn login(&self) -> RedisConnectionInfo {
+        let mut login = RedisConnectionInfo::default()
+            .set_db(self.server.database)
+            .set_lib_name("redlatch", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = &self.server.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &self.server.password.0 {
+            login = login.set_password(password);
+        }
+        login
+    }
+
+    /// Bounds everything from the first packet to the last word of the log-in.
+    pub(super) async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match tokio::time::timeout(self.connect_timeout, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.unreachable(format!("no answer within {:?}", self.connect_timeout))),
+        }
+    }
+
+    fn unreachable(&self, why: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Unreachable, format!("cannot connect to {}: {why}", self.server))
+    }
+
+    pub(super) async fn stream(&self) -> Result<Stream, Error> {
+        if let Some(greeter) = self.greeter.clone() {
+            // Starting a daemon waits for another process, which must not hold up this runtime's other tasks.
+            tokio::task::spawn_blocking(move || greeter.prepare())
+                .await
+                .map_err(|error| self.unreachable(error))??;
+        }
+        match &self.server.addr {
+            Addr::Unix(path) => {
+                Ok(Stream::Unix(UnixStream::connect(path).await.map_err(|error| self.unreachable(error))?))
+            }
+            Addr::Tcp { host, port } => {
+                let tcp = TcpStream::connect((host.as_str(), *port))
+                    .await
+                    .map_err(|error| self.unreachable(error))?;
+                tcp.set_nodelay(true).map_err(|error| self.unreachable(error))?;
+                let Some(tls) = &self.tls else { return Ok(Stream::Tcp(tcp)) };
+                if self.insecure {
+                    tracing::warn!(server = %self.server, "the server's certificate is not checked (danger_accept_any_certificate)");
+                }
+                let name = self.tls_name.clone().unwrap_or_else(|| host.clone());
+                let name = ServerName::try_from(name).map_err(|_| {
+                    Error::new(ErrorKind::InvalidOption, "the TLS server name is not a host name or address")
+                })?;
+                let stream = tls
+                    .connect(name, tcp)
+                    .await
+                    .map_err(|error| self.unreachable(format!("TLS: {error}")))?;
+                Ok(Stream::Tls(Box::new(stream)))
+            }
+        }
+    }
+
+    /// Turns a failed log-in into the error that it means.
+    pub(super) fn refused(&self, error: &RedisError) -> Error {
+        let detail = error.detail().unwrap_or("");
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            return Error::new(ErrorKind::Auth, format!("{} refused the user name or password", self.server));
+        }
+        match error.code() {
+            Some(code) => {
+                let error = Fault::server(code, detail).into_error();
+                if error.kind() == ErrorKind::Server { self.unreachable(error) } else { error }
+            }
+            None => self.unreachable(error.category()),
+        }
+    }
+
+    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+        // Logging in with no password succeeds on servers that want one; the first command would then fail, so ask now.
+        let mut cmd = Cmd::new();
+        match &self.greeter {
+            Some(greeter) => {
+                for part in greeter.hello() {
+                    cmd.arg(part);
+                }
+            }
+            None => {
+                cmd.arg("PING");
+            }
+        }
+        let answer = connection.send_packed_command(&cmd).await;
+        match (answer, &self.greeter) {
+            (Ok(Value::ServerError(error)), _) => {
+                Err(self.greeting_error(error.code(), error.details().unwrap_or("")))
+            }
+            (Ok(answer), Some(greeter)) => greeter.check(&answer),
+            (Ok(_), None) => Ok(()),
+            (Err(error), _) => match error.code() {
+                Some(code) => Err(self.greeting_error(code, error.detail().unwrap_or(""))),
+                None => Err(self.unreachable(error.category())),
+            },
+        }
+        .or_else(|error| {
+            // An account without the right to PING may still run scripts.
+            if self.greeter.is_none() && error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
+        })
+    }
+
+    fn greeting_error(&self, code: &str, detail: &str) -> Error {
+        Fault::server(code, detail).into_error()
+    }
+}
+
+fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
+    let bad = |what: &str, error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::InvalidOption, format!("TLS {what}: {error}"))
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| bad("versions", &error))?;
+    let builder = if options.danger_accept_any_certificate {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+    } else {
+        let mut roots = rustls::RootCertStore::empty();
+        match &options.ca_file {
+            Some(file) => {
+                for cert in CertificateDer::pem_file_iter(file).map_err(|error| bad("CA file", &error))? {
+                    roots
+                        .add(cert.map_err(|error| bad("CA file", &error))?)
+                        .map_err(|error| bad("CA file", &error))?;
+                }
+                if roots.is_empty() {
+                    return Err(bad("CA file", &"no certificate in it"));
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        builder.with_root_certificates(roots)
+    };
+    let config = match (&options.cert_file, &options.key_file) {
+        (Some(cert), Some(key)) => {
+            let chain = CertificateDer::pem_file_iter(cert)
+                .and_then(|certs| certs.collect::<Result<Vec<_>, _>>())
+                .map_err(|error| bad("client certificate", &error))?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("client key", &error))?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| bad("client certificate", &error))?
+        }
+        (None, None) => builder.with_no_client_auth(),
+        _ => return Err(bad("client certificate", &"certificate and key must be given together")),
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Accepts every certificate; behind an option whose name says so.
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            cert,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            cert,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The three kinds of byte stream.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+macro_rules! each {
+    ($stream:expr, $inner:ident => $do:expr) => {
+        match $stream {
+            Stream::Tcp($inner) => $do,
+            Stream::Tls($inner) => $do,
+            Stream::Unix($inner) => $do,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), inner => Pin::new(inner).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), inner => Pin::new(inner).poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), inner => Pin::new(inner).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,176 @@
+//! What a server's settings mean for locks. Every question may be refused; a refusal is itself a finding.
+
+use std::{collections::HashMap, time::SystemTime};
+
+use redis::Cmd;
+
+use super::{Shared, link::Link};
+use crate::{
+    doctor::{Finding, Severity},
+    store::{Fault, Reply},
+};
+
+/// A clock difference that is worth mentioning: Java's fair locks and permits put the client's clock into shared state.
+const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
+
+impl Shared {
+    pub(super) async fn diagnose(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
+        let link = self.link().await?;
+        let mut findings = Vec::new();
+        match ask(&link, &["INFO"]).await {
+            Ok(reply) => {
+                let info = sections(&reply);
+                version(&info, &mut findings);
+                persistence(&info, &mut findings);
+                eviction(&info, &link, &mut findings).await;
+                replication(&info, &mut findings);
+            }
+            Err(fault) => findings.push(Finding::new(
+                Severity::Note,
+                "server information",
+                format!("INFO is not allowed ({fault}), so version, persistence and replicas are unknown"),
+            )),
+        }
+        publishing(&link, &mut findings).await;
+        clock(&link, &mut findings).await;
+        Ok(findings)
+    }
+}
+
+async fn ask(link: &Link, parts: &[&str]) -> Result<Reply, Fault> {
+    let mut cmd = Cmd::new();
+    for part in parts {
+        cmd.arg(part);
+    }
+    link.send(&cmd).await
+}
+
+fn sections(reply: &Reply) -> HashMap<String, String> {
+    let text = reply.bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+fn version(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
+    let valkey = info.get("valkey_version");
+    let name = if valkey.is_some() { "Valkey" } else { "Redis" };
+    let Some(version) = valkey.or_else(|| info.get("redis_version")) else { return };
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let at_least = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2);
+    let severity = if at_least { Severity::Good } else { Severity::Problem };
+    let mut finding = Finding::new(severity, "version", format!("{name} {version}"));
+    if !at_least {
+        finding = finding.remedy("upgrade to Redis 6.2 or later, or Valkey");
+    }
+    findings.push(finding);
+}
+
+fn persistence(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
+    let appending = info.get("aof_enabled").is_some_and(|value| value == "1");
+    findings.push(if appending {
+        Finding::new(Severity::Good, "persistence", "the append-only file is on: a restart keeps the locks that were written")
+    } else {
+        Finding::new(
+            Severity::Note,
+            "persistence",
+            "the append-only file is off: a restart of the server forgets every lock, and holders are told at their next renewal",
+        )
+        .remedy("set appendonly yes (and appendfsync always, if no lock may be forgotten), or use fencing tokens")
+    });
+}
+
+async fn eviction(info: &HashMap<String, String>, link: &Link, findings: &mut Vec<Finding>) {
+    let mut policy = info.get("maxmemory_policy").cloned();
+    if policy.is_none() {
+        policy = match ask(link, &["CONFIG", "GET", "maxmemory-policy"]).await {
+            Ok(reply) => reply
+                .array()
+                .and_then(|items| items.get(1)?.bytes())
+                .map(|text| String::from_utf8_lossy(text).into_owned()),
+            Err(_) => None,
+        };
+    }
+    let limited = info.get("maxmemory").is_some_and(|limit| limit != "0");
+    findings.push(match policy.as_deref() {
+        Some("noeviction") => Finding::new(
+            Severity::Good,
+            "eviction",
+            "noeviction: a full memory refuses new locks and keeps the others",
+        ),
+        Some(policy) if limited => Finding::new(
+            Severity::Problem,
+            "eviction",
+            format!("{policy}: when memory is full the server deletes keys, and locks are keys with a TTL"),
+        )
+        .remedy("set maxmemory-policy noeviction, or keep locks on a server of their own"),
+        Some(policy) => Finding::new(
+            Severity::Note,
+            "eviction",
+            format!("{policy}, but no memory limit is set, so nothing is evicted"),
+        ),
+        None => Finding::new(Severity::Note, "eviction", "the eviction policy could not be read"),
+    });
+}
+
+fn replication(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
+    if info.get("role").is_some_and(|role| role != "master") {
+        findings.push(
+            Finding::new(Severity::Problem, "role", "this server is a replica: it refuses every lock")
+                .remedy("connect to the master"),
+        );
+        return;
+    }
+    let replicas = info.get("connected_slaves").and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    findings.push(if replicas == 0 {
+        Finding::new(
+            Severity::Note,
+            "replicas",
+            "none: if this server is lost, locks are unavailable until it is back",
+        )
+    } else {
+        Finding::new(
+            Severity::Note,
+            "replicas",
+            format!(
+                "{replicas}: replication is asynchronous, so a failover can lose a lock that was just granted"
+            ),
+        )
+        .remedy("guard what must not be written twice with fencing tokens")
+    });
+}
+
+async fn publishing(link: &Link, findings: &mut Vec<Finding>) {
+    findings.push(match ask(link, &["PUBLISH", "redisson_lock__channel:{redlatch-doctor}", "0"]).await {
+        Ok(_) => {
+            Finding::new(Severity::Good, "messages", "publishing is allowed, so waiters are woken at once")
+        }
+        Err(fault) => Finding::new(
+            Severity::Problem,
+            "messages",
+            format!("publishing is refused ({fault}): waiters find a free lock only at their next look"),
+        )
+        .remedy("give the account &redisson_lock__channel:* and +publish +subscribe"),
+    });
+}
+
+async fn clock(link: &Link, findings: &mut Vec<Finding>) {
+    let Ok(reply) = ask(link, &["TIME"]).await else { return };
+    let Some([seconds, micros]) = reply.array() else { return };
+    let (Some(seconds), Some(micros)) = (seconds.int(), micros.int()) else { return };
+    let server_ms = seconds as u128 * 1_000 + micros as u128 / 1_000;
+    let own_ms =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let difference_ms = server_ms.abs_diff(own_ms);
+    findings.push(if difference_ms <= CLOCK_DIFFERENCE_MS_MAX {
+        Finding::new(Severity::Good, "clock", format!("this machine and the server differ by {difference_ms} ms"))
+    } else {
+        Finding::new(
+            Severity::Note,
+            "clock",
+            format!("this machine and the server differ by {difference_ms} ms; our locks do not depend on it, Java's fair locks do"),
+        )
+        .remedy("synchronise clocks with NTP")
+    });
+}

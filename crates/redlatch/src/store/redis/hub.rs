@@ -1,0 +1,359 @@
+//! Subscriptions: one connection, each channel subscribed once however many listen.
+//!
+//! The hub never gives up: when its connection ends it connects again, subscribes to everything, and tells every
+//! listener that anything may have happened meanwhile. Until then waiters live on their poll interval.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+
+use super::Dial;
+use crate::{
+    core::jitter::jittered,
+    error::{Error, ErrorKind},
+    store::{Event, Fault, Listener, SubscribeFuture, Subscription},
+};
+
+/// How long a channel stays subscribed after its last listener left: the next waiter often comes at once.
+const LINGER: Duration = Duration::from_millis(250);
+/// The pause before the second connection attempt; doubled each time.
+const RETRY_DELAY_MS_MIN: u64 = 10;
+/// The longest pause between connection attempts.
+const RETRY_DELAY_MS_MAX: u64 = 500;
+/// How often the connection is asked for a sign of life, and how long it may take.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+type Channel = Arc<[u8]>;
+type Confirm = oneshot::Sender<Result<(), Fault>>;
+
+pub(super) struct Hub {
+    orders: mpsc::UnboundedSender<Order>,
+    next: AtomicU64,
+    subscribed: Subscribed,
+}
+
+/// The channels that the server has confirmed, for others to ask.
+type Subscribed = Arc<Mutex<HashSet<Channel>>>;
+
+enum Order {
+    Add { channel: Channel, id: u64, listener: Listener, confirm: Confirm },
+    Remove { channel: Channel, id: u64 },
+    Confirmed { channel: Channel, connection: u64, outcome: Result<(), Fault> },
+    Pong { connection: u64, alive: bool },
+    Close,
+}
+
+struct Ticket {
+    orders: mpsc::UnboundedSender<Order>,
+    channel: Channel,
+    id: u64,
+}
+
+impl Subscription for Ticket {}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Remove { channel: self.channel.clone(), id: self.id });
+    }
+}
+
+impl Hub {
+    pub(super) fn start(dial: Arc<Dial>, background: &Handle) -> Hub {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let task = Task {
+            dial,
+            orders: orders.downgrade(),
+            channels: HashMap::new(),
+            connection: 0,
+            linger: Vec::new(),
+            subscribed: Subscribed::default(),
+        };
+        let subscribed = task.subscribed.clone();
+        background.spawn(task.run(inbox));
+        Hub { orders, next: AtomicU64::new(1), subscribed }
+    }
+
+    pub(super) fn subscribe(&self, channel: Channel, listener: Listener) -> SubscribeFuture {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (confirm, confirmed) = oneshot::channel();
+        let orders = self.orders.clone();
+        let sent = orders.send(Order::Add { channel: channel.clone(), id, listener, confirm });
+        // The ticket exists before the confirmation, so that a dropped future takes its order back.
+        let ticket = Ticket { orders, channel, id };
+        Box::pin(async move {
+            let closed = || Fault::NotSent(Error::new(ErrorKind::Closed, "the client was shut down"));
+            sent.map_err(|_| closed())?;
+            confirmed.await.map_err(|_| closed())??;
+            Ok(Box::new(ticket) as Box<dyn Subscription>)
+        })
+    }
+
+    pub(super) fn is_subscribed(&self, channel: &[u8]) -> bool {
+        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).contains(channel)
+    }
+
+    pub(super) fn close(&self) {
+        let _ = self.orders.send(Order::Close);
+    }
+}
+
+#[derive(Default)]
+struct Entry {
+    listeners: Vec<(u64, Listener)>,
+    waiting: Vec<Confirm>,
+    confirmed: bool,
+    requested: bool,
+}
+
+struct Task {
+    dial: Arc<Dial>,
+    orders: mpsc::WeakUnboundedSender<Order>,
+    channels: HashMap<Channel, Entry>,
+    /// Which connection answers belong to; an answer about an earlier one is stale.
+    connection: u64,
+    linger: Vec<(Instant, Channel)>,
+    subscribed: Subscribed,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
+        loop {
+            // Nothing is connected before somebody listens.
+            while self.channels.is_empty() {
+                match inbox.recv().await {
+                    Some(Order::Close) | None => return,
+                    Some(order) => self.note(order),
+                }
+            }
+            let Some((sink, stream)) = self.connect(&mut inbox).await else { return };
+            if !self.serve(sink, stream, &mut inbox).await {
+                return;
+            }
+            for entry in self.channels.values_mut() {
+                entry.confirmed = false;
+                entry.requested = false;
+            }
+            self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// Connects however long it takes, while orders are noted down. `None` when the hub is closed.
+    async fn connect(
+        &mut self,
+        inbox: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> Option<(PubSubSink, PubSubStream)> {
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            let dial = self.dial.clone();
+            let attempt = dial.bounded(async {
+                let stream = dial.stream().await?;
+                PubSub::new(&dial.login(), stream).await.map_err(|error| dial.refused(&error))
+            });
+            let mut attempt = std::pin::pin!(attempt);
+            let outcome = loop {
+                tokio::select! {
+                    outcome = &mut attempt => break outcome,
+                    order = inbox.recv() => match order {
+                        Some(Order::Close) | None => return None,
+                        Some(order) => self.note(order),
+                    },
+                }
+            };
+            match outcome {
+                Ok(pubsub) => {
+                    self.connection += 1;
+                    return Some(pubsub.split());
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the subscription connection failed; waiters poll meanwhile")
+                }
+            }
+            let pause = tokio::time::sleep(jittered(Duration::from_millis(delay_ms)));
+            let mut pause = std::pin::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    order = inbox.recv() => match order {
+                        Some(Order::Close) | None => return None,
+                        Some(order) => self.note(order),
+                    },
+                }
+            }
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+
+    /// Serves one connection until it ends (`true`) or the hub is closed (`false`).
+    async fn serve(
+        &mut self,
+        mut sink: PubSubSink,
+        mut stream: PubSubStream,
+        inbox: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> bool {
+        let channels: Vec<Channel> = self.channels.keys().cloned().collect();
+        for channel in channels {
+            self.request(&sink, channel);
+        }
+        let mut ping = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+        ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let leaving = self.linger.first().map(|(at, _)| *at);
+            tokio::select! {
+                message = stream.next() => match message {
+                    Some(message) => self.deliver(&message),
+                    None => return true,
+                },
+                order = inbox.recv() => match order {
+                    Some(Order::Close) | None => return false,
+                    Some(Order::Add { channel, id, listener, confirm }) => {
+                        self.note(Order::Add { channel: channel.clone(), id, listener, confirm });
+                        self.request(&sink, channel);
+                    }
+                    Some(Order::Confirmed { channel, connection, outcome }) => {
+                        if connection == self.connection {
+                            self.confirmed(&channel, outcome);
+                        }
+                    }
+                    Some(Order::Pong { connection, alive: false }) if connection == self.connection => {
+                        tracing::debug!("the subscription connection gives no sign of life");
+                        return true;
+                    }
+                    Some(order) => self.note(order),
+                },
+                () = tokio::time::sleep_until(leaving.unwrap_or_else(Instant::now)), if leaving.is_some() => {
+                    self.leave(&mut sink);
+                }
+                _ = ping.tick() => self.ping(&sink),
+            }
+        }
+    }
+
+    /// Takes an order down; what it means on the wire is up to whoever has a connection.
+    fn note(&mut self, order: Order) {
+        match order {
+            Order::Add { channel, id, listener, confirm } => {
+                let entry = self.channels.entry(channel).or_default();
+                entry.listeners.push((id, listener));
+                if entry.confirmed {
+                    let _ = confirm.send(Ok(()));
+                } else {
+                    entry.waiting.push(confirm);
+                }
+            }
+            Order::Remove { channel, id } => {
+                if let Some(entry) = self.channels.get_mut(&channel) {
+                    entry.listeners.retain(|(other, _)| *other != id);
+                    entry.waiting.retain(|confirm| !confirm.is_closed());
+                    if entry.listeners.is_empty() {
+                        self.linger.push((Instant::now() + LINGER, channel));
+                    }
+                }
+            }
+            Order::Confirmed { .. } | Order::Pong { .. } | Order::Close => {}
+        }
+    }
+
+    fn request(&mut self, sink: &PubSubSink, channel: Channel) {
+        let Some(entry) = self.channels.get_mut(&channel) else { return };
+        if entry.requested {
+            return;
+        }
+        entry.requested = true;
+        let (mut sink, orders, connection) = (sink.clone(), self.orders.clone(), self.connection);
+        // Each request waits for its confirmation by itself, so that many are on the way at once.
+        tokio::spawn(async move {
+            let outcome = match sink.subscribe(&channel[..]).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(match error.code() {
+                    Some(code) => Fault::server(code, error.detail().unwrap_or("")),
+                    None => Fault::NotSent(Error::new(ErrorKind::Unreachable, error.category().to_owned())),
+                }),
+            };
+            if let Some(orders) = orders.upgrade() {
+                let _ = orders.send(Order::Confirmed { channel, connection, outcome });
+            }
+        });
+    }
+
+    fn confirmed(&mut self, channel: &Channel, outcome: Result<(), Fault>) {
+        let Some(entry) = self.channels.get_mut(channel) else { return };
+        match outcome {
+            Ok(()) => {
+                entry.confirmed = true;
+                self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone());
+                let early = entry.waiting.len();
+                for confirm in entry.waiting.drain(..) {
+                    let _ = confirm.send(Ok(()));
+                }
+                if entry.listeners.len() > early || early == 0 {
+                    for (_, listener) in &entry.listeners {
+                        listener(Event::Resumed);
+                    }
+                }
+            }
+            // The server refuses: waiting for it would be in vain, so the listeners are told and poll.
+            Err(Fault::Server(error)) => {
+                entry.requested = false;
+                for confirm in entry.waiting.drain(..) {
+                    let _ = confirm.send(Err(Fault::Server(error.clone())));
+                }
+            }
+            // The connection is about to end; the next one asks again.
+            Err(_) => entry.requested = false,
+        }
+    }
+
+    fn deliver(&self, message: &redis::Msg) {
+        let payload =
+            std::str::from_utf8(message.get_payload_bytes()).ok().and_then(|text| text.parse().ok());
+        let Some(payload) = payload else {
+            tracing::debug!("a message that is no number was ignored");
+            return;
+        };
+        if let Some(entry) = self.channels.get(message.get_channel_name().as_bytes()) {
+            for (_, listener) in &entry.listeners {
+                listener(Event::Message(payload));
+            }
+        }
+    }
+
+    fn leave(&mut self, sink: &mut PubSubSink) {
+        let now = Instant::now();
+        let due = self.linger.partition_point(|(at, _)| *at <= now);
+        for (_, channel) in self.linger.drain(..due).collect::<Vec<_>>() {
+            if self.channels.get(&channel).is_some_and(|entry| entry.listeners.is_empty()) {
+                self.channels.remove(&channel);
+                self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).remove(&channel);
+                let mut sink = sink.clone();
+                tokio::spawn(async move {
+                    let _ = sink.unsubscribe(&channel[..]).await;
+                });
+            }
+        }
+    }
+
+    fn ping(&self, sink: &PubSubSink) {
+        let (mut sink, orders, connection) = (sink.clone(), self.orders.clone(), self.connection);
+        tokio::spawn(async move {
+            let alive =
+                matches!(tokio::time::timeout(PING_TIMEOUT, sink.ping::<redis::Value>()).await, Ok(Ok(_)));
+            if let Some(orders) = orders.upgrade() {
+                let _ = orders.send(Order::Pong { connection, alive });
+            }
+        });
+    }
+}

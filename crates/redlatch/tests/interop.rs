@@ -1,0 +1,62 @@
+//! One lock, two languages: redlatch and the real Redisson on the same Redis, with both releases of Redisson.
+//!
+//! Java and Maven are required; without them every test fails and says how to install them.
+
+#[path = "interop/bed.rs"]
+mod bed;
+#[path = "interop/contention.rs"]
+mod contention;
+#[path = "interop/control.rs"]
+mod control;
+#[path = "interop/expiry.rs"]
+mod expiry;
+#[path = "interop/golden.rs"]
+mod golden;
+#[path = "interop/holding.rs"]
+mod holding;
+#[path = "interop/kinds.rs"]
+mod kinds;
+#[path = "interop/waking.rs"]
+mod waking;
+
+/// One module of tests per release, so that a failure names the release.
+macro_rules! with_release {
+    ($module:ident, $version:expr, $($part:ident :: $test:ident),* $(,)?) => {
+        mod $module {
+            use redlatch_testkit::redisson::RedissonVersion;
+            $(#[test] fn $test() { super::$part::$test($version); })*
+        }
+    };
+}
+
+macro_rules! with_both_releases {
+    ($($part:ident :: $test:ident),* $(,)?) => {
+        with_release!(redisson_3_15_1, RedissonVersion::Old3_15_1, $($part::$test),*);
+        with_release!(redisson_newest, RedissonVersion::Newest, $($part::$test),*);
+    };
+}
+
+with_both_releases!(
+    contention::owners_of_both_languages_never_overlap,
+    control::a_client_that_writes_other_bytes_is_found_out,
+    control::a_release_with_other_bytes_wakes_nobody,
+    expiry::a_fixed_lease_of_java_ends_and_its_late_unlock_frees_nobody,
+    expiry::a_fixed_lease_of_ours_ends_and_its_late_unlock_frees_nobody,
+    expiry::a_killed_java_holder_is_followed_when_its_lease_ends,
+    expiry::a_killed_rust_holder_is_followed_when_its_lease_ends,
+    expiry::either_watchdog_keeps_the_other_language_out_for_three_leases,
+    expiry::holds_counted_twice_by_a_retry_end_with_their_lease,
+    golden::every_step_leaves_and_says_the_same,
+    holding::names_of_any_shape_are_one_lock,
+    holding::re_entries_of_java_keep_us_out_until_the_last_unlock,
+    holding::re_entries_of_ours_keep_java_out_until_the_last_unlock,
+    holding::strangers_cannot_unlock_and_change_nothing,
+    kinds::fencing_tokens_grow_across_both_languages,
+    kinds::latch_keys_of_java_are_left_alone,
+    kinds::the_spin_lock_is_the_same_lock,
+    kinds::waits_and_leases_are_limited_in_both_languages,
+    waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
+    waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
+    waking::a_release_by_java_wakes_us_at_once,
+    waking::a_release_by_us_wakes_java_at_once,
+);

@@ -1,0 +1,197 @@
+//! Cancellation: every operation is dropped at every await point, with replies delayed by a random time, again and
+//! again. Nothing may stay behind: no key, no place in line, no subscription, no renewal.
+
+use std::{pin::Pin, time::Duration};
+
+use redlatch::{Client, Wait};
+use redlatch_testkit::{
+    cancel::{DropMoment, poll_n_then_drop_at},
+    leftovers::LeftoverCheck,
+    proxy::Proxy,
+    server::RedisServer,
+};
+
+use crate::fixture::{ms, soon};
+
+/// How often each operation is dropped.
+const DROPS: usize = 1_000;
+/// More polls than any of the operations needs.
+const POLLS_MAX: usize = 9;
+/// How many are under way at once.
+const LANES: usize = 20;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Rig {
+    server: RedisServer,
+    _proxy: Proxy,
+    client: Client,
+    other: Client,
+}
+
+async fn rig(seed: u64) -> Rig {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    proxy.latency(ms(0), ms(4), seed);
+    Rig { server, _proxy: proxy, client, other }
+}
+
+impl Rig {
+    /// Drops what `make` makes, at ever other moments, and then looks at what is left.
+    async fn sweep(&self, part: &str, make: impl Fn(&Client, &Client, String) -> Work + Send + Sync) {
+        let one_lane = async |lane: usize| {
+            let (mut dropped, mut finished) = (0, 0);
+            for n in 0..DROPS / LANES {
+                let round = lane * DROPS / LANES + n;
+                let polls = round % (POLLS_MAX + 1);
+                let moment = if (round / (POLLS_MAX + 1)).is_multiple_of(2) {
+                    DropMoment::AfterPoll
+                } else {
+                    DropMoment::AtWakeUp
+                };
+                let work = make(&self.client, &self.other, format!("{part}-{round}"));
+                // A future that waits for somebody else is not woken again; then the time is the moment of the drop.
+                match tokio::time::timeout(ms(60), poll_n_then_drop_at(work, polls, moment)).await {
+                    Ok(Some(())) => finished += 1,
+                    Ok(None) | Err(_) => dropped += 1,
+                }
+            }
+            (dropped, finished)
+        };
+        let lanes = futures_util::future::join_all((0..LANES).map(one_lane)).await;
+        let dropped: usize = lanes.iter().map(|(dropped, _)| dropped).sum();
+        assert!(dropped > DROPS / 3, "the sweep dropped only {dropped} of {DROPS}");
+        soon("quiet", async {
+            while [&self.client, &self.other]
+                .iter()
+                .any(|client| client.stats().names + client.stats().background_jobs > 0)
+            {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+        LeftoverCheck::new(&self.server, part).assert_clean_async(Duration::from_secs(8)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_acquires_leave_nothing() {
+    let rig = rig(1).await;
+    rig.sweep("acquire", |client, _, name| {
+        let lock = client.lock(name);
+        Box::pin(async move {
+            let guard = lock.try_lock().await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_waits_leave_nothing() {
+    let rig = rig(2).await;
+    // Every ten rounds share a name that somebody else holds for a moment, so that there is a line to wait in.
+    rig.sweep("wait", |client, other, name| {
+        let name = name[..name.len() - 1].to_owned();
+        let (lock, held) = (client.lock(name.as_str()), other.lock(name.as_str()));
+        Box::pin(async move {
+            let blocker = held.acquire().lease(redlatch::Lease::Fixed(ms(20_000))).await.unwrap();
+            let waiting = async {
+                let guard = lock.acquire().wait(Wait::Forever).await.unwrap().unwrap();
+                guard.unlock().await.unwrap();
+            };
+            let releasing = async {
+                tokio::time::sleep(ms(15)).await;
+                drop(blocker);
+            };
+            tokio::join!(waiting, releasing);
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_unlocks_leave_nothing() {
+    let rig = rig(3).await;
+    let held = std::sync::Mutex::new(std::collections::VecDeque::new());
+    for n in 0..DROPS {
+        let guard = rig.client.lock(format!("unlock-{n}")).try_lock().await.unwrap().unwrap();
+        held.lock().unwrap().push_back(guard);
+    }
+    rig.sweep("unlock", |_, _, _| {
+        let guard = held.lock().unwrap().pop_front().unwrap();
+        Box::pin(async move {
+            guard.unlock().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_reentries_leave_nothing() {
+    let rig = rig(4).await;
+    rig.sweep("reenter", |client, _, name| {
+        let lock = client.lock(name);
+        Box::pin(async move {
+            let outer = lock.try_lock().await.unwrap().unwrap();
+            let inner = outer.reenter().await.unwrap();
+            inner.unlock().await.unwrap();
+            outer.unlock().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_transfers_leave_nothing() {
+    let rig = rig(5).await;
+    rig.sweep("transfer", |client, _, name| {
+        let lock = client.lock(name);
+        let owner = client.owner();
+        Box::pin(async move {
+            let guard = lock.try_lock().await.unwrap().unwrap();
+            let waiting = async {
+                let next = lock.acquire().wait(Wait::Forever).owner(&owner).await.unwrap().unwrap();
+                next.unlock().await.unwrap();
+            };
+            tokio::join!(waiting, async {
+                tokio::task::yield_now().await;
+                guard.unlock().await.unwrap();
+            });
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_waits_for_permits_and_latches_leave_nothing() {
+    let rig = rig(6).await;
+    let pool = rig.other.semaphore("pool");
+    pool.set_if_absent(5, None).await.unwrap();
+    // Twenty want what there are five of. A permit has no owner, so whoever got one sees to it that it is given back.
+    rig.sweep("redisson_sc", |client, _, _| {
+        let (wanted, back) = (client.semaphore("pool"), pool.clone());
+        Box::pin(async move {
+            wanted.acquire(2).await.unwrap();
+            tokio::spawn(async move { back.release(2).await.unwrap() });
+        })
+    })
+    .await;
+    soon("the permits", async {
+        while pool.available().await.unwrap() != 5 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(pool.available().await.unwrap(), 5, "given back once each");
+    rig.other.count_down_latch("gate").set_if_absent(1).await.unwrap();
+    rig.sweep("redisson_countdownlatch", |client, _, _| {
+        let gate = client.count_down_latch("gate");
+        Box::pin(async move { gate.wait().await.unwrap() })
+    })
+    .await;
+    assert_eq!(rig.other.count_down_latch("gate").count().await.unwrap(), 1);
+}

@@ -1,0 +1,70 @@
+use redlatch::{CancellationToken, ErrorKind, Unlocked, Wait, blocking};
+
+use crate::fixture::{Fixture, ms};
+
+/// Runs blocking code on a thread that knows no runtime.
+pub(super) async fn aside(work: impl FnOnce() + Send + 'static) {
+    let (tell, done) = tokio::sync::oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = tell.send(());
+    });
+    let finished = done.await.is_ok();
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+    assert!(finished);
+}
+
+pub(crate) async fn threads_exclude_each_other_and_enter_again(on: Fixture) {
+    let (builder, name) = (on.builder(), on.name("x"));
+    aside(move || {
+        let client = blocking::Client::build(builder).unwrap();
+        let lock = client.lock(name.as_str());
+        let outer = lock.lock().unwrap();
+        let inner = lock.lock().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), 2, "a thread enters its own lock");
+        assert!(lock.is_held_by_current_thread().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(lock.try_lock().unwrap().is_none(), "another thread does not");
+                assert!(!lock.is_held_by_current_thread().unwrap());
+                assert!(lock.lock_for(ms(50)).unwrap().is_none());
+            });
+        });
+        assert_eq!(inner.unlock().unwrap(), Unlocked::StillHeld(1));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
+            std::thread::sleep(ms(50));
+            assert_eq!(outer.unlock().unwrap(), Unlocked::Released);
+            assert_eq!(waiter.join().unwrap(), Unlocked::Released);
+        });
+        assert!(!lock.is_locked().unwrap());
+        client.shutdown(ms(1_000)).unwrap();
+    })
+    .await;
+}
+
+pub(crate) async fn a_blocking_wait_can_be_cancelled(on: Fixture) {
+    let (builder, name) = (on.builder(), on.name("x"));
+    let other = on.client().await;
+    let _held = other.lock(name.as_str()).lock().await.unwrap();
+    aside(move || {
+        let client = blocking::Client::build(builder).unwrap();
+        let lock = client.lock(name.as_str());
+        let token = CancellationToken::new();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| lock.acquire().wait(Wait::Forever).cancel(&token).run());
+            std::thread::sleep(ms(50));
+            token.cancel();
+            assert_eq!(waiter.join().unwrap().map(|_| ()).unwrap_err().kind(), ErrorKind::Cancelled);
+        });
+    })
+    .await;
+}
+
+pub(crate) async fn blocking_calls_refuse_to_run_inside_a_runtime(on: Fixture) {
+    let error = blocking::Client::build(on.builder()).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InsideRuntime);
+    assert!(error.to_string().contains("async"), "{error}");
+}

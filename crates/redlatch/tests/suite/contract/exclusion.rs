@@ -1,0 +1,118 @@
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+use redlatch::LockName;
+
+use crate::fixture::{Fixture, LATE, ms, soon};
+
+pub(crate) async fn a_held_lock_is_busy_for_everybody_else(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = a.lock(name.as_str()).try_lock().await.unwrap().expect("a free lock is granted");
+    assert!(guard.is_valid());
+    assert!(
+        a.lock(name.as_str()).try_lock().await.unwrap().is_none(),
+        "another task of the same client is somebody else"
+    );
+    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_none());
+    assert!(b.lock(name.as_str()).is_locked().await.unwrap());
+    guard.unlock().await.unwrap();
+    assert!(!b.lock(name.as_str()).is_locked().await.unwrap());
+    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_some());
+}
+
+pub(crate) async fn a_release_wakes_a_waiter_of_another_client(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let lock = b.lock(name.as_str());
+    let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
+    // The waiter sleeps up to its poll interval, so a release that is noticed at once was noticed by its message.
+    tokio::time::sleep(ms(300)).await;
+    assert!(!waiter.is_finished());
+    let released = Instant::now();
+    guard.unlock().await.unwrap();
+    let guard = soon("the waiter's grant", waiter).await.unwrap();
+    assert!(guard.is_valid());
+    assert!(released.elapsed() < LATE, "woken by the message, not by the poll: {:?}", released.elapsed());
+}
+
+pub(crate) async fn a_wait_ends_when_its_time_is_up(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let _guard = a.lock(name.as_str()).lock().await.unwrap();
+    for client in [&a, &b] {
+        let start = Instant::now();
+        assert!(client.lock(name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
+        assert!(start.elapsed() >= ms(245), "gave up early: {:?}", start.elapsed());
+        assert!(start.elapsed() < ms(1_000), "gave up late: {:?}", start.elapsed());
+    }
+    assert!(a.lock(name.as_str()).lock_for(ms(0)).await.unwrap().is_none());
+}
+
+pub(crate) async fn a_counter_guarded_by_the_lock_never_slips(on: Fixture) {
+    let name = on.name("x");
+    let counter = std::sync::Arc::new(AtomicU64::new(0));
+    let inside = std::sync::Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let client = on.client().await;
+        for _ in 0..4 {
+            let (lock, counter, inside) = (client.lock(name.as_str()), counter.clone(), inside.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..20 {
+                    let guard = lock.lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
+                    let seen = counter.load(Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    counter.store(seen + 1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        soon("every task's turn", task).await.unwrap();
+    }
+    assert_eq!(counter.load(Ordering::SeqCst), 3 * 4 * 20);
+}
+
+pub(crate) async fn many_locks_are_held_at_once(on: Fixture) {
+    let client = on.client().await;
+    let mut guards = Vec::new();
+    for n in 0..500 {
+        guards.push(client.lock(on.name(&format!("many-{n}"))).try_lock().await.unwrap().unwrap());
+    }
+    assert_eq!(client.stats().names, 500);
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    assert_eq!(client.stats().names, 0, "nothing is left in the client");
+}
+
+pub(crate) async fn names_are_bytes_and_differ_by_case(on: Fixture) {
+    let client = on.client().await;
+    let tag = on.name("");
+    let names: Vec<Vec<u8>> =
+        [b"x".as_slice(), b"X", b"x ", b"x\0", b"\xff\xfe", "ä".as_bytes(), b"a\nb", b"{t}x"]
+            .iter()
+            .map(|end| [tag.as_bytes(), end].concat())
+            .collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(
+            client
+                .lock(LockName::new(name).unwrap())
+                .try_lock()
+                .await
+                .unwrap()
+                .expect("each name is a lock of its own"),
+        );
+    }
+    for name in &names {
+        assert!(client.lock(name.as_slice()).try_lock().await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,57 @@
+use redlatch::{ErrorKind, LockKind};
+
+use crate::fixture::{Fixture, ms};
+
+pub(crate) async fn state_shows_holder_and_ttl(on: Fixture) {
+    let client = on.client().await;
+    let name = on.name("x");
+    assert_eq!(client.inspect(name.as_str()).await.unwrap().kind, LockKind::Free);
+    let guard = client.lock(name.as_str()).lock_with_lease(ms(30_000)).await.unwrap();
+    let inner = guard.reenter().await.unwrap();
+    let state = client.inspect(name.as_str()).await.unwrap();
+    assert_eq!(state.kind, LockKind::Lock);
+    assert_eq!(state.holders.len(), 1);
+    assert_eq!((state.holders[0].owner.as_str(), state.holders[0].holds), (&*guard.owner().to_string(), 2));
+    assert!(state.ttl.unwrap() > ms(20_000) && !state.ttl_missing && state.findings.is_empty());
+    drop((guard, inner));
+}
+
+pub(crate) async fn a_listing_finds_locks_by_pattern(on: Fixture) {
+    let client = on.client().await;
+    let mut guards = Vec::new();
+    for n in 0..30 {
+        guards.push(client.lock(on.name(&format!("list-{n}"))).lock().await.unwrap());
+    }
+    client.set_stock(on.name("list-stock"), 3).await.unwrap();
+    let all = client.list(Some(&on.name("list-*")), 100).await.unwrap();
+    assert_eq!(all.len(), 30, "locks and nothing but locks");
+    assert!(all.windows(2).all(|pair| pair[0].name < pair[1].name), "sorted by name");
+    assert_eq!(client.list(Some(&on.name("list-1?")), 100).await.unwrap().len(), 10);
+    assert_eq!(client.list(Some(&on.name("list-*")), 7).await.unwrap().len(), 7);
+    assert_eq!(client.list(Some(&on.name("none-*")), 7).await.unwrap().len(), 0);
+    assert_eq!(client.list(Some(&"x".repeat(300)), 7).await.unwrap_err().kind(), ErrorKind::InvalidOption);
+}
+
+pub(crate) async fn a_stock_is_never_oversold(on: Fixture) {
+    let client = on.client().await;
+    let key = on.name("stock");
+    assert_eq!(client.take_stock(key.as_str(), 1).await.unwrap_err().kind(), ErrorKind::InvalidOption);
+    assert_eq!(client.stock(key.as_str()).await.unwrap(), None);
+    client.set_stock(key.as_str(), 15).await.unwrap();
+    let mut buyers = Vec::new();
+    for _ in 0..40 {
+        let (client, key) = (client.clone(), key.clone());
+        buyers.push(tokio::spawn(async move { client.take_stock(key, 1).await.unwrap() }));
+    }
+    let mut sold = 0;
+    for buyer in buyers {
+        sold += usize::from(buyer.await.unwrap().is_some());
+    }
+    assert_eq!(sold, 15);
+    assert_eq!(client.stock(key.as_str()).await.unwrap(), Some(0));
+    client.set_stock(key.as_str(), 5).await.unwrap();
+    assert_eq!(client.take_stock(key.as_str(), 6).await.unwrap(), None, "all or none");
+    assert_eq!(client.take_stock(key.as_str(), 5).await.unwrap(), Some(0));
+    client.remove_stock(key.as_str()).await.unwrap();
+    assert_eq!(client.stock(key.as_str()).await.unwrap(), None);
+}

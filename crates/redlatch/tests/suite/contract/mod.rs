@@ -1,0 +1,111 @@
+//! The promises of the lock, each as one test that runs on every store.
+
+mod blocking;
+mod exclusion;
+mod holding;
+mod input;
+mod lanes;
+mod latch;
+mod leaving;
+mod looking;
+mod semaphore;
+
+use crate::fixture::Fixture;
+
+/// Expands each test over the stores.
+macro_rules! contracts {
+    ($($module:ident :: { $($name:ident),* $(,)? })*) => {
+        contracts!(@store memory { $($module :: { $($name),* })* });
+        contracts!(@store local { $($module :: { $($name),* })* });
+        contracts!(@store redis { $($module :: { $($name),* })* });
+    };
+    (@store $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
+        mod $store {
+            $(mod $module {
+                use super::super::Fixture;
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::super::$module::$name(Fixture::$store()).await;
+                })*
+            })*
+        }
+    };
+}
+
+contracts! {
+    exclusion::{
+        a_held_lock_is_busy_for_everybody_else,
+        a_release_wakes_a_waiter_of_another_client,
+        a_wait_ends_when_its_time_is_up,
+        a_counter_guarded_by_the_lock_never_slips,
+        many_locks_are_held_at_once,
+        names_are_bytes_and_differ_by_case,
+    }
+    holding::{
+        a_fixed_lease_ends_and_its_holder_is_told,
+        renewal_holds_a_lock_for_many_leases,
+        renewal_stops_with_the_guard,
+        the_same_owner_enters_again,
+        an_owner_value_enters_from_another_task,
+        a_short_inner_hold_does_not_cut_the_outer_one,
+        a_forced_unlock_is_announced_to_the_holder,
+        a_forced_unlock_of_the_shown_owner_only,
+        tokens_grow_with_every_grant,
+        extending_moves_the_deadline,
+        work_is_stopped_when_the_lock_is_lost,
+        loss_cancels_the_token,
+    }
+    leaving::{
+        a_dropped_guard_releases,
+        a_guard_may_be_dropped_on_any_thread,
+        a_panic_releases,
+        a_dropped_wait_leaves_nothing_behind,
+        unlocking_a_lost_lock_says_so,
+        shutting_down_releases_and_tells,
+        a_detached_hold_goes_on_and_is_adopted,
+        releasing_what_is_not_held_is_an_error,
+        a_dropped_client_leaves_its_guards_alone,
+    }
+    lanes::{
+        waiters_of_one_process_are_served_in_order,
+        a_waiter_with_a_token_of_its_own_is_handed_the_lock,
+        a_known_owner_is_never_passed_on,
+        another_process_gets_its_turn,
+        waiters_that_give_up_do_not_stop_the_line,
+    }
+    looking::{
+        state_shows_holder_and_ttl,
+        a_listing_finds_locks_by_pattern,
+        a_stock_is_never_oversold,
+    }
+    input::{
+        bad_names_are_refused,
+        bad_leases_are_refused,
+        a_key_of_another_type_is_left_alone,
+    }
+    blocking::{
+        threads_exclude_each_other_and_enter_again,
+        a_blocking_wait_can_be_cancelled,
+        blocking_calls_refuse_to_run_inside_a_runtime,
+    }
+    semaphore::{
+        permits_are_taken_and_put_back,
+        a_semaphore_without_permits_is_an_error_until_a_release,
+        a_waiter_gets_its_permits_when_there_are_enough,
+        a_wait_for_permits_ends_when_its_time_is_up,
+        permits_may_be_owed,
+        one_permit_excludes,
+        a_dropped_acquire_gives_its_permits_back,
+        numbers_out_of_range_are_refused,
+        permits_that_expire_end_the_wait,
+        shutting_down_ends_the_wait,
+        a_blocking_semaphore_and_latch,
+    }
+    latch::{
+        a_latch_opens_at_zero,
+        a_wait_for_a_latch_ends_when_its_time_is_up,
+        deleting_lets_everybody_through,
+        a_latch_of_zero_and_names_with_braces_are_refused,
+        a_key_that_is_no_counter_is_left_alone,
+    }
+}

@@ -1,0 +1,287 @@
+//! Every script, called at random, on the local engine and on a real server: the same replies, the same keyspace.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use redlatch::{SystemClock, scripts, scripts::Script};
+use redlatch_engine::{Engine, Publisher, Value};
+use redlatch_testkit::server::{KeyContent, RedisServer};
+
+/// How many calls one run makes.
+const CALLS: usize = 40_000;
+/// TTLs run down between the two sides, by at most this much.
+const TTL_TOLERANCE_MS: i64 = 400;
+
+struct Deaf;
+
+impl Publisher for Deaf {
+    fn publish(&self, _: &[u8], _: &[u8]) -> usize {
+        0
+    }
+}
+
+/// A reproducible source of choices.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides as u64) as usize
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+        from[self.roll(from.len())]
+    }
+}
+
+const OWNERS: [&str; 3] = [
+    "1b671a64-40d5-491e-99b0-da01ff1f3341:1",
+    "1b671a64-40d5-491e-99b0-da01ff1f3341:2",
+    "aaaaaaaa-40d5-491e-99b0-da01ff1f3341:1",
+];
+const NAMES: [&str; 5] = ["a", "b", "{t}x", "string", "rw"];
+const LEASES: [&str; 4] = ["60000", "5000", "600000", "9007199254740991"];
+const CHANNEL: &str = "redisson_lock__channel:{x}";
+
+/// One call: a script with keys and arguments that make sense, or nearly.
+fn call(dice: &mut Dice) -> (&'static Script, Vec<String>, Vec<String>) {
+    let script: &'static Script = scripts::ALL[dice.roll(scripts::ALL.len())];
+    let name = dice.pick(&NAMES).to_owned();
+    let token = format!("redisson_lock_token:{{{name}}}");
+    let owner = dice.pick(&OWNERS).to_owned();
+    let other = dice.pick(&OWNERS).to_owned();
+    let lease = dice.pick(&LEASES).to_owned();
+    let number = dice.roll(1000).to_string();
+    let known = dice.pick(&["0", "1", "2", "3"]).to_owned();
+    let fenced = dice.pick(&["0", "1"]).to_owned();
+    let counter = dice.pick(&["permits", "count", "count", "string", "a"]).to_owned();
+    let permits = dice.pick(&["1", "2", "5", "-3"]).to_owned();
+    let texts = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+    let (keys, mut args) = match script.name() {
+        "acquire" => (vec![name, token], vec![number, owner, lease, fenced]),
+        "release" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into()]),
+        "enter" => (vec![name], vec![number, owner, lease, known]),
+        "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
+        "renew" => {
+            let mut keys = vec![name];
+            let mut args = vec![number, dice.pick(&["60000", "0"]).to_owned(), owner];
+            for _ in 0..dice.roll(3) {
+                keys.push(dice.pick(&NAMES).to_owned());
+                args.push(dice.pick(&OWNERS).to_owned());
+            }
+            (keys, args)
+        }
+        "transfer" => (vec![name, token], vec![number, owner, other, lease, fenced]),
+        "force" => {
+            let expected = if dice.roll(2) == 0 { String::new() } else { owner };
+            (vec![name], vec![number, expected, CHANNEL.into(), "publish".into()])
+        }
+        "show" => (vec![name, token], texts(&[dice.pick(&["0", "1", "100"])])),
+        "list" => (vec![], texts(&["0", dice.pick(&["*", "?", "{t}*", "[ab]", "none"]), "1000", "100"])),
+        "query" => (vec![name], vec![owner]),
+        "sell" => (vec!["stock".to_owned()], texts(&[dice.pick(&["1", "5", "0"])])),
+        "stock" => (vec!["stock".to_owned()], texts(&[dice.pick(&["", "15", "0", "none"])])),
+        "counter_get" => (vec![counter], vec![number]),
+        "counter_set" => (
+            vec![counter],
+            vec![
+                number,
+                permits,
+                dice.pick(&["0", "60000"]).to_owned(),
+                CHANNEL.into(),
+                "publish".into(),
+                "1".into(),
+            ],
+        ),
+        "semaphore_take" => (vec![counter], vec![number, permits]),
+        "semaphore_give" => (
+            vec![counter],
+            vec![number, permits, CHANNEL.into(), "publish".into(), dice.pick(&["0", "1"]).to_owned()],
+        ),
+        "semaphore_drain" => (vec![counter], vec![number]),
+        "latch_down" | "latch_delete" => (vec![counter], vec![number, CHANNEL.into(), "publish".into()]),
+        other => panic!("the differential test has no arguments for {other}.lua"),
+    };
+    // Now and then an argument is nonsense: both sides must refuse alike.
+    if dice.roll(40) == 0 && !args.is_empty() {
+        // A cursor is opaque, and servers differ in which nonsense they take for one.
+        let first = usize::from(script.name() == "list");
+        let at = first + dice.roll(args.len() - first);
+        args[at] = dice.pick(&["", "x", "-1", "1.5", "99999999999999999999"]).to_owned();
+    }
+    (script, keys, args)
+}
+
+/// A reply in one form for both sides; errors by their first word.
+#[derive(Debug, Clone, PartialEq)]
+enum Plain {
+    Nil,
+    Int(i64),
+    Text(String),
+    List(Vec<Plain>),
+    Error(String),
+}
+
+fn first_word(text: &str) -> String {
+    text.split(' ').next().unwrap_or("").to_owned()
+}
+
+fn from_engine(outcome: Result<Value, redlatch_engine::EngineError>) -> Plain {
+    fn plain(value: Value) -> Plain {
+        match value {
+            Value::Nil => Plain::Nil,
+            Value::Int(value) => Plain::Int(value),
+            Value::Bytes(bytes) => Plain::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::Status(text) => Plain::Text(text),
+            Value::Array(items) => Plain::List(items.into_iter().map(plain).collect()),
+        }
+    }
+    outcome.map_or_else(|error| Plain::Error(first_word(&error.to_string())), plain)
+}
+
+fn from_redis(outcome: redis::RedisResult<redis::Value>) -> Plain {
+    fn plain(value: redis::Value) -> Plain {
+        match value {
+            redis::Value::Nil => Plain::Nil,
+            redis::Value::Int(value) => Plain::Int(value),
+            redis::Value::BulkString(bytes) => Plain::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            redis::Value::SimpleString(text) => Plain::Text(text),
+            redis::Value::Okay => Plain::Text("OK".into()),
+            redis::Value::Array(items) => Plain::List(items.into_iter().map(plain).collect()),
+            other => panic!("an unexpected kind of reply: {other:?}"),
+        }
+    }
+    outcome.map_or_else(|error| Plain::Error(error.code().unwrap_or("none").to_owned()), plain)
+}
+
+/// Whether two replies are the same, but for time that passed and for orders that are nobody's promise.
+fn same(script: &str, ours: &Plain, theirs: &Plain) -> bool {
+    match (ours, theirs) {
+        (Plain::Int(a), Plain::Int(b)) => {
+            a == b || (*a > 1_000 && *b > 1_000 && (a - b).abs() <= TTL_TOLERANCE_MS)
+        }
+        (Plain::List(a), Plain::List(b)) => {
+            let (mut a, mut b) = (a.clone(), b.clone());
+            if script == "list" && a.len() > 1 && b.len() > 1 {
+                a[1..].sort_by_key(|item| format!("{item:?}"));
+                b[1..].sort_by_key(|item| format!("{item:?}"));
+            }
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(script, a, b))
+        }
+        _ => ours == theirs,
+    }
+}
+
+fn content_of(engine: &mut Engine, key: &str, kind: &str) -> KeyContent {
+    let ask = |engine: &mut Engine, command: &[&str]| -> Vec<Vec<u8>> {
+        match engine.call(command).expect("a read of a key of that type") {
+            Value::Array(items) => items
+                .into_iter()
+                .map(|item| match item {
+                    Value::Bytes(bytes) => bytes,
+                    other => panic!("{other:?}"),
+                })
+                .collect(),
+            Value::Bytes(bytes) => vec![bytes],
+            other => panic!("{other:?}"),
+        }
+    };
+    match kind {
+        "string" => KeyContent::string(&ask(engine, &["GET", key])[0]),
+        "hash" => KeyContent::hash(
+            ask(engine, &["HGETALL", key]).chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())),
+        ),
+        other => panic!("no script of ours makes a {other}"),
+    }
+}
+
+fn keyspace_of(engine: &mut Engine) -> BTreeMap<Vec<u8>, (KeyContent, i64)> {
+    let keys: Vec<String> =
+        engine.dump().into_iter().map(|dumped| String::from_utf8(dumped.key).unwrap()).collect();
+    let mut out = BTreeMap::new();
+    for key in keys {
+        let Ok(Value::Status(kind)) = engine.call(&["TYPE", key.as_str()]) else {
+            panic!("TYPE answers a status")
+        };
+        let Ok(Value::Int(ttl)) = engine.call(&["PTTL", key.as_str()]) else {
+            panic!("PTTL answers a number")
+        };
+        out.insert(key.clone().into_bytes(), (content_of(engine, &key, &kind), ttl));
+    }
+    out
+}
+
+fn compare_keyspaces(engine: &mut Engine, server: &RedisServer, after: usize) {
+    let ours = keyspace_of(engine);
+    let theirs = server.keys_dump().unwrap();
+    assert_eq!(
+        ours.keys().collect::<Vec<_>>(),
+        theirs.keys().collect::<Vec<_>>(),
+        "the keys differ after call {after}"
+    );
+    for (key, (content, ttl)) in &ours {
+        let other = &theirs[key];
+        let name = String::from_utf8_lossy(key);
+        assert_eq!(*content, other.content, "{name} differs after call {after}");
+        let other_ttl = other.pttl_ms.map_or(-1, |ttl| ttl as i64);
+        assert!(
+            (ttl - other_ttl).abs() <= TTL_TOLERANCE_MS,
+            "the TTL of {name} differs after call {after}: {ttl}, {other_ttl}"
+        );
+    }
+}
+
+#[test]
+fn every_script_does_the_same_on_the_engine_and_on_the_server() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let mut engine = Engine::new(Arc::new(SystemClock), Arc::new(Deaf)).unwrap();
+    let seed =
+        std::env::var("REDLATCH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_1234_u64);
+    println!("REDLATCH_SEED={seed}");
+    let mut dice = Dice(seed);
+    let both = |engine: &mut Engine, connection: &mut redis::Connection, command: &[&str]| {
+        engine.call(command).unwrap();
+        redis::cmd(command[0]).arg(&command[1..]).query::<redis::Value>(connection).unwrap();
+    };
+    let mut outcomes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for n in 0..CALLS {
+        if n % 60 == 0 {
+            both(&mut engine, &mut connection, &["FLUSHALL"]);
+            both(&mut engine, &mut connection, &["SET", "string", "text"]);
+            both(&mut engine, &mut connection, &["HSET", "rw", "mode", "read", OWNERS[0], "1"]);
+            // Counters far above any clock, so that the tokens of both sides are the same.
+            for name in NAMES {
+                both(
+                    &mut engine,
+                    &mut connection,
+                    &["SET", &format!("redisson_lock_token:{{{name}}}"), "8000000000000000"],
+                );
+            }
+        }
+        let (script, keys, args) = call(&mut dice);
+        let ours = from_engine(engine.eval(script.source().as_bytes(), &keys, &args));
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script.source()).arg(keys.len()).arg(&keys).arg(&args);
+        let theirs = from_redis(eval.query(&mut connection));
+        assert!(
+            same(script.name(), &ours, &theirs),
+            "call {n}: {} {keys:?} {args:?}\n  engine {ours:?}\n  server {theirs:?}",
+            script.name()
+        );
+        let kind = if matches!(ours, Plain::Error(_)) { "refused" } else { "answered" };
+        *outcomes.entry((script.name(), kind)).or_default() += 1;
+        if n % 20 == 19 {
+            compare_keyspaces(&mut engine, &server, n);
+        }
+    }
+    // A run that refuses everything would agree about nothing of interest.
+    for script in scripts::ALL {
+        assert!(
+            outcomes.get(&(script.name(), "answered")).is_some_and(|count| *count > 100),
+            "{}: {outcomes:?}",
+            script.name()
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Every error a server can answer with, at every operation: a typed error in time, and nothing that hangs or panics.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use redlatch::{Client, ErrorKind, scripts};
+use redlatch_testkit::{
+    fake_server::{FakeReply, FakeServer},
+    resp,
+};
+
+use crate::fixture::{LATE, ms, soon};
+
+/// What the server answers to a script, by script name.
+type Answers = Arc<Mutex<HashMap<&'static str, FakeReply>>>;
+
+/// A server that grants, renews and releases everything, except where it is told to fail.
+fn server(answers: &Answers) -> FakeServer {
+    let answers = answers.clone();
+    FakeServer::start(move |request| {
+        let verb = request[0].to_ascii_uppercase();
+        if verb != b"EVALSHA" && verb != b"EVAL" {
+            return FakeReply::Default;
+        }
+        let script = scripts::ALL.iter().find(|script| {
+            request[1] == script.sha1().as_bytes() || request[1] == script.source().as_bytes()
+        });
+        let name = script.expect("a script of ours").name();
+        if let Some(answer) = answers.lock().unwrap().get(name) {
+            return answer.clone();
+        }
+        let keys: usize = std::str::from_utf8(&request[2]).unwrap().parse().unwrap();
+        let number: i64 = std::str::from_utf8(&request[3 + keys]).unwrap().parse().unwrap_or(0);
+        let items: Vec<i64> = match name {
+            "renew" => std::iter::once(number).chain(std::iter::repeat_n(1, keys)).collect(),
+            "enter" => vec![number, 2, 0],
+            _ => vec![number, 1, 0],
+        };
+        FakeReply::Reply(resp::array(&items.into_iter().map(resp::integer).collect::<Vec<_>>()))
+    })
+    .unwrap()
+}
+
+fn classes() -> Vec<(&'static str, ErrorKind)> {
+    use ErrorKind::*;
+    vec![
+        ("NOPERM User x has no permissions to run the 'evalsha' command", Permission),
+        (
+            "ERR The user executing the script can't run this command or subcommand script: abc, on @user_script:1.",
+            Permission,
+        ),
+        ("ERR ACL failure in script: User x has no permissions to access the 'k' key", Permission),
+        ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemory),
+        ("READONLY You can't write against a read only replica.", ReadOnly),
+        ("NOREPLICAS Not enough good replicas to write.", ServerBusy),
+        ("MISCONF Redis is configured to save RDB snapshots", ServerBusy),
+        ("LOADING Redis is loading the dataset in memory", ServerBusy),
+        ("BUSY Redis is busy running a script.", ServerBusy),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", ServerBusy),
+        ("ASK 3999 127.0.0.1:1", ServerBusy),
+        ("MOVED 3999 127.0.0.1:1", ServerBusy),
+        ("CLUSTERDOWN The cluster is down", ServerBusy),
+        ("MASTERDOWN Link with MASTER is down", ServerBusy),
+        ("UNKILLABLE Sorry the script already executed write commands", ServerBusy),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", WrongType),
+        ("NOAUTH Authentication required.", Auth),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Auth),
+        ("NOPROTO unsupported protocol version", Server),
+        ("CROSSSLOT Keys in request don't hash to the same slot", Server),
+        ("EXECABORT Transaction discarded because of previous errors.", Server),
+        ("NOSCRIPT No matching script. Please use EVAL.", Server),
+        ("ERR max number of clients reached", ServerBusy),
+        ("ERR unknown command 'evalsha'", Server),
+        ("ERR something nobody has seen before", Server),
+    ]
+}
+
+async fn client(server: &FakeServer) -> Client {
+    Client::builder()
+        .url(server.url())
+        .watchdog_lease(ms(600))
+        .response_timeout(ms(300))
+        .outage_tolerance(ms(100))
+        .connect()
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_error_class_is_typed_at_every_operation() {
+    // Most of the time goes by waiting for deadlines, so the classes wait side by side.
+    let cases = classes().into_iter().map(|(text, kind)| tokio::spawn(each_operation(text, kind)));
+    for case in futures_util::future::join_all(cases).await {
+        case.unwrap();
+    }
+}
+
+async fn each_operation(text: &'static str, kind: ErrorKind) {
+    let answers = Answers::default();
+    let server = server(&answers);
+    let client = client(&server).await;
+    let set = |script: &'static str| {
+        answers.lock().unwrap().clear();
+        answers.lock().unwrap().insert(script, FakeReply::Error(text.to_owned()));
+    };
+    let lock = client.lock("x");
+    set("acquire");
+    let error = soon("an answer", lock.try_lock()).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), kind, "try_lock with {text}: {error}");
+    assert!(error.to_string().contains("\"x\""), "the lock is named: {error}");
+    let start = Instant::now();
+    let error = soon("an answer", lock.lock_for(ms(80))).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), kind, "lock_for with {text}: {error}");
+    assert!(start.elapsed() < ms(80 + 400), "{text}: {:?}", start.elapsed());
+    set("release");
+    let guard = lock.try_lock().await.unwrap().unwrap();
+    let outcome = soon("an answer", guard.unlock()).await;
+    assert!(outcome.is_err(), "unlock with {text}: {outcome:?}");
+    set("renew");
+    let guard = lock.try_lock().await.unwrap().unwrap();
+    let start = Instant::now();
+    assert_eq!(
+        soon("the deadline", guard.lost()).await,
+        redlatch::LossReason::Expired,
+        "renewal with {text}"
+    );
+    assert!(start.elapsed() <= ms(600) + LATE, "{text}: {:?}", start.elapsed());
+    set("enter");
+    let guard = lock.try_lock().await.unwrap().unwrap();
+    let outcome = soon("an answer", guard.reenter()).await.map(|_| ());
+    assert!(outcome.is_err(), "reenter with {text}");
+    answers.lock().unwrap().clear();
+    guard.unlock().await.unwrap();
+    set("show");
+    assert_eq!(client.inspect("x").await.unwrap_err().kind(), kind, "inspect with {text}");
+    assert_eq!(client.stats().names, 0, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncated_garbled_and_missing_answers_are_survived() {
+    let garbage: Vec<(&str, FakeReply)> = vec![
+        ("truncated", FakeReply::Truncated(b"*3\r\n:1\r\n:".to_vec())),
+        ("garbage", FakeReply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())),
+        ("closed", FakeReply::Close),
+        ("silence", FakeReply::Silence),
+        ("nil", FakeReply::Reply(b"$-1\r\n".to_vec())),
+        ("a bare number", FakeReply::Reply(b":7\r\n".to_vec())),
+        ("a foreign number", FakeReply::Reply(b"*3\r\n:999999\r\n:1\r\n:0\r\n".to_vec())),
+        ("too few items", FakeReply::Reply(b"*1\r\n:1\r\n".to_vec())),
+        ("text", FakeReply::Reply(b"*2\r\n$1\r\nx\r\n$1\r\ny\r\n".to_vec())),
+        ("an empty list", FakeReply::Reply(b"*0\r\n".to_vec())),
+        ("a huge list", FakeReply::Raw(b"*999999999\r\n".to_vec())),
+        ("a nested list", FakeReply::Reply(b"*2\r\n*1\r\n:1\r\n:1\r\n".to_vec())),
+    ];
+    let cases = garbage.into_iter().map(|(what, answer)| tokio::spawn(each_garbled_answer(what, answer)));
+    for case in futures_util::future::join_all(cases).await {
+        case.unwrap();
+    }
+}
+
+async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
+    let answers = Answers::default();
+    let server = server(&answers);
+    let client = client(&server).await;
+    let lock = client.lock("x");
+    for script in ["acquire", "show", "query", "force", "list"] {
+        answers.lock().unwrap().insert(script, answer.clone());
+    }
+    assert!(soon(&format!("{what}: lock.try_lock()"), lock.try_lock()).await.is_err(), "{what}");
+    let start = Instant::now();
+    assert!(
+        soon(&format!("{what}: lock.lock_for(ms(100))"), lock.lock_for(ms(100))).await.is_err(),
+        "{what}"
+    );
+    assert!(start.elapsed() < ms(100 + 400), "{what}: {:?}", start.elapsed());
+    assert!(soon(&format!("{what}: client.inspect(x)"), client.inspect("x")).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: lock.is_locked()"), lock.is_locked()).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: lock.force_unlock()"), lock.force_unlock()).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: client.list(None, 10)"), client.list(None, 10)).await.is_err(), "{what}");
+    answers.lock().unwrap().clear();
+    let guard = soon(&format!("{what}: service after the fault"), lock.lock()).await.unwrap();
+    answers.lock().unwrap().insert("renew", answer.clone());
+    assert_eq!(
+        soon(&format!("{what}: guard.lost()"), guard.lost()).await,
+        redlatch::LossReason::Expired,
+        "{what}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_up_on_every_greeting_is_unreachable() {
+    let server = FakeServer::start(|_| FakeReply::Close).unwrap();
+    let start = Instant::now();
+    let error = Client::connect(&server.url()).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+}

@@ -1,0 +1,107 @@
+//! The stores that contract tests run on.
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redlatch::{Client, ClientBuilder};
+use redlatch_testkit::server::RedisServer;
+
+/// A store for one test, with names that no other test uses.
+pub(crate) struct Fixture {
+    kind: Kind,
+    tag: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    Local,
+    Redis,
+}
+
+fn tag() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The command, which holds the local engine; built here in case only this package is being tested.
+pub(crate) fn redlatch_command() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let exe = std::env::current_exe().expect("the test knows its own path");
+            let profile = exe.ancestors().nth(2).expect("tests live in target/<profile>/deps").to_owned();
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "--package", "redlatch-cli", "--bin", "redlatch"]);
+            build.arg("--target-dir").arg(profile.parent().expect("target/<profile> has a parent"));
+            if profile.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo runs").success(), "the redlatch command was not built");
+            profile.join("redlatch")
+        })
+        .clone()
+}
+
+impl Fixture {
+    pub(crate) fn memory() -> Self {
+        Fixture { kind: Kind::Memory, tag: tag() }
+    }
+
+    pub(crate) fn local() -> Self {
+        Fixture { kind: Kind::Local, tag: tag() }
+    }
+
+    pub(crate) fn redis() -> Self {
+        Fixture { kind: Kind::Redis, tag: tag() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self.kind {
+            Kind::Memory => format!("memory:{}", self.tag),
+            // One daemon serves all tests, as it serves all programs of a user.
+            Kind::Local => format!("local:suite-{}", std::process::id()),
+            Kind::Redis => RedisServer::shared().url(),
+        }
+    }
+
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        let builder = Client::builder().url(self.url());
+        if self.kind == Kind::Local { builder.engine_binary(redlatch_command()) } else { builder }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.builder().connect().await.expect("the store is there")
+    }
+
+    /// A client whose renewed leases are short, so that tests of renewal are.
+    pub(crate) async fn brisk(&self, lease: Duration) -> Client {
+        self.builder().watchdog_lease(lease).connect().await.expect("the store is there")
+    }
+
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{}:{name}", self.tag)
+    }
+}
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// What a busy machine may add to a moment: how exact a moment is, is for the benchmark to say.
+pub(crate) const LATE: Duration = ms(300);
+
+/// A limit for things that must happen, generous because the machine may be busy.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+/// Waits for something that must happen, and says what did not.
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, work).await.unwrap_or_else(|_| panic!("{what} did not happen within {SOON:?}"))
+}

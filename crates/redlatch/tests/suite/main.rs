@@ -1,0 +1,28 @@
+//! The library's tests at its public face: contracts on every store, wire facts, faults, cancellation, Java.
+
+mod cancel;
+mod chaos;
+mod contract;
+mod differential;
+mod errors;
+mod faults;
+mod fixture;
+mod local;
+mod servers;
+mod wire;
+mod wire_latch;
+mod wire_semaphore;
+
+fn main_bounds<T: Send + Sync + 'static>() {}
+
+/// What users rely on at compile time.
+#[test]
+fn handles_and_guards_move_between_threads() {
+    main_bounds::<redlatch::Client>();
+    main_bounds::<redlatch::Lock>();
+    main_bounds::<redlatch::Guard>();
+    main_bounds::<redlatch::Owner>();
+    main_bounds::<redlatch::Error>();
+    main_bounds::<redlatch::blocking::Client>();
+    main_bounds::<redlatch::blocking::Guard>();
+}

@@ -1,0 +1,137 @@
+//! Ways to reach a server: TLS with and without client certificates, unix sockets, users, database numbers.
+
+use std::time::Instant;
+
+use redlatch::{Client, ErrorKind, TlsOptions};
+use redlatch_testkit::server::{RedisServer, TlsFiles};
+
+use crate::fixture::{ms, soon};
+
+/// The core of what a lock does, over whatever connection the client has.
+async fn works(client: &Client) {
+    let lock = client.lock("works");
+    let guard = lock.lock().await.unwrap();
+    let waiting = lock.clone();
+    let waiter = tokio::spawn(async move { waiting.lock_for(ms(5_000)).await.unwrap().is_some() });
+    assert!(lock.try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    assert!(soon("the waiter's turn", waiter).await.unwrap());
+    let held = client.lock("contended").lock().await.unwrap();
+    let other = client.lock("contended");
+    drop(held);
+    soon("the release", other.lock()).await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_checked_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles::create(dir.path()).unwrap();
+    let server = RedisServer::builder().tls(&files).start().unwrap();
+    server.cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"]).unwrap();
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let mut tls = TlsOptions::default();
+    tls.ca_file = Some(files.ca_cert.clone());
+    tls.cert_file = Some(files.client_cert.clone());
+    tls.key_file = Some(files.client_key.clone());
+    let client = Client::builder().url(&url).tls(tls.clone()).connect().await.unwrap();
+    works(&client).await;
+
+    let refused = async |tls: TlsOptions, url: &str| {
+        let start = Instant::now();
+        let error = Client::builder()
+            .url(url)
+            .tls(tls)
+            .connect_timeout(ms(1_500))
+            .connect()
+            .await
+            .map(|_| ())
+            .unwrap_err();
+        assert!(start.elapsed() < ms(2_000), "{:?}", start.elapsed());
+        error
+    };
+    // A certificate of nobody we trust.
+    let mut stranger = tls.clone();
+    stranger.ca_file = None;
+    let error = refused(stranger, &url).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("TLS"), "{error}");
+    // A name that is not in the certificate.
+    let mut misnamed = tls.clone();
+    misnamed.server_name = Some("somebody-else.example".into());
+    assert!(refused(misnamed, &url).await.to_string().contains("TLS"));
+    // No certificate of our own, where the server wants one.
+    let mut anonymous = tls.clone();
+    (anonymous.cert_file, anonymous.key_file) = (None, None);
+    assert_eq!(refused(anonymous, &url).await.kind(), ErrorKind::Unreachable);
+    // Half of one.
+    let mut half = tls.clone();
+    half.key_file = None;
+    assert_eq!(refused(half, &url).await.kind(), ErrorKind::InvalidOption);
+    let mut missing = tls.clone();
+    missing.ca_file = Some(dir.path().join("no-such-file"));
+    assert_eq!(refused(missing, &url).await.kind(), ErrorKind::InvalidOption);
+    // Plain words to a TLS port, TLS to a plain port.
+    assert_eq!(refused(tls.clone(), &url.replace("rediss", "redis")).await.kind(), ErrorKind::Unreachable);
+    let plain = RedisServer::start().unwrap();
+    let url = format!("rediss://127.0.0.1:{}", plain.port());
+    assert_eq!(refused(tls.clone(), &url).await.kind(), ErrorKind::Unreachable);
+    // Unchecked on demand, under a name that says so.
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    tls.ca_file = None;
+    tls.danger_accept_any_certificate = true;
+    works(&Client::builder().url(url).tls(tls).connect().await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unix_sockets_users_and_databases() {
+    let server = RedisServer::builder().acl("alice on >secret ~* &* +@all").start().unwrap();
+    works(&Client::connect(&server.unix_url()).await.unwrap()).await;
+    let path = server.socket_path();
+    let client =
+        Client::connect(&format!("unix://{}?db=3&user=alice&pass=secret", path.display())).await.unwrap();
+    works(&client).await;
+    let guard = client.lock("in-three").lock().await.unwrap();
+    let three =
+        Client::connect(&format!("redis://alice:secret@127.0.0.1:{}/3", server.port())).await.unwrap();
+    assert!(three.lock("in-three").try_lock().await.unwrap().is_none());
+    let zero = Client::connect(&server.url()).await.unwrap();
+    assert!(zero.lock("in-three").try_lock().await.unwrap().is_some(), "another database, another lock");
+    guard.unlock().await.unwrap();
+    // Messages know no database: the waiter of one hears the release of the other, looks, and waits on.
+    let error =
+        Client::connect(&format!("redis://127.0.0.1:{}/9999", server.port())).await.map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Server | ErrorKind::Unreachable), "{error}");
+    let error = Client::connect("unix:///nonexistent/redis.sock").await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_names_what_is_wrong() {
+    let server = RedisServer::builder()
+        .arg("maxmemory", "100mb")
+        .arg("maxmemory-policy", "allkeys-lru")
+        .start()
+        .unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let findings = client.diagnose().await.unwrap();
+    let of = |subject: &str| {
+        findings.iter().find(|finding| finding.subject == subject).unwrap_or_else(|| panic!("{subject}"))
+    };
+    assert_eq!(of("eviction").severity, redlatch::Severity::Problem);
+    assert!(of("eviction").remedy.unwrap().contains("noeviction"));
+    assert_eq!(of("version").severity, redlatch::Severity::Good);
+    assert_eq!(of("messages").severity, redlatch::Severity::Good);
+    assert_eq!(of("lock").severity, redlatch::Severity::Good);
+    assert!(server.keys_dump().unwrap().is_empty(), "the doctor leaves nothing behind");
+    server.cmd(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "+evalsha", "+eval"]).unwrap();
+    let client = Client::connect(&server.url().replace("redis://", "redis://poor:pw@")).await.unwrap();
+    let findings = client.diagnose().await.unwrap();
+    let problems: Vec<_> =
+        findings.iter().filter(|finding| finding.severity == redlatch::Severity::Problem).collect();
+    assert!(problems.iter().any(|finding| finding.subject == "messages"), "{findings:?}");
+    assert!(problems.iter().any(|finding| finding.subject == "lock"), "{findings:?}");
+    let local = Client::connect("memory:").await.unwrap();
+    assert!(
+        local.diagnose().await.unwrap().iter().all(|finding| finding.severity == redlatch::Severity::Good)
+    );
+}

@@ -118,8 +118,8 @@ fn max_hold_ends_even_a_command_that_ignores_term() {
 #[test]
 fn renewal_keeps_others_out_for_many_leases() {
     let place = Place::local();
-    let holder = place.holder("job", &["--lease", "300ms"]);
-    assert_eq!(place.code(["run", "job", "-w", "1500ms", "--", "true"]), 75);
+    let holder = place.holder("job", &["--lease", "1500ms"]);
+    assert_eq!(place.code(["run", "job", "-w", "5s", "--", "true"]), 75);
     place.end("job");
     assert!(holder.finish().status.success());
 }

@@ -61,7 +61,7 @@ fn the_whole_group_gets_the_signal() {
 #[test]
 fn stop_and_continue_reach_the_command_and_the_lock_stays() {
     let place = Place::local();
-    let holder = place.holder("job", &["--lease", "600ms"]);
+    let holder = place.holder("job", &["--lease", "2s"]);
     let command = place.pid("job");
     let state = || {
         let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
@@ -70,7 +70,7 @@ fn stop_and_continue_reach_the_command_and_the_lock_stays() {
     holder.signal(Signal::TSTP);
     eventually("the command stops", || (state() == Some('T')).then_some(()));
     assert_eq!(
-        place.code(["run", "job", "-w", "1500ms", "--", "true"]),
+        place.code(["run", "job", "-w", "3s", "--", "true"]),
         75,
         "renewal goes on while the command is stopped"
     );
@@ -108,12 +108,15 @@ fn what_the_parent_ignores_stays_ignored() {
     assert_eq!(output.stdout, b"alive\n", "{output:?}");
 }
 
-/// Runs a shell command on a terminal of its own.
+/// Runs a command on a terminal of its own.
+///
+/// The shell that `script` starts gives its place to the command: whether it would by itself depends on the shell, and
+/// one that stays gets the signals of the terminal too and answers with its own exit code.
 fn on_a_terminal(place: &Place, line: &str) -> Command {
     let mut command = Command::new("script");
-    command.args(["-q", "-e", "-c", line, "/dev/null"]);
+    command.args(["-q", "-e", "-c", &format!("exec {line}"), "/dev/null"]);
     place.surround(&mut command);
-    command.stdin(Stdio::piped());
+    command.env("SHELL", "/bin/sh").stdin(Stdio::piped());
     command
 }
 
@@ -157,7 +160,7 @@ fn a_loss_on_a_terminal_stops_what_the_command_started_too() {
         place.path("job.pid").display()
     );
     fs::write(place.path("job.sh"), script).unwrap();
-    let terminal = Running::spawn(on_a_terminal(&place, "redlatch run job --lease 600ms -- sh job.sh"));
+    let terminal = Running::spawn(on_a_terminal(&place, "redlatch run job --lease 2s -- sh job.sh"));
     let grandchild = place.pid("job");
     let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert_eq!(place.code(["force-unlock", "job", "--owner", &owner, "--reason", "test", "--yes"]), 0);
@@ -178,12 +181,11 @@ fn a_command_that_leaves_the_group_is_still_waited_for() {
 fn ctrl_z_in_a_session_without_a_shell_stops_nobody() {
     let place = Place::local();
     fs::write(place.path("job.sh"), noting(&place)).unwrap();
-    let mut terminal =
-        Running::spawn(on_a_terminal(&place, "exec redlatch run job --lease 300ms -- sh job.sh"));
+    let mut terminal = Running::spawn(on_a_terminal(&place, "redlatch run job --lease 2s -- sh job.sh"));
     let command = place.pid("job");
     terminal.child().stdin.as_mut().unwrap().write_all(b"\x1a").unwrap();
     // Were we stopped, nobody would renew, and the lock would be free after one lease.
-    assert_eq!(place.code(["run", "job", "-w", "1s", "--", "true"]), 75);
+    assert_eq!(place.code(["run", "job", "-w", "3s", "--", "true"]), 75);
     rustix::process::kill_process(rustix::process::Pid::from_raw(command).unwrap(), Signal::TERM).unwrap();
     assert_eq!(terminal.finish().status.code(), Some(5));
 }

@@ -197,8 +197,8 @@ impl Lock {
     /// An acquire with options; end it with [`run`](Acquire::run).
     pub fn acquire(&self) -> Acquire<'_> {
         Acquire {
-            inner: self.0.acquire().owner(&thread_owner(&self.0.core)),
-            core: &self.0.core,
+            inner: self.0.acquire().owner(&thread_owner(&self.0.0.core)),
+            core: &self.0.0.core,
             cancel: None,
         }
     }
@@ -209,7 +209,7 @@ impl Lock {
     ///
     /// As there.
     pub fn force_unlock(&self) -> Result<bool, Error> {
-        wait_for(&self.0.core, self.0.force_unlock())
+        wait_for(&self.0.0.core, self.0.force_unlock())
     }
 
     /// Frees the lock while `owner` holds it; see [`redlatch::Lock::force_unlock_if`](crate::Lock::force_unlock_if).
@@ -218,7 +218,7 @@ impl Lock {
     ///
     /// As there.
     pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
-        wait_for(&self.0.core, self.0.force_unlock_if(owner))
+        wait_for(&self.0.0.core, self.0.force_unlock_if(owner))
     }
 
     /// Whether anybody holds the lock.
@@ -227,7 +227,7 @@ impl Lock {
     ///
     /// A server that is unreachable or refuses.
     pub fn is_locked(&self) -> Result<bool, Error> {
-        wait_for(&self.0.core, self.0.is_locked())
+        wait_for(&self.0.0.core, self.0.is_locked())
     }
 
     /// Whether this thread holds the lock.
@@ -245,7 +245,7 @@ impl Lock {
     ///
     /// A server that is unreachable or refuses.
     pub fn hold_count(&self) -> Result<u32, Error> {
-        wait_for(&self.0.core, self.0.hold_count(&thread_owner(&self.0.core)))
+        wait_for(&self.0.0.core, self.0.hold_count(&thread_owner(&self.0.0.core)))
     }
 
     /// How long the current hold lasts if it is not renewed.
@@ -254,7 +254,7 @@ impl Lock {
     ///
     /// A server that is unreachable or refuses.
     pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
-        wait_for(&self.0.core, self.0.remaining_ttl())
+        wait_for(&self.0.0.core, self.0.remaining_ttl())
     }
 }
 

@@ -11,11 +11,15 @@ use crate::{
     },
     core::{Core, keeper::Keeper},
     error::Error,
+    fair::FairLock,
+    fenced::FencedLock,
     latch::CountDownLatch,
     lock::Lock,
     name::LockName,
+    non_reentrant::{NonReentrantFairLock, NonReentrantLock},
     owner::Owner,
     semaphore::Semaphore,
+    spin::SpinLock,
     store::{self, Store},
 };
 
@@ -90,6 +94,31 @@ impl Client {
     /// The lock of that name. Nothing happens on the server yet.
     pub fn lock(&self, name: impl Into<LockName>) -> Lock {
         Lock::new(&self.core, name.into())
+    }
+
+    /// The fair lock of that name: granted in the order of asking. Nothing happens on the server yet.
+    pub fn fair_lock(&self, name: impl Into<LockName>) -> FairLock {
+        FairLock::new(&self.core, name.into())
+    }
+
+    /// The fenced lock of that name: every grant draws a token. Nothing happens on the server yet.
+    pub fn fenced_lock(&self, name: impl Into<LockName>) -> FencedLock {
+        FencedLock::new(&self.core, name.into())
+    }
+
+    /// The spin lock of that name: without messages. Nothing happens on the server yet.
+    pub fn spin_lock(&self, name: impl Into<LockName>) -> SpinLock {
+        SpinLock::new(&self.core, name.into())
+    }
+
+    /// The lock of that name that its owner cannot enter twice. Nothing happens on the server yet.
+    pub fn non_reentrant_lock(&self, name: impl Into<LockName>) -> NonReentrantLock {
+        NonReentrantLock::new(&self.core, name.into())
+    }
+
+    /// The fair lock of that name that its owner cannot enter twice. Nothing happens on the server yet.
+    pub fn non_reentrant_fair_lock(&self, name: impl Into<LockName>) -> NonReentrantFairLock {
+        NonReentrantFairLock::new(&self.core, name.into())
     }
 
     /// The semaphore of that name. Nothing happens on the server yet.

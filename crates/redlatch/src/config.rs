@@ -20,6 +20,10 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(30);
 /// The longest a waiter sleeps without looking again: the safety net under lost messages.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
+/// The same for a waiter that has others before it in a queue on the server.
+pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
+/// For how long a waiter for a fair lock counts, after the present lease, without being heard of again.
+pub const FAIR_WAIT: Duration = Duration::from_secs(30);
 /// How long one process may pass a lock on among its own tasks before others get their turn.
 pub const TURN_TIME_MAX: Duration = Duration::from_millis(8);
 /// How often one process may pass a lock on among its own tasks before others get their turn.

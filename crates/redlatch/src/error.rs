@@ -33,6 +33,10 @@ pub enum ErrorKind {
     NotInitialised,
     /// The owner does not hold the lock.
     NotOwner,
+    /// The owner holds the lock already, and the lock is not to be entered twice.
+    AlreadyHeld,
+    /// The owner holds the read lock and asks for the write lock, for which it would wait for itself.
+    UpgradeRefused,
     /// The hold was lost before the request was made.
     Lost,
     /// The server is out of memory and refuses new keys; releases and renewals still work.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     client::Client,
     error::{Error, ErrorKind},
-    name::{Keys, LockName},
+    name::{Keys, Kind, LockName},
     scripts,
     store::{Call, Reply, protocol_error},
 };
@@ -71,7 +71,7 @@ impl Client {
         let name = name.into();
         self.core.check_open()?;
         name.check()?;
-        let keys = Keys::new(name.clone());
+        let keys = Keys::new(name.clone(), Kind::Lock);
         self.core.keeper.touch();
         let call = Call::new(&scripts::SHOW).key(&keys.key).key(&keys.token).int(FIELDS_MAX);
         let reply = self.core.store.run(call).await.map_err(|fault| fault.into_error().on(&name))?;

@@ -167,8 +167,8 @@ struct Passer<'a>(&'a CountDownLatch);
 impl Contender for Passer<'_> {
     type Prize = ();
 
-    fn channel(&self) -> Arc<[u8]> {
-        self.0.0.channel.clone()
+    fn channel(&self) -> Option<Arc<[u8]>> {
+        Some(self.0.0.channel.clone())
     }
 
     async fn attempt(&mut self) -> Result<Attempt<()>, Fault> {

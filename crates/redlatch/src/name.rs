@@ -97,32 +97,81 @@ pub(crate) fn prefixed(prefix: &[u8], name: &[u8]) -> Vec<u8> {
     key
 }
 
+/// `{name}:suffix`, or `name:suffix` when the name has a brace of its own.
+pub(crate) fn suffixed(name: &[u8], suffix: &[u8]) -> Vec<u8> {
+    let braces = !name.contains(&b'{');
+    let mut key = Vec::with_capacity(name.len() + suffix.len() + 3);
+    if braces {
+        key.push(b'{');
+    }
+    key.extend_from_slice(name);
+    if braces {
+        key.push(b'}');
+    }
+    key.push(b':');
+    key.extend_from_slice(suffix);
+    key
+}
+
+/// What a name is used for. Tasks of one process meet only within one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A lock with one holder: plain, fenced, spin, non-reentrant.
+    Lock,
+    /// A lock with a queue on the server.
+    Fair,
+    /// The read side of a read-write lock.
+    Read,
+    /// The write side of a read-write lock.
+    Write,
+    /// Permits with leases.
+    Permits,
+}
+
 /// Everything on the wire that belongs to one name, worked out once.
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) name: LockName,
+    pub(crate) kind: Kind,
     pub(crate) key: Arc<[u8]>,
     pub(crate) channel: Arc<[u8]>,
     pub(crate) token: Arc<[u8]>,
-    /// The hash of the name within this process.
+    /// The list of those who wait for a fair lock.
+    pub(crate) queue: Arc<[u8]>,
+    /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire.
+    pub(crate) timeouts: Arc<[u8]>,
+    /// The hash of name and kind within this process.
     pub(crate) hash: u64,
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
 }
 
-fn hash(name: &[u8]) -> u64 {
+fn hash(name: &[u8], kind: Kind) -> u64 {
     static STATE: OnceLock<RandomState> = OnceLock::new();
-    STATE.get_or_init(RandomState::new).hash_one(name)
+    STATE.get_or_init(RandomState::new).hash_one((kind, name))
 }
 
 impl Keys {
-    pub(crate) fn new(name: LockName) -> Self {
+    pub(crate) fn new(name: LockName, kind: Kind) -> Self {
         let key = name.0.clone();
+        let channel: &[u8] = match kind {
+            Kind::Lock | Kind::Fair => b"redisson_lock__channel",
+            Kind::Read | Kind::Write => b"redisson_rwlock",
+            Kind::Permits => b"redisson_sc",
+        };
+        let (queue, timeouts) = match kind {
+            Kind::Lock | Kind::Read | Kind::Write => Default::default(),
+            Kind::Fair => (prefixed(b"redisson_lock_queue", &key), prefixed(b"redisson_lock_timeout", &key)),
+            Kind::Permits => (Vec::new(), suffixed(&key, b"timeout")),
+        };
         Keys {
-            hash: hash(&key),
-            channel: prefixed(b"redisson_lock__channel", &key).into(),
+            hash: hash(&key, kind),
+            channel: prefixed(channel, &key).into(),
             token: prefixed(b"redisson_lock_token", &key).into(),
+            queue: queue.into(),
+            timeouts: timeouts.into(),
             fault: name.check().err(),
+            kind,
             key,
             name,
         }
@@ -188,10 +237,10 @@ mod tests {
 
     #[test]
     fn keys_follow_the_protocol() {
-        let keys = Keys::new(LockName::new("plain").unwrap());
+        let keys = Keys::new(LockName::new("plain").unwrap(), Kind::Lock);
         assert_eq!(&*keys.channel, b"redisson_lock__channel:{plain}");
         assert_eq!(&*keys.token, b"redisson_lock_token:{plain}");
-        let keys = Keys::new(LockName::new("a{b}c").unwrap());
+        let keys = Keys::new(LockName::new("a{b}c").unwrap(), Kind::Lock);
         assert_eq!(&*keys.channel, b"redisson_lock__channel:a{b}c");
     }
 
@@ -221,7 +270,7 @@ mod tests {
         #[test]
         fn every_name_is_refused_or_keeps_its_keys_in_one_slot(bytes: Vec<u8>) {
             if let Ok(name) = LockName::new(&bytes) {
-                let keys = Keys::new(name);
+                let keys = Keys::new(name, Kind::Lock);
                 assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
                 assert_eq!(hash_tag(&keys.token), hash_tag(&bytes));
             }
@@ -230,7 +279,7 @@ mod tests {
         #[test]
         fn braces_are_no_exception(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab".to_vec()), 0..8)) {
             if let Ok(name) = LockName::new(&bytes) {
-                let keys = Keys::new(name);
+                let keys = Keys::new(name, Kind::Lock);
                 assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
             }
         }

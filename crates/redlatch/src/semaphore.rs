@@ -310,8 +310,8 @@ impl Contender for Taker<'_> {
     /// Errors that another try would not mend are a prize too: they end the contest.
     type Prize = Result<(), Error>;
 
-    fn channel(&self) -> Arc<[u8]> {
-        self.semaphore.0.channel.clone()
+    fn channel(&self) -> Option<Arc<[u8]>> {
+        Some(self.semaphore.0.channel.clone())
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {

@@ -9,34 +9,59 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::{Notify, oneshot};
+
 use super::{
-    Core, Grant, Request, Wait,
+    Asks, BEHIND, Core, Grant, Request, Wait,
     contest::{Attempt, Contender},
     flight::Flight,
-    lane::{Enter, Handoff},
+    jitter,
+    lane::{Enter, Handoff, LanePolicy, Queued},
     lease::Lease,
+    release::Certainty,
     wait::{Deadline, Place},
 };
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
-    scripts::ACQUIRE,
+    scripts::{ACQUIRE, COUNTER_GET},
     store::{Call, Fault, Reply},
 };
 
-/// The owner of one acquire; sees to it that nothing stays behind when an outcome was unknown and no grant followed.
+/// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
 struct Asker {
     core: Arc<Core>,
     request: Arc<Request>,
     owner: Owner,
+    /// A request had an unknown outcome.
     tainted: bool,
     granted: bool,
+    looks: u32,
+    line: Line,
+    wake: Option<Arc<Notify>>,
+}
+
+/// The place in a queue on the server, for kinds that have one.
+#[derive(Default)]
+enum Line {
+    #[default]
+    Outside,
+    /// Asked for, so it must be given up when no grant follows.
+    Asked,
+    /// In line, and known to the tasks of this process that release.
+    Inside(oneshot::Receiver<Handoff>),
 }
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        if self.tainted && !self.granted {
-            self.core.undo_later(&self.request, &self.owner);
+        let lined_up = self.step_out();
+        if self.granted {
+            return;
+        }
+        if self.tainted {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
+        } else if lined_up {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
         }
     }
 }
@@ -44,16 +69,102 @@ impl Drop for Asker {
 impl Contender for Asker {
     type Prize = Arc<Lease>;
 
-    fn channel(&self) -> Arc<[u8]> {
+    fn channel(&self) -> Option<Arc<[u8]>> {
         self.request.recipe.channel(&self.request.keys, &self.owner)
     }
 
+    fn woken_by(&mut self, notify: &Arc<Notify>) {
+        self.wake = Some(notify.clone());
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
-        self.core.attempt(&self.request, &self.owner).await
+        if let Some(lease) = self.handed() {
+            return Ok(Attempt::Won(lease));
+        }
+        let lines_up = self.lines_up();
+        if lines_up && matches!(self.line, Line::Outside) {
+            self.line = Line::Asked;
+        }
+        let outcome = self.core.attempt(&self.request, &self.owner, lines_up).await;
+        match outcome {
+            Ok(Attempt::Won(lease)) => {
+                // A release may have handed over at the same moment; both leases are the same hold.
+                if let Some(same) = self.handed() {
+                    self.core.lanes.forget(&same);
+                }
+                Ok(Attempt::Won(lease))
+            }
+            Ok(Attempt::Busy(_) | Attempt::Behind) if lines_up && matches!(self.line, Line::Asked) => {
+                let (tell, handoff) = oneshot::channel();
+                self.line = Line::Inside(handoff);
+                let request = &self.request;
+                self.core.lanes.line_up(
+                    &request.keys,
+                    Queued {
+                        tell,
+                        owner: Some(self.owner.clone()),
+                        term: request.term,
+                        fenced: request.fenced,
+                        wake: self.wake.clone(),
+                    },
+                );
+                outcome
+            }
+            Ok(Attempt::Busy(_)) if let Some(backoff) = &self.request.backoff => {
+                let pause = backoff.pause(self.looks, jitter::fraction());
+                self.looks = self.looks.saturating_add(1);
+                Ok(Attempt::Busy(Some(pause)))
+            }
+            outcome => outcome,
+        }
     }
 
     fn outcome_unknown(&mut self) {
         self.tainted = true;
+    }
+}
+
+impl Asker {
+    /// Whether the owner waits in a queue on the server.
+    fn lines_up(&self) -> bool {
+        self.request.recipe.lane() == LanePolicy::Ordered && self.request.wait != Wait::No
+    }
+
+    /// No longer takes what is handed over; `true` if a place in the queue on the server may have to be given up.
+    fn step_out(&mut self) -> bool {
+        // Closing comes before looking: whoever puts us back in line looks whether we still wait.
+        let lined_up = !matches!(std::mem::take(&mut self.line), Line::Outside);
+        if lined_up {
+            self.core.lanes.step_out(&self.request.keys, &self.owner);
+        }
+        lined_up
+    }
+
+    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
+    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
+    async fn step_back(&mut self) {
+        if !self.tainted && self.step_out() {
+            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
+            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
+            tokio::select! {
+                biased;
+                _ = job => {}
+                () = limit => {}
+            }
+        }
+    }
+
+    /// The lease that a task of this process has handed over, if any.
+    fn handed(&mut self) -> Option<Arc<Lease>> {
+        let Line::Inside(handoff) = &mut self.line else { return None };
+        match handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Ok(Handoff::Lease(lease)) => {
+                self.core.lanes.forget(&lease);
+                None
+            }
+            Ok(Handoff::Contend { .. }) | Err(_) => None,
+        }
     }
 }
 
@@ -83,17 +194,16 @@ impl Core {
     ) -> Result<Option<Grant>, Error> {
         let waits = request.wait != Wait::No;
         let now_ms = self.now_ms();
-        match self.lanes.enter(
-            &request.keys,
-            request.owner.as_ref(),
-            request.term,
-            request.fenced,
-            waits,
-            now_ms,
-        ) {
+        match self.lanes.enter(request, now_ms) {
             Enter::Go => self.contend(request, deadline, Place::lead(self, &request.keys), false).await,
             Enter::Aside => self.contend(request, deadline, Place::aside(self, &request.keys), false).await,
             Enter::Busy => Ok(None),
+            Enter::Again(_) if !request.reentrant => Err(already_held()),
+            Enter::Again(lease) if request.fenced && lease.token.is_none() => Err(Error::new(
+                ErrorKind::InvalidOption,
+                "the owner holds the lock without a token, and a re-entry draws none",
+            )
+            .remedy("draw the token with the first hold")),
             Enter::Again(lease) => self.reenter(&lease, request.term).await.map(Some),
             Enter::Queue(handoff) => {
                 let mut place = Place::queued(self, &request.keys, handoff);
@@ -121,13 +231,24 @@ impl Core {
         after_others: bool,
     ) -> Result<Option<Grant>, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        let mut asker =
-            Asker { core: self.clone(), request: request.clone(), owner, tainted: false, granted: false };
+        let mut asker = Asker {
+            core: self.clone(),
+            request: request.clone(),
+            owner,
+            tainted: false,
+            granted: false,
+            looks: 0,
+            line: Line::Outside,
+            wake: None,
+        };
         let Some(lease) = self.contest(&mut asker, request.wait, deadline, after_others).await? else {
+            asker.step_back().await;
             return Ok(None);
         };
         asker.granted = true;
-        lease.tainted.fetch_or(asker.tainted, Ordering::Relaxed);
+        let tainted = asker.tainted;
+        drop(asker);
+        lease.tainted.fetch_or(tainted, Ordering::Relaxed);
         place.granted(&lease);
         if self.is_closed() {
             self.drop_hold(&lease, request.term.renewed);
@@ -141,17 +262,19 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
+        lines_up: bool,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         if owner.is_exposed() && self.lanes.is_leaving(&request.keys, owner) {
             // The owner's earlier release is still on its way and would take this hold with it.
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }
         let sent_ms = self.now_ms();
+        let call = request.acquire_call(owner, self.store.publish_command());
         let work = if owner.is_foreign() {
-            Box::pin(self.clone().ask_as_another(request.clone(), owner.clone()))
+            Box::pin(self.clone().ask_as_another(request.clone(), owner.clone(), call))
         } else {
             self.keeper.touch();
-            self.store.run(request.acquire_call(owner))
+            self.store.run(call)
         };
         let flight = Flight::new(self, work, || {
             let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
@@ -161,11 +284,18 @@ impl Core {
             }
             Some(Box::new(move |outcome| {
                 match core.read(&ACQUIRE, outcome, owner.number()).and_then(|items| Asked::read(&items)) {
-                    // Nothing was granted.
-                    Ok(reply) if reply.count <= 0 => {}
+                    // Nothing was granted, but a place in the queue may have been taken.
+                    Ok(reply) if reply.count <= 0 => {
+                        if lines_up {
+                            drop(core.undo_later(&request, &owner, Certainty::Arrived));
+                        }
+                    }
                     Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                     // It was granted, or may have been, and nobody is there to take it.
-                    Ok(_) | Err(Fault::Unknown(_)) => core.undo_later(&request, &owner),
+                    Ok(_) => drop(core.undo_later(&request, &owner, Certainty::Arrived)),
+                    Err(Fault::Unknown(_)) => {
+                        drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                    }
                 }
                 if marked {
                     core.lanes.left(&request.keys, &owner);
@@ -175,15 +305,22 @@ impl Core {
         let outcome = flight.await;
         let reply = Asked::read(&self.read(&ACQUIRE, outcome, owner.number())?)?;
         if reply.count < 0 {
-            return Err(Fault::Server(Error::new(
-                ErrorKind::WrongLockKind,
-                "the name is in use by a lock of another kind",
-            )));
+            return Err(Fault::Server(refusal(reply.count)));
         }
         if reply.count == 0 {
+            if reply.value == BEHIND {
+                return Ok(Attempt::Behind);
+            }
             return Ok(Attempt::Busy(u64::try_from(reply.value).ok().map(Duration::from_millis)));
         }
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
+        if request.fenced && token.is_none() {
+            drop(self.undo_later(request, owner, Certainty::Arrived));
+            return Err(Fault::Server(Error::new(
+                ErrorKind::Protocol,
+                "a fenced grant came without a token",
+            )));
+        }
         let lease = Arc::new(Lease::new(
             request.keys.clone(),
             owner.clone(),
@@ -194,30 +331,70 @@ impl Core {
         ));
         lease.change_holds(|holds| holds.count = 1);
         if !lease.is_valid(self.now_ms()) {
-            self.undo_later(request, owner);
+            drop(self.undo_later(request, owner, Certainty::Arrived));
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
     }
 
     /// Asks for an owner under which another process may hold: then this is a re-entry that it must see as one.
-    async fn ask_as_another(self: Arc<Self>, request: Arc<Request>, owner: Owner) -> Result<Reply, Fault> {
+    async fn ask_as_another(
+        self: Arc<Self>,
+        request: Arc<Request>,
+        owner: Owner,
+        acquire: Call,
+    ) -> Result<Reply, Fault> {
+        if !request.reentrant {
+            self.keeper.touch();
+            let held = self.store.run(request.recipe.query(&request.keys, owner.field())).await?;
+            if held.array().and_then(|items| items.get(1)?.int()).is_some_and(|holds| holds > 0) {
+                return Err(Fault::Server(already_held()));
+            }
+            return self.store.run(acquire).await;
+        }
         let call = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
         let reply = Asked::read(&self.run_checked(call, owner.number(), false).await?)?;
         if reply.count > 0 {
+            let mut token = 0;
+            if request.fenced {
+                // The outer hold's token is the last one drawn.
+                let call = Call::new(&COUNTER_GET).key(&request.keys.token).int(owner.number());
+                let last = self.run_checked(call, owner.number(), false).await;
+                token = last.ok().and_then(|reply| reply.get(2).copied()).unwrap_or(0);
+            }
             return Ok(Reply::Array(vec![
                 Reply::Int(owner.number()),
                 Reply::Int(reply.count),
-                Reply::Int(0),
+                Reply::Int(token),
             ]));
         }
-        self.store.run(request.acquire_call(&owner)).await
+        self.store.run(acquire).await
+    }
+}
+
+pub(crate) fn already_held() -> Error {
+    Error::new(ErrorKind::AlreadyHeld, "the owner holds the lock already, and it cannot be entered twice")
+        .remedy("release it first, or use a reentrant lock")
+}
+
+/// What an acquire is refused with for good.
+fn refusal(count: i64) -> Error {
+    match count {
+        -1 => Error::new(ErrorKind::WrongLockKind, "the name is in use by a lock of another kind"),
+        -2 => Error::new(
+            ErrorKind::UpgradeRefused,
+            "the owner holds the read lock, and would wait for itself to give it up",
+        )
+        .remedy("release the read lock first; somebody else may write before you then"),
+        -3 => Error::new(ErrorKind::NotInitialised, "nobody has set permits"),
+        _ => Error::new(ErrorKind::Protocol, format!("an acquire was refused with {count}")),
     }
 }
 
 impl Request {
-    fn acquire_call(&self, owner: &Owner) -> Call {
-        self.recipe.acquire(&self.keys, owner, self.term.lease_ms, self.fenced)
+    fn acquire_call(&self, owner: &Owner, publish: &'static str) -> Call {
+        let asks = Asks { waits: self.wait != Wait::No, publish };
+        self.recipe.ask(&self.keys, owner, self.term.lease_ms, self.fenced, asks)
     }
 }
 

@@ -4,12 +4,15 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
+
 use super::{
     Core, Wait,
     jitter::jittered,
     wait::{Deadline, Waker},
 };
 use crate::{
+    config::POLL_INTERVAL_MAX,
     error::{Error, ErrorKind},
     store::Fault,
 };
@@ -26,6 +29,8 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
+    /// Not yet, and not before others that wait on the server; a message will come.
+    Behind,
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
 }
@@ -35,8 +40,11 @@ pub(crate) trait Contender: Send {
     /// What there is to win.
     type Prize: Send;
 
-    /// The channel on which changes are told.
-    fn channel(&self) -> Arc<[u8]>;
+    /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
+    fn channel(&self) -> Option<Arc<[u8]>>;
+
+    /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
+    fn woken_by(&mut self, _notify: &Arc<Notify>) {}
 
     /// Asks the server once. A future that is dropped must undo what it may have done.
     fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Prize>, Fault>> + Send;
@@ -55,9 +63,12 @@ impl Core {
         after_others: bool,
     ) -> Result<Option<C::Prize>, Error> {
         let mut waker = Waker::default();
+        contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
         if after_others {
-            waker.subscribe(self, || contender.channel());
+            if let Some(channel) = contender.channel() {
+                waker.subscribe(self, channel);
+            }
             waker.wait(self, YIELD_TIME, deadline).await?;
         }
         loop {
@@ -73,16 +84,20 @@ impl Core {
             };
             match outcome {
                 Ok(Attempt::Won(prize)) => return Ok(Some(prize)),
-                Ok(Attempt::Busy(hint)) => {
+                Ok(busy @ (Attempt::Busy(_) | Attempt::Behind)) => {
                     trouble = Trouble::default();
                     if wait == Wait::No || deadline.is_over(self) {
                         return Ok(None);
                     }
-                    if waker.subscribe(self, || contender.channel()) {
+                    let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
+                    match contender.channel().map(|channel| waker.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
-                        waker.confirmed(self, deadline).await?;
-                    } else {
-                        waker.wait_for_turn(self, hint, deadline).await?;
+                        Some(true) => waker.confirmed(self, deadline).await?,
+                        Some(false) if matches!(busy, Attempt::Behind) => {
+                            waker.wait_behind(self, deadline).await?;
+                        }
+                        Some(false) => waker.wait_for_turn(self, hint, deadline).await?,
+                        None => waker.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
                 Ok(Attempt::TooLate) => {

@@ -36,3 +36,8 @@ pub(crate) fn jittered(whole: Duration) -> Duration {
     let half_us = (whole.as_micros() / 2).min(u128::from(u64::MAX)) as u64;
     Duration::from_micros(half_us + next() % (half_us + 1))
 }
+
+/// A random part of 1, from 0 to just below 1.
+pub(crate) fn fraction() -> f64 {
+    (next() >> 11) as f64 / (1u64 << 53) as f64
+}

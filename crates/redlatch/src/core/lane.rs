@@ -10,12 +10,26 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
-use super::lease::{Lease, Term};
+use super::{
+    Request, Wait,
+    lease::{Lease, Term},
+};
 use crate::{name::Keys, owner::Owner};
 
 const SHARDS: usize = 64;
+
+/// How the tasks of one process that want the same name get along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LanePolicy {
+    /// One holder: a single task contends at the server, the others queue in the lane.
+    Queue,
+    /// Any number of holders: every task asks the server for itself.
+    Beside,
+    /// Every task queues at the server; the lane knows them, in order, so that a release can hand over at once.
+    Ordered,
+}
 
 /// What a waiting task is handed.
 pub(crate) enum Handoff {
@@ -31,12 +45,32 @@ pub(crate) struct Queued {
     pub(crate) owner: Option<Owner>,
     pub(crate) term: Term,
     pub(crate) fenced: bool,
+    /// What wakes a task that waits for the server as well.
+    pub(crate) wake: Option<Arc<Notify>>,
+}
+
+impl Queued {
+    /// Hands the lease over; the lease comes back if the task is gone.
+    pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
+        match self.tell.send(Handoff::Lease(lease)) {
+            Ok(()) => {
+                if let Some(wake) = self.wake {
+                    wake.notify_one();
+                }
+                Ok(())
+            }
+            Err(Handoff::Lease(lease)) => Err(lease),
+            Err(Handoff::Contend { .. }) => Ok(()),
+        }
+    }
 }
 
 #[derive(Default)]
 struct Lane {
     /// The lease that a guard of this process holds.
     lease: Option<Arc<Lease>>,
+    /// The leases of a kind that has several at a time.
+    beside: Vec<Arc<Lease>>,
     /// Somebody contends at the server, or a release is on its way.
     busy: bool,
     /// It is a release that is on its way.
@@ -50,7 +84,36 @@ struct Lane {
 
 impl Lane {
     fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.busy && self.queue.is_empty()
+        self.lease.is_none() && self.beside.is_empty() && !self.busy && self.queue.is_empty()
+    }
+
+    /// Takes the first task in line that still waits.
+    fn first_in_line(&mut self) -> Option<Queued> {
+        std::iter::from_fn(|| self.queue.pop_front()).find(|queued| !queued.tell.is_closed())
+    }
+
+    fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
+        self.lease.iter().chain(&self.beside)
+    }
+
+    fn add(&mut self, lease: &Arc<Lease>) {
+        match lease.recipe.lane() {
+            LanePolicy::Queue => self.lease = Some(lease.clone()),
+            LanePolicy::Beside | LanePolicy::Ordered => self.beside.push(lease.clone()),
+        }
+    }
+
+    /// Takes a lease out; `false` if it was not in.
+    fn remove(&mut self, lease: &Arc<Lease>) -> bool {
+        if let Some(at) = self.beside.iter().position(|held| Arc::ptr_eq(held, lease)) {
+            self.beside.swap_remove(at);
+            return true;
+        }
+        let ours = self.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease));
+        if ours {
+            self.lease = None;
+        }
+        ours
     }
 }
 
@@ -81,6 +144,8 @@ pub(crate) enum Leaving {
     Passed,
     /// Hand it to this task, which needs an owner, token or term of its own.
     Transfer(Queued),
+    /// Release it, and let the server hand over to this task if it is the next in its queue.
+    HandOver(Queued),
     /// Release it on the server; `leads` says whether the lane must be told afterwards.
     Release { leads: bool },
 }
@@ -109,7 +174,7 @@ impl Hash for LaneKey {
 
 impl PartialEq for LaneKey {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.key == other.0.key
+        Arc::ptr_eq(&self.0, &other.0) || (self.0.kind == other.0.kind && self.0.key == other.0.key)
     }
 }
 
@@ -146,16 +211,17 @@ impl Lanes {
     }
 
     /// Comes in: leads a new lane, or finds what is there.
-    pub(crate) fn enter(
-        &self,
-        keys: &Arc<Keys>,
-        owner: Option<&Owner>,
-        term: Term,
-        fenced: bool,
-        waits: bool,
-        now_ms: u64,
-    ) -> Enter {
+    pub(crate) fn enter(&self, request: &Request, now_ms: u64) -> Enter {
+        let Request { keys, recipe, term, fenced, wait, .. } = request;
+        let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
+        if recipe.lane() != LanePolicy::Queue {
+            let held = owner.and_then(|owner| {
+                let lane = shard.get(&LaneKey(keys.clone()))?;
+                lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)).cloned()
+            });
+            return held.map_or(Enter::Aside, Enter::Again);
+        }
         match shard.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
                 free.insert(Lane { busy: true, ..Lane::default() });
@@ -186,7 +252,8 @@ impl Lanes {
                     }
                 }
                 let (tell, handoff) = oneshot::channel();
-                lane.queue.push_back(Queued { tell, owner: owner.cloned(), term, fenced });
+                let queued = Queued { tell, owner: owner.cloned(), term: *term, fenced: *fenced, wake: None };
+                lane.queue.push_back(queued);
                 Enter::Queue(handoff)
             }
         }
@@ -196,7 +263,7 @@ impl Lanes {
     pub(crate) fn granted(&self, lease: &Arc<Lease>, leads: bool, now_ms: u64) {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        lane.lease = Some(lease.clone());
+        lane.add(lease);
         if leads {
             lane.busy = false;
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
@@ -207,9 +274,29 @@ impl Lanes {
     pub(crate) fn passed(&self, lease: &Arc<Lease>) {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        lane.lease = Some(lease.clone());
+        lane.add(lease);
         lane.busy = false;
         lane.releasing = false;
+    }
+
+    /// A task waits in its place of the queue on the server, too.
+    pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
+        let mut shard = self.shard(keys);
+        shard.entry(LaneKey(keys.clone())).or_default().queue.push_back(queued);
+    }
+
+    /// A task no longer waits.
+    pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let mut shard = self.shard(keys);
+        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
+            let lane = entry.get_mut();
+            if let Some(at) = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner)) {
+                lane.queue.remove(at);
+            }
+            if lane.is_idle() && lane.leaving.is_empty() {
+                entry.remove();
+            }
+        }
     }
 
     /// The leader gives up, or a release has been done: the next in line leads.
@@ -262,7 +349,7 @@ impl Lanes {
             }
             lane.busy = false;
         }
-        lane.leaving.is_empty()
+        lane.is_idle() && lane.leaving.is_empty()
     }
 
     /// The last guard of a lease gives it back. `marked` notes its owner as [leaving](Self::leaving).
@@ -271,13 +358,20 @@ impl Lanes {
         if marked {
             shard.entry(LaneKey(lease.keys.clone())).or_default().leaving.push(lease.owner.clone());
         }
-        let Some(lane) = shard.get_mut(&LaneKey(lease.keys.clone())) else {
+        let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) else {
             return Leaving::Release { leads: false };
         };
-        if !lane.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease)) {
+        let lane = entry.get_mut();
+        if !lane.remove(lease) {
             return Leaving::Release { leads: false };
         }
-        lane.lease = None;
+        if lease.recipe.lane() != LanePolicy::Queue {
+            let next = if lease.owner.is_shared() { None } else { lane.first_in_line() };
+            if lane.is_idle() && lane.leaving.is_empty() {
+                entry.remove();
+            }
+            return next.map_or(Leaving::Release { leads: false }, Leaving::HandOver);
+        }
         if lane.busy {
             return Leaving::Release { leads: false };
         }
@@ -310,7 +404,7 @@ impl Lanes {
             lane.lease = Some(heir.clone());
             lane.busy = false;
             lane.releasing = false;
-            match next.tell.send(Handoff::Lease(heir)) {
+            match next.hand(heir) {
                 Ok(()) => return Leaving::Passed,
                 // The task gave up this very moment; the lease is still in hand.
                 Err(_) => {
@@ -326,6 +420,9 @@ impl Lanes {
     /// Puts a task back to the front of its line.
     pub(crate) fn requeue(&self, keys: &Arc<Keys>, queued: Queued) {
         let mut shard = self.shard(keys);
+        if queued.tell.is_closed() {
+            return;
+        }
         shard.entry(LaneKey(keys.clone())).or_default().queue.push_front(queued);
     }
 
@@ -334,27 +431,29 @@ impl Lanes {
         let mut shard = self.shard(&lease.keys);
         if let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) {
             let lane = entry.get_mut();
-            if lane.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease)) {
-                lane.lease = None;
-                if Self::promote(lane, false) {
+            if lane.remove(lease) {
+                let empty = match lease.recipe.lane() {
+                    LanePolicy::Queue => Self::promote(lane, false),
+                    LanePolicy::Beside | LanePolicy::Ordered => lane.is_idle() && lane.leaving.is_empty(),
+                };
+                if empty {
                     entry.remove();
                 }
             }
         }
     }
 
-    /// The lease that is held under a name, if any.
-    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Option<Arc<Lease>> {
-        self.shard(keys).get(&LaneKey(keys.clone())).and_then(|lane| lane.lease.clone())
+    /// The leases that are held under a name.
+    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
+        let shard = self.shard(keys);
+        shard.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
     }
 
     /// Looks at every lease.
     pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
         for shard in &self.shards {
             for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                if let Some(lease) = &lane.lease {
-                    look(lease);
-                }
+                lane.leases().for_each(&mut look);
             }
         }
     }

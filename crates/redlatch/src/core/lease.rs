@@ -121,6 +121,11 @@ impl Lease {
         next
     }
 
+    /// The same hold, of which the token is known.
+    pub(crate) fn with_token(&self, token: u64) -> Self {
+        Lease { token: Some(token), ..self.succeed() }
+    }
+
     pub(crate) fn deadline_ms(&self) -> u64 {
         self.deadline_ms.load(Ordering::Acquire)
     }

@@ -3,6 +3,7 @@
 //! A primitive is a face and a [`Recipe`]; it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
+pub(crate) mod backoff;
 pub(crate) mod contest;
 pub(crate) mod flight;
 pub(crate) mod jitter;
@@ -26,8 +27,9 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use self::{
+    backoff::Backoff,
     keeper::Keeper,
-    lane::{Bounds, Lanes},
+    lane::{Bounds, LanePolicy, Lanes},
     lease::{Lease, Term},
 };
 use crate::{
@@ -41,14 +43,83 @@ use crate::{
 
 /// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
 pub(crate) trait Recipe: Send + Sync + 'static {
+    /// How the tasks of one process get along.
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Queue
+    }
+
+    /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
+    /// TTL, [`BEHIND`] when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
+
+    /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
+    /// kinds with a queue on the server, and the command to publish with.
+    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+        let _ = asks;
+        self.acquire(keys, owner, lease_ms, fenced)
+    }
+
+    /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        self.release(keys, owner, publish)
+    }
+
+    /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call;
+
+    /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`.
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
+
+    /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
+    fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
+        let _ = heir;
+        self.release(keys, owner, publish)
+    }
+
+    /// One hold less. Replies `{number, holds left or -1, receivers}`.
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
+
+    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`. Only for [`LanePolicy::Queue`].
     fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call;
+
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call;
-    fn channel(&self, keys: &Keys, owner: &Owner) -> Arc<[u8]>;
+
+    /// Frees it whoever holds it, or only while `owner` does unless that is empty. Replies `{number, 1 or 0, receivers}`,
+    /// -1 when another owner holds it, -2 when another kind of lock does.
+    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
+        Call::new(&crate::scripts::FORCE)
+            .key(&keys.key)
+            .int(number)
+            .text(&owner.into())
+            .bytes(&keys.channel)
+            .constant(publish)
+    }
+
+    /// Reads `{ttl, holds of the owner}`; the TTL is -2 when nobody holds it. The owner may be empty.
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        Call::new(&crate::scripts::QUERY).key(&keys.key).text(&owner.into())
+    }
+
+    /// Where waiters are told; `None` when nobody is told and waiting is looking again.
+    fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>>;
+}
+
+/// The time of a busy reply that means: others come before this owner.
+pub(crate) const BEHIND: i64 = -3;
+
+/// What else a request says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asks {
+    pub(crate) waits: bool,
+    pub(crate) publish: &'static str,
+}
+
+/// Who is to have a lock next.
+pub(crate) struct Heir<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) lease_ms: i64,
+    pub(crate) fenced: bool,
 }
 
 /// What all handles and guards of one client share.
@@ -249,6 +320,25 @@ pub(crate) struct Request {
     pub(crate) term: Term,
     pub(crate) fenced: bool,
     pub(crate) wait: Wait,
+    /// Whether an owner may enter a lock that it holds.
+    pub(crate) reentrant: bool,
+    /// The pauses between looks, for kinds without a channel.
+    pub(crate) backoff: Option<Backoff>,
+}
+
+impl Request {
+    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: Term, wait: Wait) -> Self {
+        Request {
+            keys: keys.clone(),
+            recipe,
+            owner: None,
+            term,
+            fenced: false,
+            wait,
+            reentrant: true,
+            backoff: None,
+        }
+    }
 }
 
 /// How long to wait for a lock that is busy.

@@ -11,11 +11,11 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Core, Request,
+    Core, Heir, Request,
     flight::Flight,
     jitter::jittered,
     keeper::told,
-    lane::{Handoff, Leaving, Queued},
+    lane::{Leaving, Queued},
     lease::{Lease, margin_ms},
 };
 use crate::{
@@ -30,6 +30,15 @@ const RETRY_DELAY_MS_MIN: u64 = 20;
 const RETRY_DELAY_MS_MAX: u64 = 500;
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
+
+/// Whether a request may still be on its way to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    /// It has been answered: one look finds all that it left.
+    Arrived,
+    /// Its outcome is unknown, and it may run later.
+    MayArriveLater,
+}
 
 /// An owner that may be used again is looked after once and at once: a later look could meet its next hold. What arrives
 /// after that ends with its lease.
@@ -55,6 +64,7 @@ enum Step {
     Passed,
     Leave { known: u32 },
     Transfer { next: Queued, marked: bool },
+    HandOver { next: Queued, marked: bool },
     Release { leads: bool, marked: bool },
 }
 
@@ -190,6 +200,7 @@ impl Core {
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.leave(&lease.keys, false);
                 }
+                Leaving::HandOver(next) => self.lanes.requeue(&lease.keys, next),
                 Leaving::Release { leads: true } => self.lanes.leave(&lease.keys, false),
                 Leaving::Release { leads: false } | Leaving::Passed => {}
             }
@@ -198,6 +209,7 @@ impl Core {
         match leaving {
             Leaving::Passed => Step::Passed,
             Leaving::Transfer(next) => Step::Transfer { next, marked },
+            Leaving::HandOver(next) => Step::HandOver { next, marked },
             Leaving::Release { leads } => Step::Release { leads, marked },
         }
     }
@@ -214,9 +226,48 @@ impl Core {
                 }
                 outcome
             }
+            Step::HandOver { next, marked } => {
+                let outcome = self.hand_over(&lease, next).await;
+                self.released(&lease, false, marked, outcome)
+            }
             Step::Release { leads, marked } => {
                 let outcome = self.release_whole(&lease, false).await;
                 self.released(&lease, leads, marked, outcome)
+            }
+        }
+    }
+
+    /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
+    /// that queue, the same script grants to it, and it gets the lease from here without asking.
+    async fn hand_over(self: &Arc<Self>, lease: &Arc<Lease>, next: Queued) -> Result<(Unlocked, i64), Error> {
+        let Some(owner) = next.owner.clone() else { return self.release_whole(lease, false).await };
+        if lease.has_turns() || lease.tainted.load(Ordering::Relaxed) || lease.owner.is_shared() {
+            self.lanes.requeue(&lease.keys, next);
+            return self.release_whole(lease, false).await;
+        }
+        let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
+        let heir = Heir { owner: &owner, lease_ms: next.term.lease_ms, fenced: next.fenced };
+        let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &heir);
+        match self.run_checked(call, lease.owner.number(), false).await {
+            Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
+                let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
+                let held =
+                    Arc::new(Lease::new(lease.keys.clone(), owner, lease.recipe, token, next.term, sent_ms));
+                self.lanes.granted(&held, false, sent_ms);
+                self.schedule(&held);
+                if let Err(held) = next.hand(held) {
+                    // The task has found its grant by itself, or has given up and removes what it left.
+                    self.lanes.forget(&held);
+                }
+                Ok((Unlocked::Released, 0))
+            }
+            outcome => {
+                self.lanes.requeue(&lease.keys, next);
+                let read = outcome.and_then(|items| self.released_as(lease, &items));
+                match read {
+                    Ok(outcome) => Ok(outcome),
+                    Err(fault) => self.release_again(lease, fault).await,
+                }
             }
         }
     }
@@ -281,7 +332,12 @@ impl Core {
         let shared = lease.owner.is_shared();
         let script = if shared { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, outcome, lease.owner.number())?;
-        let (gone, heard) = match reply[..] {
+        self.released_as(lease, &reply)
+    }
+
+    fn released_as(&self, lease: &Lease, reply: &[i64]) -> Result<(Unlocked, i64), Fault> {
+        let shared = lease.owner.is_shared();
+        let (gone, heard) = match *reply {
             [_, left, heard] if shared && left >= 1 => return Ok((Unlocked::StillHeld(left as u32), heard)),
             [_, left, heard] if shared => (left == 0, heard),
             [_, released, heard] => (released == 1, heard),
@@ -383,9 +439,10 @@ impl Core {
                 held.tainted.store(lease.tainted.load(Ordering::Relaxed), Ordering::Relaxed);
                 self.lanes.passed(&held);
                 self.schedule(&held);
-                if let Err(Handoff::Lease(held)) = next.tell.send(Handoff::Lease(held)) {
+                let renewed = next.term.renewed;
+                if let Err(held) = next.hand(held) {
                     // The task gave up meanwhile; its hold is given back like any other.
-                    self.drop_hold(&held, next.term.renewed);
+                    self.drop_hold(&held, renewed);
                 }
                 Ok(Unlocked::Released)
             }
@@ -396,15 +453,8 @@ impl Core {
             }
             Err(_) => {
                 // Whether it moved is unknown. Both fields are removed for certain, and the task contends for itself.
-                let request = Request {
-                    keys: lease.keys.clone(),
-                    recipe: lease.recipe,
-                    owner: None,
-                    term: next.term,
-                    fenced: next.fenced,
-                    wait: super::Wait::No,
-                };
-                self.undo_later(&Arc::new(request), &heir);
+                let request = Request::new(&lease.keys, lease.recipe, next.term, super::Wait::No);
+                drop(self.undo_later(&Arc::new(request), &heir, Certainty::MayArriveLater));
                 self.release_and_lead(lease, next).await
             }
         }
@@ -420,24 +470,34 @@ impl Core {
 
     /// Whether a release was heard by anybody but ourselves.
     fn others_heard(&self, lease: &Lease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
-        let channel = lease.recipe.channel(&lease.keys, &lease.owner);
-        outcome.as_ref().is_ok_and(|(_, heard)| *heard > self.store.own_receivers(&channel))
+        let own = lease.recipe.channel(&lease.keys, &lease.owner);
+        let own = own.map_or(0, |channel| self.store.own_receivers(&channel));
+        outcome.as_ref().is_ok_and(|(_, heard)| *heard > own)
     }
 
-    /// Removes what a request may have left, now and later: the request itself may still be on its way.
-    pub(crate) fn undo_later(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner) {
+    /// Removes what a request may have left, now and, if the request may still be on its way, later. Answers when done.
+    pub(crate) fn undo_later(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        certainty: Certainty,
+    ) -> oneshot::Receiver<()> {
+        let (tell, done) = oneshot::channel();
         if self.is_forked() {
-            return;
+            return done;
         }
         self.lanes.leaving(&request.keys, owner);
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         self.keeper.spawn(async move {
-            core.clone().undo(request.clone(), owner.clone()).await;
+            core.clone().undo(request.clone(), owner.clone(), certainty).await;
             core.lanes.left(&request.keys, &owner);
+            // Mostly nobody waits for it.
+            let _ = tell.send(());
         });
+        done
     }
 
-    async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner) {
+    async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner, certainty: Certainty) {
         let lease_ms = request.term.lease_ms.max(0) as u64;
         for look_ms in late_looks_ms(&owner) {
             if *look_ms > lease_ms {
@@ -449,14 +509,14 @@ impl Core {
             let call = if owner.is_foreign() {
                 request.recipe.leave(&request.keys, &owner, publish, 0, request.term.lease_ms)
             } else {
-                request.recipe.release(&request.keys, &owner, publish)
+                request.recipe.undo(&request.keys, &owner, publish)
             };
             match self.run_checked(call, owner.number(), true).await {
                 Ok(reply) if reply.get(1).is_some_and(|found| *found > 0) => {
                     tracing::debug!(lock = %request.keys.name, "a grant that nobody waited for was released");
                     return;
                 }
-                Ok(_) if owner.is_foreign() => return,
+                Ok(_) if owner.is_foreign() || certainty == Certainty::Arrived => return,
                 Ok(_) | Err(_) => {}
             }
             if self.is_closed() {

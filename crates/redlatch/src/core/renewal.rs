@@ -1,7 +1,7 @@
 //! Renewal: batches on the keeper's connection, each lock on its own account.
 //!
 //! A failed renewal is tried again until the lock's own deadline and never touches another lock. What a renewal finds
-//! gone is announced at once.
+//! gone is announced at once. One call renews leases of one kind.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,7 +11,12 @@ use std::{
 use super::{Core, jitter::jittered, lease::Lease};
 use futures_util::StreamExt;
 
-use crate::{config::RENEWAL_BATCH_MAX, error::LossReason, scripts, store::Call};
+use crate::{
+    config::RENEWAL_BATCH_MAX,
+    error::LossReason,
+    scripts,
+    store::{Call, Fault},
+};
 
 /// How many renewal calls are under way at once.
 const BATCHES_UNDER_WAY_MAX: usize = 8;
@@ -26,9 +31,9 @@ impl Core {
         if leases.is_empty() {
             return;
         }
-        leases.sort_by_key(|lease| lease.lease_ms);
+        leases.sort_by_key(|lease| (lease.keys.kind, lease.lease_ms));
         let batches = leases
-            .chunk_by(|a, b| a.lease_ms == b.lease_ms)
+            .chunk_by(|a, b| a.lease_ms == b.lease_ms && a.keys.kind == b.keys.kind)
             .flat_map(|alike| alike.chunks(RENEWAL_BATCH_MAX))
             .map(<[_]>::to_vec)
             .collect::<Vec<_>>();
@@ -92,9 +97,29 @@ impl Core {
         self.keeper.reschedule(batch);
     }
 
+    /// Sets the lease of one hold anew, or only looks at it when `lease_ms` is 0; `false` if the owner no longer holds.
+    pub(crate) async fn renew_one(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        lease_ms: i64,
+    ) -> Result<bool, Fault> {
+        let number = self.fresh_number();
+        let call = lease.recipe.renew(number, std::slice::from_ref(lease), lease_ms);
+        Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
+    }
+
+    /// Looks whether a hold is still there, and tells its holder if it is not.
+    pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<Lease>) {
+        if let Ok(false) = self.renew_one(&lease, 0).await {
+            self.gone(&lease).await;
+        }
+    }
+
     /// Looks whether holds that are not renewed are still there, without touching their leases.
-    pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
-        for batch in leases.chunks(RENEWAL_BATCH_MAX) {
+    pub(super) fn check(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
+        leases.sort_by_key(|lease| lease.keys.kind);
+        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind);
+        for batch in alike.flat_map(|alike| alike.chunks(RENEWAL_BATCH_MAX)) {
             let (core, batch) = (self.clone(), batch.to_vec());
             self.keeper.handle().spawn(async move { core.check_batch(batch).await });
         }

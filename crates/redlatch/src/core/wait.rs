@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Core, Wait, jitter::jittered, lane::Handoff, lease::Lease};
 use crate::{
-    config::POLL_INTERVAL_MAX,
+    config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
     error::Error,
     name::Keys,
     store::{Fault, SubscribeFuture, Subscription},
@@ -162,14 +162,18 @@ enum State {
 }
 
 impl Waker {
+    pub(super) fn notify(&self) -> &Arc<Notify> {
+        &self.notify
+    }
+
     /// Asks for a subscription if there is none yet; `true` if it was asked for just now.
-    pub(super) fn subscribe(&mut self, core: &Core, channel: impl FnOnce() -> Arc<[u8]>) -> bool {
+    pub(super) fn subscribe(&mut self, core: &Core, channel: Arc<[u8]>) -> bool {
         if !matches!(self.state, State::Idle) {
             return false;
         }
         let notify = self.notify.clone();
         self.state =
-            State::Subscribing(core.store.subscribe(channel(), Arc::new(move |_| notify.notify_one())));
+            State::Subscribing(core.store.subscribe(channel, Arc::new(move |_| notify.notify_one())));
         true
     }
 
@@ -195,6 +199,11 @@ impl Waker {
             deadline,
         )
         .await
+    }
+
+    /// Sleeps behind others who wait on the server: whoever comes first is told there, so looking is only for trouble.
+    pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
+        self.pause(core, jittered(QUEUE_POLL_INTERVAL_MAX), Until::MessageOrConfirmation, deadline).await
     }
 
     /// Sleeps for a time, or until a message comes.

@@ -1,15 +1,17 @@
 //! Acquiring with options that are words (DESIGN D6).
 
 use std::{
+    fmt,
     future::{Future, IntoFuture},
+    marker::PhantomData,
     pin::Pin,
     time::Duration,
 };
 
-use super::{Guard, Lock, PLAIN};
+use super::{Guard, Hold, locker::Locker};
 use crate::{
     config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
-    core::{Request, Wait, lease::Term},
+    core::{Wait, lease::Term},
     error::{Error, ErrorKind},
     owner::Owner,
 };
@@ -42,20 +44,45 @@ impl Lease {
     }
 }
 
-/// An acquire that is being put together; `await` it for `Result<Option<Guard>, Error>`.
-#[derive(Debug, Clone)]
+/// An acquire that is being put together; `await` it for `Result<Option<G>, Error>`, where `G` is the guard of the kind.
 #[must_use = "an acquire does nothing until it is awaited"]
-pub struct Acquire<'a> {
-    lock: &'a Lock,
+pub struct Acquire<'a, G = Guard> {
+    locker: &'a Locker,
     wait: Wait,
     lease: Lease,
     owner: Option<Owner>,
     fenced: bool,
+    guard: PhantomData<fn() -> G>,
 }
 
-impl<'a> Acquire<'a> {
-    pub(super) fn new(lock: &'a Lock) -> Self {
-        Acquire { lock, wait: Wait::No, lease: Lease::Renewed, owner: None, fenced: false }
+impl<G> Clone for Acquire<'_, G> {
+    fn clone(&self) -> Self {
+        Acquire { owner: self.owner.clone(), ..*self }
+    }
+}
+
+impl<G> fmt::Debug for Acquire<'_, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("name", self.locker.name())
+            .field("wait", &self.wait)
+            .field("lease", &self.lease)
+            .field("owner", &self.owner)
+            .field("fenced", &self.fenced)
+            .finish()
+    }
+}
+
+impl<'a, G: Hold> Acquire<'a, G> {
+    pub(crate) fn new(locker: &'a Locker) -> Self {
+        Acquire {
+            locker,
+            wait: Wait::No,
+            lease: Lease::Renewed,
+            owner: None,
+            fenced: false,
+            guard: PhantomData,
+        }
     }
 
     /// How long to wait while the lock is busy; not at all unless set.
@@ -82,23 +109,14 @@ impl<'a> Acquire<'a> {
         self
     }
 
-    pub(super) async fn run(self) -> Result<Option<Guard>, Error> {
-        let term = self.lock.term_of(self.lease)?;
-        let request = Request {
-            keys: self.lock.keys.clone(),
-            recipe: &PLAIN,
-            owner: self.owner,
-            term,
-            fenced: self.fenced,
-            wait: self.wait,
-        };
-        let grant = self.lock.core.acquire(request).await?;
-        Ok(grant.map(|grant| Guard::new(self.lock.core.clone(), grant.lease, grant.renewed)))
+    async fn run(self) -> Result<Option<G>, Error> {
+        let guard = self.locker.acquire(self.wait, self.lease, self.owner, self.fenced).await?;
+        Ok(guard.map(G::from_guard))
     }
 }
 
-impl<'a> IntoFuture for Acquire<'a> {
-    type Output = Result<Option<Guard>, Error>;
+impl<'a, G: Hold + 'a> IntoFuture for Acquire<'a, G> {
+    type Output = Result<Option<G>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {

@@ -4,15 +4,13 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::lost_error;
+use super::{Hold, lost_error, sealed::Sealed};
 use crate::{
     config::lease_ms,
-    core::{Core, lease::Lease as CoreLease, lease::Term, release::Unlocked},
+    core::{Core, acquire::already_held, lease::Lease as CoreLease, lease::Term, release::Unlocked},
     error::{Error, ErrorKind, LossReason},
     name::LockName,
     owner::Owner,
-    scripts,
-    store::Call,
 };
 
 /// A hold on a lock. Dropping it stops the renewal at once and releases in the background; [`unlock`](Self::unlock)
@@ -25,6 +23,8 @@ pub struct Guard {
     core: Arc<Core>,
     lease: Arc<CoreLease>,
     renewed: bool,
+    /// Whether the owner may enter once more.
+    reentrant: bool,
     armed: bool,
 }
 
@@ -42,6 +42,22 @@ pub struct Held {
     pub remaining: Duration,
 }
 
+impl Sealed for Guard {}
+
+impl Hold for Guard {
+    fn from_guard(guard: Guard) -> Self {
+        guard
+    }
+
+    fn as_guard(&self) -> &Guard {
+        self
+    }
+
+    fn into_guard(self) -> Guard {
+        self
+    }
+}
+
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
@@ -54,8 +70,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, renewed: bool) -> Self {
-        Guard { core, lease, renewed, armed: true }
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, renewed: bool, reentrant: bool) -> Self {
+        Guard { core, lease, renewed, reentrant, armed: true }
     }
 
     /// Gives this hold back and says what became of it.
@@ -154,11 +170,15 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the hold is lost; a server that is unreachable or refuses.
+    /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::AlreadyHeld`] for a non-reentrant lock; a server that is
+    /// unreachable or refuses.
     pub async fn reenter(&self) -> Result<Guard, Error> {
+        if !self.reentrant {
+            return Err(already_held().on(self.name()).by(&self.lease.owner));
+        }
         let term = Term { lease_ms: self.lease.lease_ms, renewed: self.renewed };
         let grant = self.core.reenter(&self.lease, term).await?;
-        Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed))
+        Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
     }
 
     /// Sets the lease to `lease` from now (1 ms to 100 years). A hold that is renewed keeps being renewed.
@@ -176,15 +196,10 @@ impl Guard {
         if let Some(reason) = self.loss() {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
-        let (sent_ms, number) = (self.core.now_ms(), self.core.fresh_number());
-        let call = Call::new(&scripts::RENEW)
-            .key(&self.lease.keys.key)
-            .int(number)
-            .int(lease_ms)
-            .text(self.lease.owner.field());
-        let reply = self.core.run_checked(call, number, false).await;
-        let reply = reply.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
-        if reply.get(1) != Some(&1) {
+        let sent_ms = self.core.now_ms();
+        let renewed = self.core.renew_one(&self.lease, lease_ms).await;
+        let renewed = renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
+        if !renewed {
             self.core.gone(&self.lease).await;
             return Err(lost_error(
                 self.name(),

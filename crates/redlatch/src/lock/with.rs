@@ -1,8 +1,8 @@
 //! The closure form: the work is stopped when the lock is lost.
 
-use std::{fmt, future::Future};
+use std::fmt;
 
-use super::{Acquire, Guard};
+use super::{Acquire, Hold};
 use crate::error::Error;
 
 /// Why work under a lock has no result.
@@ -35,7 +35,7 @@ impl std::error::Error for WithError {
     }
 }
 
-impl Acquire<'_> {
+impl<G: Hold> Acquire<'_, G> {
     /// Acquires the lock, does the work, and releases the lock; work whose lock is lost is dropped half-way.
     ///
     /// The work's own result comes back unchanged; a release that fails afterwards is logged, because the lease ends the
@@ -60,17 +60,13 @@ impl Acquire<'_> {
     /// ```
     pub async fn with<T, F>(self, work: F) -> Result<T, WithError>
     where
-        F: AsyncFnOnce(&Guard) -> T,
+        F: AsyncFnOnce(&G) -> T,
     {
-        let guard = self.into_future_inner().await.map_err(WithError::Acquire)?.ok_or(WithError::Busy)?;
-        let outcome = guard.protect(work(&guard)).await.map_err(WithError::Lost)?;
-        if let Err(error) = guard.unlock().await {
+        let guard = self.await.map_err(WithError::Acquire)?.ok_or(WithError::Busy)?;
+        let outcome = guard.as_guard().protect(work(&guard)).await.map_err(WithError::Lost)?;
+        if let Err(error) = guard.into_guard().unlock().await {
             tracing::warn!(%error, "the work is done, but its lock could not be released; its lease ends it");
         }
         Ok(outcome)
-    }
-
-    fn into_future_inner(self) -> impl Future<Output = Result<Option<Guard>, Error>> {
-        std::future::IntoFuture::into_future(self)
     }
 }

@@ -1,7 +1,7 @@
 -- Delete a lock whoever holds it, or only while a named owner holds it.
 --
 -- KEYS[1] lock hash   ARGV[1] call number   ARGV[2] owner field that must be there, or '' for any
--- ARGV[3] channel     ARGV[4] publish command
+-- ARGV[3] channel     ARGV[4] publish command, '' to tell nobody
 --
 -- Check:  the key is a hash (any other type is an error, never a deletion) without a `mode` field, and has the
 --         named owner when one is named.
@@ -13,6 +13,6 @@ local held = redis.call('hmget', key, ARGV[2], 'mode')
 if held[2] then return {n, -2, 0} end
 if ARGV[2] ~= '' and not held[1] and redis.call('exists', key) == 1 then return {n, -1, 0} end
 local gone = redis.call('del', key)
-local heard = redis.pcall(ARGV[4], ARGV[3], '0')
+local heard = ARGV[4] == '' and 0 or redis.pcall(ARGV[4], ARGV[3], '0')
 if type(heard) == 'table' then heard = -1 end
 return {n, gone, heard}

@@ -1,6 +1,6 @@
 -- Give back one of several holds of one owner, or the last one.
 --
--- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command
+-- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
 -- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
@@ -19,6 +19,6 @@ if count > 1 then
   return {tonumber(ARGV[1]), count - 1, 0}
 end
 redis.call('hdel', key, owner)
-local heard = redis.pcall(ARGV[4], ARGV[3], '0')
+local heard = ARGV[4] == '' and 0 or redis.pcall(ARGV[4], ARGV[3], '0')
 if type(heard) == 'table' then heard = -1 end
 return {tonumber(ARGV[1]), 0, heard}

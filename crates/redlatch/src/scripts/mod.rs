@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with; a test fails when a script changes and this number does not.
-pub const EPOCH: u32 = 4;
+pub const EPOCH: u32 = 5;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
 pub struct Script {
@@ -66,6 +66,16 @@ scripts! {
     TRANSFER = "transfer",
     /// Delete a lock.
     FORCE = "force",
+    /// Take a fair lock or line up for it.
+    FAIR_ACQUIRE = "fair_acquire",
+    /// Release a fair lock.
+    FAIR_RELEASE = "fair_release",
+    /// Give back one hold of a fair lock.
+    FAIR_LEAVE = "fair_leave",
+    /// Take an owner out of a fair lock.
+    FAIR_UNDO = "fair_undo",
+    /// Delete a fair lock.
+    FAIR_FORCE = "fair_force",
     /// Read one lock whole.
     SHOW = "show",
     /// Read a page of locks.

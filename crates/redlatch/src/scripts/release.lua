@@ -1,6 +1,6 @@
 -- Release a lock whose owner field belongs to one hold alone.
 --
--- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command
+-- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
 --
 -- Check and change in one step: HDEL removes the owner field, and with the only field the hash goes too.
 --         Deleting comes first because it is allowed when memory is full; the message goes through pcall because
@@ -10,6 +10,6 @@
 if redis.call('hdel', KEYS[1], ARGV[2]) == 0 then
   return {tonumber(ARGV[1]), 0, 0}
 end
-local heard = redis.pcall(ARGV[4], ARGV[3], '0')
+local heard = ARGV[4] == '' and 0 or redis.pcall(ARGV[4], ARGV[3], '0')
 if type(heard) == 'table' then heard = -1 end
 return {tonumber(ARGV[1]), 1, heard}

@@ -1,0 +1,131 @@
+//! `FairLock`: a lock that is granted in the order of asking; shares its state with Redisson's `RFairLock`
+//! (`docs/protocol.md`, fair lock).
+
+use std::sync::Arc;
+
+use crate::{
+    config::FAIR_WAIT,
+    core::{Asks, Core, Heir, Recipe, lane::LanePolicy, lease::Lease},
+    lock::{Guard, PLAIN, face::lock_face, locker::Locker},
+    name::{Keys, Kind, LockName},
+    owner::Owner,
+    scripts::{self, Script},
+    store::Call,
+};
+
+/// The scripts and channels of the lock with a queue on the server.
+pub(crate) struct Fair;
+
+pub(crate) static FAIR: Fair = Fair;
+
+impl Fair {
+    fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
+        let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
+        let call = if fenced { call.key(&keys.token) } else { call };
+        call.int(owner.number()).text(owner.field())
+    }
+}
+
+impl Recipe for Fair {
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Ordered
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        self.ask(keys, owner, lease_ms, fenced, Asks { waits: false, publish: "publish" })
+    }
+
+    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+        let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, fenced);
+        call.int(lease_ms)
+            .constant(if fenced { "1" } else { "0" })
+            .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
+            .bytes(&keys.channel)
+            .constant(asks.publish)
+    }
+
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        Fair::call(&scripts::FAIR_UNDO, keys, owner, false).bytes(&keys.channel).constant(publish)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
+        PLAIN.enter(keys, owner, lease_ms, known)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        Fair::call(&scripts::FAIR_RELEASE, keys, owner, false)
+            .bytes(&keys.channel)
+            .constant(publish)
+            .constant("")
+            .constant("0")
+            .constant("0")
+    }
+
+    fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
+        Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced)
+            .bytes(&keys.channel)
+            .constant(publish)
+            .text(heir.owner.field())
+            .int(heir.lease_ms)
+            .constant(if heir.fenced { "1" } else { "0" })
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        Fair::call(&scripts::FAIR_LEAVE, keys, owner, false)
+            .bytes(&keys.channel)
+            .constant(publish)
+            .int(known.into())
+            .int(lease_ms)
+    }
+
+    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        // Never asked for: the tasks of a process do not queue in its lane.
+        PLAIN.transfer(keys, from, to, lease_ms, fenced)
+    }
+
+    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
+        PLAIN.renew(batch, leases, lease_ms)
+    }
+
+    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
+        Call::new(&scripts::FAIR_FORCE)
+            .key(&keys.key)
+            .key(&keys.queue)
+            .key(&keys.timeouts)
+            .int(number)
+            .text(&owner.into())
+            .bytes(&keys.channel)
+            .constant(publish)
+    }
+
+    fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>> {
+        Some([&*keys.channel, b":", owner.field().as_bytes()].concat().into())
+    }
+}
+
+/// A reentrant lock that is granted in the order in which it was asked for, over all processes and languages.
+///
+/// Every task that waits has a place of its own in a queue on the server. A waiter that gives up or is cancelled leaves the
+/// queue at once; one whose process dies is dropped when it is next and has not been heard of for 30 s. `try_lock`
+/// never overtakes: it gets the lock only if nobody waits. All this costs more than a [`Lock`](crate::Lock), which is
+/// also fair between processes, but only roughly.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// let client = redlatch::Client::connect("memory:").await?;
+/// let turn = client.fair_lock("counter").lock().await?;
+/// turn.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct FairLock(pub(crate) Locker);
+
+impl FairLock {
+    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+        FairLock(Locker::new(core, name, Kind::Fair, &FAIR))
+    }
+}
+
+lock_face!(FairLock, Guard);

@@ -1,0 +1,193 @@
+//! What the handles of all kinds of locks do, written once; [`lock_face!`](super::face) gives it to each kind.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Forced, Guard, Lease};
+use crate::{
+    config::lease_ms,
+    core::{
+        Core, Recipe, Request, Wait, backoff::Backoff, lease::Lease as CoreLease, lease::Term,
+        release::Unlocked,
+    },
+    error::{Error, ErrorKind},
+    name::{Keys, Kind, LockName},
+    owner::Owner,
+    scripts,
+    store::{Call, Fault, protocol_error},
+};
+
+/// A name, the kind of lock that it is, and the client.
+#[derive(Clone)]
+pub(crate) struct Locker {
+    pub(crate) core: Arc<Core>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) recipe: &'static dyn Recipe,
+    /// Every grant draws a token.
+    pub(crate) fenced: bool,
+    /// An owner may enter a lock that it holds.
+    pub(crate) reentrant: bool,
+    /// The pauses of kinds without a channel.
+    pub(crate) backoff: Option<Backoff>,
+}
+
+impl Locker {
+    pub(crate) fn new(core: &Arc<Core>, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
+        Locker {
+            core: core.clone(),
+            keys: Arc::new(Keys::new(name, kind)),
+            recipe,
+            fenced: false,
+            reentrant: true,
+            backoff: None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.keys.name
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        wait: Wait,
+        lease: Lease,
+        owner: Option<Owner>,
+        fenced: bool,
+    ) -> Result<Option<Guard>, Error> {
+        let term = self.term_of(lease)?;
+        let request = Request {
+            owner,
+            fenced: fenced || self.fenced,
+            reentrant: self.reentrant,
+            backoff: self.backoff,
+            ..Request::new(&self.keys, self.recipe, term, wait)
+        };
+        let grant = self.core.acquire(request).await?;
+        Ok(grant.map(|grant| self.guard(grant.lease, grant.renewed)))
+    }
+
+    pub(crate) async fn force(&self, owner: &str) -> Result<Forced, Error> {
+        self.ready()?;
+        let number = self.core.fresh_number();
+        let call = self.recipe.force(&self.keys, number, owner, self.core.store.publish_command());
+        let reply = self.core.run_checked(call, number, false).await.map_err(|fault| self.error(fault))?;
+        let forced = match reply.get(1) {
+            Some(1) => Forced::Released,
+            Some(0) => Forced::WasFree,
+            Some(-1) => return Ok(Forced::OtherOwner),
+            Some(-2) => {
+                return Err(Error::new(
+                    ErrorKind::WrongLockKind,
+                    "a lock of another kind is held under this name",
+                )
+                .on(self.name()));
+            }
+            _ => {
+                return Err(
+                    Error::new(ErrorKind::Protocol, "a forced release answered nonsense").on(self.name())
+                );
+            }
+        };
+        for lease in self.core.lanes.find(&self.keys) {
+            self.core.recheck_now(lease).await;
+        }
+        Ok(forced)
+    }
+
+    fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
+        Guard::new(self.core.clone(), lease, renewed, self.reentrant)
+    }
+
+    /// The last token that was drawn for the name.
+    pub(crate) async fn last_token(&self) -> Result<Option<u64>, Error> {
+        self.ready()?;
+        let number = self.core.fresh_number();
+        let call = Call::new(&scripts::COUNTER_GET).key(&self.keys.token).int(number);
+        let reply = self.core.run_checked(call, number, false).await.map_err(|fault| self.error(fault))?;
+        Ok(reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|token| *token > 0))
+    }
+
+    pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
+        self.ready()?;
+        self.core.keeper.touch();
+        let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
+        let reply = self.core.store.run(call).await.map_err(|fault| self.error(fault))?;
+        match reply.array() {
+            Some([ttl, holds]) => ttl.int().zip(holds.int()),
+            _ => None,
+        }
+        .ok_or_else(|| protocol_error("query", &reply).on(self.name()))
+    }
+
+    pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
+        let term = self.term_of(lease)?;
+        let mut lease = self.hold_of(owner, term);
+        if !self.renew_hold(&lease, term.lease_ms).await? {
+            return Ok(None);
+        }
+        if self.fenced {
+            // While this owner holds the lock nobody else draws, so the last token is its own.
+            let Some(token) = self.last_token().await? else {
+                return Err(Error::new(ErrorKind::InvalidOption, "the hold was acquired without a token")
+                    .on(self.name())
+                    .by(owner)
+                    .remedy("adopt it as a plain lock, or acquire it anew as a fenced one"));
+            };
+            lease = Arc::new(lease.with_token(token));
+        }
+        self.core.lanes.granted(&lease, false, self.core.now_ms());
+        self.core.schedule(&lease);
+        Ok(Some(self.guard(lease, term.renewed)))
+    }
+
+    pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {
+        let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
+        self.renew_hold(&self.hold_of(owner, Term { lease_ms, renewed: false }), lease_ms).await
+    }
+
+    /// A hold as this process would know it, were it its own.
+    fn hold_of(&self, owner: &Owner, term: Term) -> Arc<CoreLease> {
+        let now_ms = self.core.now_ms();
+        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, now_ms))
+    }
+
+    async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {
+        self.ready()?;
+        let renewed = self.core.renew_one(lease, lease_ms).await;
+        renewed.map_err(|fault| self.error(fault).by(&lease.owner))
+    }
+
+    pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
+        self.ready()?;
+        let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
+        let reply = self
+            .core
+            .run_checked(call, owner.number(), false)
+            .await
+            .map_err(|fault| self.error(fault).by(owner))?;
+        match reply.get(1) {
+            Some(0) => Ok(Unlocked::Released),
+            Some(left) if *left > 0 => Ok(Unlocked::StillHeld(u32::try_from(*left).unwrap_or(u32::MAX))),
+            _ => Err(Error::new(ErrorKind::NotOwner, "the lock is not held by this owner")
+                .on(self.name())
+                .by(owner)
+                .remedy("its lease may have ended; `redlatch show` names the present holder")),
+        }
+    }
+
+    fn ready(&self) -> Result<(), Error> {
+        self.core.check_open().and_then(|()| self.keys.check()).map_err(|error| error.on(self.name()))
+    }
+
+    fn error(&self, fault: Fault) -> Error {
+        fault.into_error().on(self.name())
+    }
+
+    fn term_of(&self, lease: Lease) -> Result<Term, Error> {
+        lease.term(&self.core.config).map_err(|error| error.on(self.name()))
+    }
+
+    /// A wait without limit ended as if it had one.
+    pub(crate) fn endless(&self) -> Error {
+        Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
+    }
+}

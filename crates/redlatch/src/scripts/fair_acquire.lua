@@ -1,0 +1,81 @@
+-- Take a fair lock if it is free and nobody comes first; line up behind the others if asked to.
+--
+-- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   KEYS[4] token counter, if a token is drawn
+-- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[5] ms for which a waiter counts without being heard of, 0 = do not line up
+-- ARGV[6] channel, to which `:owner` is appended   ARGV[7] publish command
+--
+-- Check:  first, heads of the queue whose time is over by the server's clock are dropped; a head without a time, which
+--         nothing would ever drop, gets a short one. Then: the hash is absent and the queue empty or headed by this
+--         owner; or the hash holds this very owner (a repeat).
+-- Change: the owner leaves the queue, its field is written with count 1, the lease is set. Otherwise it lines up once, and
+--         each repeat moves its own time ahead. The time is never below that of the one before, so that what
+--         others subtract for those before leaves it above theirs; it adds nothing of its own, so nothing of it has
+--         to be subtracted from those behind, and a grant costs the same behind 10 waiters as behind 10,000.
+-- Reply:  {number, count, token or 0}; {number, 0, ttl ms} when busy and this owner is next or did not line up;
+--         {number, 0, -3} when others come first; {number, -1, 0} when the hash belongs to a read-write lock.
+local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
+local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[5])
+local clock = redis.call('time')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local head, dropped = false, false
+for _ = 1, 1000 do
+  head = redis.call('lindex', queue, 0)
+  if not head then break end
+  local time = redis.call('zscore', times, head)
+  if not time then
+    if head ~= owner then redis.call('zadd', times, string.format('%.0f', now + 5000), head) end
+    break
+  end
+  if tonumber(time) > now then break end
+  redis.call('zrem', times, head)
+  redis.call('lpop', queue)
+  dropped = true
+end
+local ttl = redis.call('pttl', key)
+local count = 1
+local held = ttl ~= -2 and redis.call('hmget', key, owner, 'mode')
+if held and held[2] and not held[1] then return {n, -1, 0} end
+if (held and not held[1]) or (not held and head and head ~= owner) then
+  -- A write that changes nothing: a server that has become a read-only replica refuses here.
+  redis.call('hdel', key, owner)
+  if wait > 0 then
+    local time = now + math.max(ttl, 0) + wait
+    local own = redis.call('zscore', times, owner)
+    local least = own
+    if not own then
+      local tail = redis.call('lindex', queue, -1)
+      least = tail and redis.call('zscore', times, tail)
+    end
+    if least and tonumber(least) > time then time = tonumber(least) end
+    redis.call('zadd', times, string.format('%.0f', time), owner)
+    if not own and head ~= owner then redis.call('rpush', queue, owner) end
+    head = head or owner
+  end
+  if not held and dropped then
+    -- Those who were dropped may have been the last ones that were told.
+    redis.pcall(ARGV[7], ARGV[6] .. ':' .. head, '0')
+  end
+  if head and head ~= owner and (wait > 0 or not held) then return {n, 0, -3} end
+  return {n, 0, ttl}
+end
+if held then count = tonumber(held[1]) end
+local token = 0
+if ARGV[4] == '1' then
+  -- As in acquire.lua.
+  token = clock[1] * 1000000 + clock[2]
+  local last = tonumber(redis.call('get', KEYS[4]) or '0')
+  if last >= token then token = last + 1 end
+  redis.call('set', KEYS[4], string.format('%.0f', token))
+end
+if not held then redis.call('hset', key, owner, '1') end
+local set = redis.pcall('pexpire', key, lease)
+if type(set) == 'table' then
+  if not held then redis.pcall('hdel', key, owner) end
+  return set
+end
+if head == owner then
+  redis.call('lpop', queue)
+  redis.call('zrem', times, owner)
+end
+return {n, count, token}

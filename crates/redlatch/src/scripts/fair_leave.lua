@@ -1,0 +1,39 @@
+-- Give back one of several holds of one owner of a fair lock, or the last one.
+--
+-- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times
+-- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
+-- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
+--
+-- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
+-- Change: as in leave.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
+--         An owner that holds nothing leaves the queue: who gives back does not wait any more.
+-- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
+local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
+local n = tonumber(ARGV[1])
+local count = tonumber(redis.call('hget', key, owner) or '-1')
+if count == -1 then
+  redis.call('hdel', key, owner)
+  if redis.call('zrem', times, owner) == 1 then redis.call('lrem', queue, 1, owner) end
+  return {n, -1, 0}
+end
+if count < tonumber(ARGV[5]) then return {n, count, 0} end
+if count > 1 then
+  redis.call('hincrby', key, owner, -1)
+  if tonumber(ARGV[6]) > redis.call('pttl', key) then redis.call('pexpire', key, ARGV[6]) end
+  return {n, count - 1, 0}
+end
+redis.call('hdel', key, owner)
+local clock = redis.call('time')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local head = false
+for _ = 1, 1000 do
+  head = redis.call('lindex', queue, 0)
+  local time = head and redis.call('zscore', times, head)
+  if not time or tonumber(time) > now then break end
+  redis.call('zrem', times, head)
+  redis.call('lpop', queue)
+end
+if not head then return {n, 0, 0} end
+local heard = redis.pcall(ARGV[4], ARGV[3] .. ':' .. head, '0')
+if type(heard) == 'table' then heard = -1 end
+return {n, 0, heard}

@@ -2,7 +2,7 @@
 
 /// Whether the whole text matches the pattern. Takes at most `pattern × text` steps: only the last star is ever
 /// retried, so that no pattern can stall the engine.
-pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {

@@ -22,4 +22,5 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::COMMANDS;
 pub use effect::Effect;
 pub use engine::{DumpedKey, Engine, Journal, NoJournal, Publisher};
+pub use glob::matches as glob_matches;
 pub use value::{EngineError, Value};

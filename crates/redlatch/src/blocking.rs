@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ClientBuilder, Forced, Lease, LockName, LockState, ShutdownReport, Unlocked, Wait,
+    ClientBuilder, Forced, Lease, LockKind, LockName, LockState, ShutdownReport, Unlocked, Wait,
     core::{Core, keeper::Keeper},
     error::{Error, ErrorKind, LossReason},
     owner::Owner,
@@ -118,6 +118,20 @@ impl Client {
     /// As there.
     pub fn list(&self, pattern: Option<&str>, limit: usize) -> Result<Vec<LockState>, Error> {
         wait_for(&self.0.core, self.0.list(pattern, limit))
+    }
+
+    /// Lists names of some kinds; see [`redlatch::Client::list_kinds`](crate::Client::list_kinds).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn list_kinds(
+        &self,
+        kinds: &[LockKind],
+        pattern: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<LockState>, Error> {
+        wait_for(&self.0.core, self.0.list_kinds(kinds, pattern, limit))
     }
 
     /// Ends the client; see [`redlatch::Client::shutdown`](crate::Client::shutdown).
@@ -454,6 +468,15 @@ impl Semaphore {
     /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.available())
+    }
+
+    /// Deletes the semaphore; see [`redlatch::Semaphore::delete`](crate::Semaphore::delete).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn delete(&self) -> Result<bool, Error> {
+        wait_for(self.0.core(), self.0.delete())
     }
 
     /// Takes all free permits; see [`redlatch::Semaphore::drain`](crate::Semaphore::drain).

@@ -56,7 +56,7 @@ pub use doctor::{Finding, Severity};
 pub use error::{Error, ErrorKind, LossReason};
 pub use fair::FairLock;
 pub use fenced::{FencedGuard, FencedLock};
-pub use inspect::{Holder, LockKind, LockState};
+pub use inspect::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
 pub use latch::CountDownLatch;
 pub use lock::{Acquire, Forced, Guard, Held, Hold, Lease, Lock, WithError};
 pub use name::LockName;

@@ -244,6 +244,21 @@ impl Semaphore {
         Ok(item(&reply, 2))
     }
 
+    /// Deletes the semaphore, whoever has permits of it; `false` if there was none. Our waiters end with
+    /// [`ErrorKind::NotInitialised`]; those of Redisson go on waiting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once started it is finished in the background.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses; a key of another type, which is left alone.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        let reply = self.0.run(&scripts::SEMAPHORE_DELETE, |call| self.0.told(call)).await?;
+        Ok(item(&reply, 1) == 1)
+    }
+
     /// Runs a script that takes permits. What it took when nobody waits for the answer any more is given back; `taken`
     /// reads from the reply how many that are.
     async fn taking(

@@ -76,9 +76,9 @@ scripts! {
     FAIR_UNDO = "fair_undo",
     /// Delete a fair lock.
     FAIR_FORCE = "fair_force",
-    /// Read one lock whole.
+    /// Read one name whole, whatever kind of lock it is.
     SHOW = "show",
-    /// Read a page of locks.
+    /// Read a page of names that look like locks.
     LIST = "list",
     /// Read TTL and hold count.
     QUERY = "query",
@@ -96,6 +96,8 @@ scripts! {
     SEMAPHORE_GIVE = "semaphore_give",
     /// Take all permits.
     SEMAPHORE_DRAIN = "semaphore_drain",
+    /// Delete a semaphore.
+    SEMAPHORE_DELETE = "semaphore_delete",
     /// Count a latch down.
     LATCH_DOWN = "latch_down",
     /// Delete a latch.

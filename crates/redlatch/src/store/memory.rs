@@ -11,7 +11,10 @@ use std::{
 
 use redlatch_engine::{Engine, Publisher, Value};
 
-use super::{Arg, Call, Event, Fault, Listener, Reply, RunFuture, Store, SubscribeFuture, Subscription};
+use super::{
+    Arg, Call, Event, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
+    Subscription,
+};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -166,6 +169,14 @@ impl Store for Arc<MemoryStore> {
         drop(listeners);
         let ticket: Box<dyn Subscription> = Box::new(Ticket { board: self.board.clone(), channel, id });
         Box::pin(ready(Ok(ticket)))
+    }
+
+    fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
+        let listeners = self.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |channel| listeners.get(channel).map_or(0, |list| list.len() as u64);
+        let counts = channels.iter().map(count).collect();
+        drop(listeners);
+        Box::pin(ready(Ok(Some(counts))))
     }
 
     fn describe(&self) -> String {

@@ -139,6 +139,9 @@ pub type RunFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 
 pub type SubscribeFuture =
     Pin<Box<dyn Future<Output = Result<Box<dyn Subscription>, Fault>> + Send + 'static>>;
 
+/// Numbers of listeners, one for each channel, on their way.
+pub type ListenersFuture = Pin<Box<dyn Future<Output = Result<Option<Vec<u64>>, Fault>> + Send + 'static>>;
+
 /// Findings about a store, on their way.
 pub type DiagnoseFuture = Pin<Box<dyn Future<Output = Result<Vec<Finding>, Fault>> + Send + 'static>>;
 
@@ -176,6 +179,11 @@ pub trait Store: Send + Sync + 'static {
     /// How many of the receivers of a message on this channel are this very store's connections.
     fn own_receivers(&self, _channel: &[u8]) -> i64 {
         0
+    }
+
+    /// How many connections listen to each of these channels; `None` where that cannot be known.
+    fn listeners(&self, _channels: Vec<Arc<[u8]>>) -> ListenersFuture {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// The publish command that scripts use here.

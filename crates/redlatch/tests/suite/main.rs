@@ -11,6 +11,7 @@ mod local;
 mod servers;
 mod wire;
 mod wire_latch;
+mod wire_looking;
 mod wire_semaphore;
 
 fn main_bounds<T: Send + Sync + 'static>() {}

@@ -91,6 +91,20 @@ async fn s3_a_waiter_finds_permits_that_no_message_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_a_semaphore_makes_waiters_look_again() {
+    let (server, client) = alone().await;
+    let semaphore = client.semaphore("s");
+    semaphore.set_if_absent(3, None).await.unwrap();
+    let messages = heard(&server, async {
+        assert!(semaphore.delete().await.unwrap());
+        assert_keyspace!(server, tolerance_ms = 1_000, []);
+        assert!(!semaphore.delete().await.unwrap());
+    })
+    .await;
+    assert_eq!(messages, told(&["1"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_text_that_is_no_number_is_reported_and_kept() {
     let (server, client) = alone().await;
     server.cmd(&["SET", "s", "text"]).unwrap();
@@ -100,6 +114,7 @@ async fn a_text_that_is_no_number_is_reported_and_kept() {
         semaphore.available().await.unwrap_err(),
         latch.count().await.unwrap_err(),
         latch.delete().await.unwrap_err(),
+        semaphore.delete().await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), redlatch::ErrorKind::WrongType, "{error}");
     }

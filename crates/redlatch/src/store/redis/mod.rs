@@ -26,7 +26,8 @@ use tokio::{
 
 use self::{hub::Hub, link::Link};
 use super::{
-    Arg, Call, DiagnoseFuture, Fault, Listener, Reply, RunFuture, Store, SubscribeFuture, url::Server,
+    Arg, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
+    url::Server,
 };
 use crate::{
     config::Config,
@@ -256,6 +257,21 @@ impl Store for RedisStore {
 
     fn own_receivers(&self, channel: &[u8]) -> i64 {
         self.hub.is_subscribed(channel).into()
+    }
+
+    fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let mut cmd = Cmd::new();
+            cmd.arg("PUBSUB").arg("NUMSUB");
+            for channel in &channels {
+                cmd.arg(&channel[..]);
+            }
+            let reply = shared.link().await?.send(&cmd).await?;
+            let pairs = reply.array().unwrap_or_default().chunks_exact(2);
+            let counts: Vec<u64> = pairs.filter_map(|pair| u64::try_from(pair[1].int()?).ok()).collect();
+            Ok((counts.len() == channels.len()).then_some(counts))
+        })
     }
 
     fn distrust(&self) {

@@ -1,6 +1,6 @@
 use redlatch::{ErrorKind, LockKind};
 
-use crate::fixture::{Fixture, ms};
+use crate::fixture::{Fixture, ms, soon};
 
 pub(crate) async fn state_shows_holder_and_ttl(on: Fixture) {
     let client = on.client().await;
@@ -30,6 +30,49 @@ pub(crate) async fn a_listing_finds_locks_by_pattern(on: Fixture) {
     assert_eq!(client.list(Some(&on.name("list-*")), 7).await.unwrap().len(), 7);
     assert_eq!(client.list(Some(&on.name("none-*")), 7).await.unwrap().len(), 0);
     assert_eq!(client.list(Some(&"x".repeat(300)), 7).await.unwrap_err().kind(), ErrorKind::InvalidOption);
+}
+
+pub(crate) async fn numbers_are_listed_only_when_they_are_asked_for(on: Fixture) {
+    let client = on.client().await;
+    let (semaphore, latch) = (on.name("n-semaphore"), on.name("n-latch"));
+    client.semaphore(semaphore.as_str()).set_if_absent(3, Some(ms(60_000))).await.unwrap();
+    client.semaphore(semaphore.as_str()).add(-5).await.unwrap();
+    client.count_down_latch(latch.as_str()).set_if_absent(2).await.unwrap();
+    let guard = client.lock(on.name("n-lock")).acquire().fenced().await.unwrap().unwrap();
+    let pattern = on.name("n-*");
+    let usual = client.list(Some(&pattern), 10).await.unwrap();
+    assert_eq!(usual.len(), 1, "{usual:?}");
+    assert_eq!((usual[0].kind, usual[0].token), (LockKind::Lock, guard.token()));
+    let counters = client.list_kinds(&[LockKind::Counter], Some(&pattern), 10).await.unwrap();
+    let values: Vec<_> = counters.iter().map(|state| (state.name.to_string(), state.value)).collect();
+    assert_eq!(values, [(latch, Some(2)), (semaphore.clone(), Some(-2))]);
+    let state = client.inspect(semaphore).await.unwrap();
+    assert!(state.kind == LockKind::Counter && state.ttl.unwrap() > ms(30_000), "{state:?}");
+}
+
+pub(crate) async fn listening_clients_are_counted(on: Fixture) {
+    let (holder, one, two) = (on.client().await, on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = holder.lock(name.as_str()).lock().await.unwrap();
+    assert_eq!(holder.inspect(name.as_str()).await.unwrap().listening, Some(0));
+    let waits: Vec<_> = [&one, &one, &two]
+        .map(|client| {
+            let lock = client.lock(name.as_str());
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .into_iter()
+        .collect();
+    soon("two clients that listen, with three waiters", async {
+        while holder.inspect(name.as_str()).await.unwrap().listening != Some(2) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(holder.list(Some(&name), 1).await.unwrap()[0].listening, Some(2));
+    guard.unlock().await.unwrap();
+    for wait in waits {
+        soon("each waiter's turn", wait).await.unwrap().unwrap();
+    }
 }
 
 pub(crate) async fn a_stock_is_never_oversold(on: Fixture) {

@@ -76,6 +76,8 @@ contracts! {
     looking::{
         state_shows_holder_and_ttl,
         a_listing_finds_locks_by_pattern,
+        numbers_are_listed_only_when_they_are_asked_for,
+        listening_clients_are_counted,
         a_stock_is_never_oversold,
     }
     input::{
@@ -98,6 +100,7 @@ contracts! {
         a_dropped_acquire_gives_its_permits_back,
         numbers_out_of_range_are_refused,
         permits_that_expire_end_the_wait,
+        deleting_ends_the_wait,
         shutting_down_ends_the_wait,
         a_blocking_semaphore_and_latch,
     }

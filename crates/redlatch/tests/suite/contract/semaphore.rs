@@ -211,6 +211,23 @@ pub(crate) async fn permits_that_expire_end_the_wait(on: Fixture) {
     assert_eq!(error.kind(), ErrorKind::NotInitialised, "{error}");
 }
 
+pub(crate) async fn deleting_ends_the_wait(on: Fixture) {
+    let client = on.client().await;
+    let semaphore = client.semaphore(on.name("s"));
+    assert!(!semaphore.delete().await.unwrap(), "there is none");
+    semaphore.set_if_absent(1, None).await.unwrap();
+    let waiting = semaphore.clone();
+    let waiter = tokio::spawn(async move { waiting.acquire(2).await });
+    tokio::time::sleep(ms(50)).await;
+    assert!(semaphore.delete().await.unwrap());
+    let error = soon("the end of the wait", waiter).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialised, "{error}");
+    assert_eq!(semaphore.available().await.unwrap(), 0);
+    let guard = client.lock(semaphore.name()).lock().await.unwrap();
+    assert_eq!(semaphore.delete().await.unwrap_err().kind(), ErrorKind::WrongType);
+    assert!(guard.is_valid());
+}
+
 pub(crate) async fn shutting_down_ends_the_wait(on: Fixture) {
     let client = on.client().await;
     let semaphore = client.semaphore(on.name("s"));
@@ -252,6 +269,7 @@ pub(crate) async fn a_blocking_semaphore_and_latch(on: Fixture) {
         });
         assert_eq!(semaphore.add(3).unwrap(), 3);
         assert_eq!((semaphore.available().unwrap(), semaphore.drain().unwrap()), (3, 3));
+        assert!(semaphore.delete().unwrap());
         assert_eq!((latch.count().unwrap(), latch.delete().unwrap()), (0, false));
         client.shutdown(ms(1_000)).unwrap();
     })

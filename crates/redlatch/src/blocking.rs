@@ -3,17 +3,20 @@
 //! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. The calls run
 //! on the calling thread; connections and timers live on the client's background thread.
 
+mod locks;
+
 use std::{
     cell::RefCell,
     collections::HashMap,
-    fmt,
     future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
 
+pub use locks::{
+    Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, SpinLock,
+};
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     ClientBuilder, Forced, Lease, LockKind, LockName, LockState, ShutdownReport, Unlocked, Wait,
@@ -84,7 +87,32 @@ impl Client {
 
     /// The lock of that name.
     pub fn lock(&self, name: impl Into<LockName>) -> Lock {
-        Lock(self.0.lock(name))
+        Lock::new(self.0.lock(name))
+    }
+
+    /// The fair lock of that name.
+    pub fn fair_lock(&self, name: impl Into<LockName>) -> FairLock {
+        FairLock::new(self.0.fair_lock(name))
+    }
+
+    /// The fenced lock of that name.
+    pub fn fenced_lock(&self, name: impl Into<LockName>) -> FencedLock {
+        FencedLock::new(self.0.fenced_lock(name))
+    }
+
+    /// The spin lock of that name, with the pauses that [`crate::SpinLock::backoff`] starts from.
+    pub fn spin_lock(&self, name: impl Into<LockName>) -> SpinLock {
+        SpinLock::new(self.0.spin_lock(name))
+    }
+
+    /// The lock of that name that a thread cannot enter twice.
+    pub fn non_reentrant_lock(&self, name: impl Into<LockName>) -> NonReentrantLock {
+        NonReentrantLock::new(self.0.non_reentrant_lock(name))
+    }
+
+    /// The fair lock of that name that a thread cannot enter twice.
+    pub fn non_reentrant_fair_lock(&self, name: impl Into<LockName>) -> NonReentrantFairLock {
+        NonReentrantFairLock::new(self.0.non_reentrant_fair_lock(name))
     }
 
     /// The semaphore of that name.
@@ -167,243 +195,6 @@ fn thread_owner(core: &Arc<Core>) -> Owner {
         owners.insert(at, (Arc::downgrade(core), owner.clone()));
         owner
     })
-}
-
-/// A [`redlatch::Lock`](crate::Lock) for blocking code.
-#[derive(Debug, Clone)]
-pub struct Lock(crate::Lock);
-
-impl Lock {
-    /// The lock's name.
-    pub fn name(&self) -> &LockName {
-        self.0.name()
-    }
-
-    /// Waits as long as it takes; see [`redlatch::Lock::lock`](crate::Lock::lock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn lock(&self) -> Result<Guard, Error> {
-        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| {
-            Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
-        })
-    }
-
-    /// Takes the lock if it is free now.
-    ///
-    /// # Errors
-    ///
-    /// As [`redlatch::Lock::try_lock`](crate::Lock::try_lock).
-    pub fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.acquire().run()
-    }
-
-    /// Waits at most this long.
-    ///
-    /// # Errors
-    ///
-    /// As [`redlatch::Lock::lock_for`](crate::Lock::lock_for).
-    pub fn lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.acquire().wait(Wait::AtMost(wait)).run()
-    }
-
-    /// An acquire with options; end it with [`run`](Acquire::run).
-    pub fn acquire(&self) -> Acquire<'_> {
-        Acquire {
-            inner: self.0.acquire().owner(&thread_owner(&self.0.0.core)),
-            core: &self.0.0.core,
-            cancel: None,
-        }
-    }
-
-    /// Frees the lock whoever holds it; see [`redlatch::Lock::force_unlock`](crate::Lock::force_unlock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn force_unlock(&self) -> Result<bool, Error> {
-        wait_for(&self.0.0.core, self.0.force_unlock())
-    }
-
-    /// Frees the lock while `owner` holds it; see [`redlatch::Lock::force_unlock_if`](crate::Lock::force_unlock_if).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
-        wait_for(&self.0.0.core, self.0.force_unlock_if(owner))
-    }
-
-    /// Whether anybody holds the lock.
-    ///
-    /// # Errors
-    ///
-    /// A server that is unreachable or refuses.
-    pub fn is_locked(&self) -> Result<bool, Error> {
-        wait_for(&self.0.0.core, self.0.is_locked())
-    }
-
-    /// Whether this thread holds the lock.
-    ///
-    /// # Errors
-    ///
-    /// A server that is unreachable or refuses.
-    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
-        Ok(self.hold_count()? > 0)
-    }
-
-    /// How many holds this thread has.
-    ///
-    /// # Errors
-    ///
-    /// A server that is unreachable or refuses.
-    pub fn hold_count(&self) -> Result<u32, Error> {
-        wait_for(&self.0.0.core, self.0.hold_count(&thread_owner(&self.0.0.core)))
-    }
-
-    /// How long the current hold lasts if it is not renewed.
-    ///
-    /// # Errors
-    ///
-    /// A server that is unreachable or refuses.
-    pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
-        wait_for(&self.0.0.core, self.0.remaining_ttl())
-    }
-}
-
-/// An acquire that is being put together; [`run`](Self::run) it.
-#[must_use = "an acquire does nothing until it is run"]
-pub struct Acquire<'a> {
-    inner: crate::Acquire<'a>,
-    core: &'a Arc<Core>,
-    cancel: Option<CancellationToken>,
-}
-
-impl fmt::Debug for Acquire<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Acquire<'_> {
-    /// How long to wait while the lock is busy; not at all unless set.
-    pub fn wait(mut self, wait: Wait) -> Self {
-        self.inner = self.inner.wait(wait);
-        self
-    }
-
-    /// How long the hold lasts; renewed unless set.
-    pub fn lease(mut self, lease: Lease) -> Self {
-        self.inner = self.inner.lease(lease);
-        self
-    }
-
-    /// Who will hold it; this thread unless set.
-    pub fn owner(mut self, owner: &Owner) -> Self {
-        self.inner = self.inner.owner(owner);
-        self
-    }
-
-    /// Draws a fencing token with the grant.
-    pub fn fenced(mut self) -> Self {
-        self.inner = self.inner.fenced();
-        self
-    }
-
-    /// Ends the wait with [`ErrorKind::Cancelled`] when this token is cancelled.
-    pub fn cancel(mut self, token: &CancellationToken) -> Self {
-        self.cancel = Some(token.clone());
-        self
-    }
-
-    /// Acquires; `None` if the lock was busy.
-    ///
-    /// # Errors
-    ///
-    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`] when called from async code.
-    pub fn run(self) -> Result<Option<Guard>, Error> {
-        let Acquire { inner, core, cancel } = self;
-        let guard = wait_for(core, async {
-            let cancelled = async {
-                match &cancel {
-                    Some(token) => token.cancelled().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                guard = std::future::IntoFuture::into_future(inner) => guard,
-                () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
-            }
-        })?;
-        Ok(guard.map(|inner| Guard { core: core.clone(), inner }))
-    }
-}
-
-/// A [`redlatch::Guard`](crate::Guard) for blocking code.
-#[must_use = "dropping the guard releases the lock at once"]
-pub struct Guard {
-    core: Arc<Core>,
-    inner: crate::Guard,
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Guard {
-    /// Gives this hold back; see [`redlatch::Guard::unlock`](crate::Guard::unlock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn unlock(self) -> Result<Unlocked, Error> {
-        let Guard { core, inner } = self;
-        wait_for(&core, inner.unlock())
-    }
-
-    /// Waits until the hold is lost, or at most this long; `None` if it is still good.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InsideRuntime`] when called from async code.
-    pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
-        let (lost, end) = (self.inner.lost(), self.core.keeper.sleep(limit));
-        wait_for(&self.core, async {
-            tokio::select! {
-                biased;
-                reason = lost => Ok(Some(reason)),
-                () = end => Ok(None),
-            }
-        })
-    }
-
-    /// The guard that this one wraps, for the calls that do not block.
-    pub fn as_async(&self) -> &crate::Guard {
-        &self.inner
-    }
-
-    /// Whether the hold is good at this moment: no round trip.
-    pub fn is_valid(&self) -> bool {
-        self.inner.is_valid()
-    }
-
-    /// The fencing token, if one was drawn.
-    pub fn token(&self) -> Option<u64> {
-        self.inner.token()
-    }
-
-    /// Sets the lease anew; see [`redlatch::Guard::extend`](crate::Guard::extend).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        wait_for(&self.core, self.inner.extend(lease))
-    }
 }
 
 /// A [`redlatch::Semaphore`](crate::Semaphore) for blocking code.

@@ -10,12 +10,16 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{Client, ClientBuilder};
+use redlatch::{Client, ClientBuilder, LockName};
 use redlatch_testkit::server::RedisServer;
+
+use crate::kinds::{AnyLock, Face};
 
 /// A store for one test, with names that no other test uses.
 pub(crate) struct Fixture {
     kind: Kind,
+    /// The kind of lock that the test is run for.
+    face: Face,
     tag: String,
 }
 
@@ -52,15 +56,25 @@ pub(crate) fn redlatch_command() -> PathBuf {
 
 impl Fixture {
     pub(crate) fn memory() -> Self {
-        Fixture { kind: Kind::Memory, tag: tag() }
+        Fixture { kind: Kind::Memory, face: Face::Plain, tag: tag() }
     }
 
     pub(crate) fn local() -> Self {
-        Fixture { kind: Kind::Local, tag: tag() }
+        Fixture { kind: Kind::Local, face: Face::Plain, tag: tag() }
     }
 
     pub(crate) fn redis() -> Self {
-        Fixture { kind: Kind::Redis, tag: tag() }
+        Fixture { kind: Kind::Redis, face: Face::Plain, tag: tag() }
+    }
+
+    /// The same store for a test of another kind of lock.
+    pub(crate) fn of(self, face: Face) -> Self {
+        Fixture { face, ..self }
+    }
+
+    /// The lock that the test is about.
+    pub(crate) fn lock(&self, client: &Client, name: impl Into<LockName>) -> AnyLock {
+        AnyLock::new(self.face, client, name)
     }
 
     pub(crate) fn url(&self) -> String {

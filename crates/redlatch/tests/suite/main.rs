@@ -7,6 +7,7 @@ mod differential;
 mod errors;
 mod faults;
 mod fixture;
+mod kinds;
 mod local;
 mod servers;
 mod wire;

@@ -10,24 +10,24 @@ use crate::fixture::{Fixture, LATE, ms, soon};
 pub(crate) async fn a_held_lock_is_busy_for_everybody_else(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).try_lock().await.unwrap().expect("a free lock is granted");
+    let guard = on.lock(&a, name.as_str()).try_lock().await.unwrap().expect("a free lock is granted");
     assert!(guard.is_valid());
     assert!(
-        a.lock(name.as_str()).try_lock().await.unwrap().is_none(),
+        on.lock(&a, name.as_str()).try_lock().await.unwrap().is_none(),
         "another task of the same client is somebody else"
     );
-    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_none());
-    assert!(b.lock(name.as_str()).is_locked().await.unwrap());
+    assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_none());
+    assert!(on.lock(&b, name.as_str()).is_locked().await.unwrap());
     guard.unlock().await.unwrap();
-    assert!(!b.lock(name.as_str()).is_locked().await.unwrap());
-    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_some());
+    assert!(!on.lock(&b, name.as_str()).is_locked().await.unwrap());
+    assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_some());
 }
 
 pub(crate) async fn a_release_wakes_a_waiter_of_another_client(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    let lock = b.lock(name.as_str());
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let lock = on.lock(&b, name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
     // The waiter sleeps up to its poll interval, so a release that is noticed at once was noticed by its message.
     tokio::time::sleep(ms(300)).await;
@@ -42,14 +42,14 @@ pub(crate) async fn a_release_wakes_a_waiter_of_another_client(on: Fixture) {
 pub(crate) async fn a_wait_ends_when_its_time_is_up(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let _guard = a.lock(name.as_str()).lock().await.unwrap();
+    let _guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     for client in [&a, &b] {
         let start = Instant::now();
-        assert!(client.lock(name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
+        assert!(on.lock(&client, name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
         assert!(start.elapsed() >= ms(245), "gave up early: {:?}", start.elapsed());
         assert!(start.elapsed() < ms(1_000), "gave up late: {:?}", start.elapsed());
     }
-    assert!(a.lock(name.as_str()).lock_for(ms(0)).await.unwrap().is_none());
+    assert!(on.lock(&a, name.as_str()).lock_for(ms(0)).await.unwrap().is_none());
 }
 
 pub(crate) async fn a_counter_guarded_by_the_lock_never_slips(on: Fixture) {
@@ -60,7 +60,7 @@ pub(crate) async fn a_counter_guarded_by_the_lock_never_slips(on: Fixture) {
     for _ in 0..3 {
         let client = on.client().await;
         for _ in 0..4 {
-            let (lock, counter, inside) = (client.lock(name.as_str()), counter.clone(), inside.clone());
+            let (lock, counter, inside) = (on.lock(&client, name.as_str()), counter.clone(), inside.clone());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..20 {
                     let guard = lock.lock().await.unwrap();

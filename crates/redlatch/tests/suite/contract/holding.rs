@@ -8,27 +8,27 @@ pub(crate) async fn a_fixed_lease_ends_and_its_holder_is_told(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
     let start = Instant::now();
-    let guard = a.lock(name.as_str()).lock_with_lease(ms(400)).await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock_with_lease(ms(400)).await.unwrap();
     let lost = soon("the announcement", guard.lost()).await;
     let told = start.elapsed();
     assert_eq!(lost, LossReason::Expired);
     assert!(told < ms(400) + LATE, "told after the server may have let go: {told:?}");
     assert!(!guard.is_valid());
-    let next = soon("the next grant", b.lock(name.as_str()).lock()).await.unwrap();
+    let next = soon("the next grant", on.lock(&b, name.as_str()).lock()).await.unwrap();
     assert!(start.elapsed() >= ms(395), "granted before the lease was over: {:?}", start.elapsed());
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Expired));
     assert!(next.is_valid(), "a late unlock harms nobody");
-    assert!(b.lock(name.as_str()).is_locked().await.unwrap());
+    assert!(on.lock(&b, name.as_str()).is_locked().await.unwrap());
 }
 
 pub(crate) async fn renewal_holds_a_lock_for_many_leases(on: Fixture) {
     let (a, b) = (on.brisk(ms(600)).await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     for _ in 0..24 {
         tokio::time::sleep(ms(100)).await;
         assert!(guard.is_valid());
-        assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_none(), "the lock slipped");
+        assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_none(), "the lock slipped");
     }
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
@@ -37,20 +37,20 @@ pub(crate) async fn renewal_stops_with_the_guard(on: Fixture) {
     let (a, b) = (on.brisk(ms(300)).await, on.client().await);
     let name = on.name("x");
     for _ in 0..5 {
-        let guard = a.lock(name.as_str()).lock().await.unwrap();
+        let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
         tokio::time::sleep(ms(130)).await;
         drop(guard);
-        let taken = soon("the release", b.lock(name.as_str()).lock_with_lease(ms(5_000))).await.unwrap();
+        let taken = soon("the release", on.lock(&b, name.as_str()).lock_with_lease(ms(5_000))).await.unwrap();
         tokio::time::sleep(ms(150)).await;
         assert!(taken.is_valid());
         taken.unlock().await.unwrap();
     }
-    assert!(!b.lock(name.as_str()).is_locked().await.unwrap());
+    assert!(!on.lock(&b, name.as_str()).is_locked().await.unwrap());
 }
 
 pub(crate) async fn the_same_owner_enters_again(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
-    let lock = a.lock(on.name("x"));
+    let lock = on.lock(&a, on.name("x"));
     let outer = lock.lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let innermost = inner.reenter().await.unwrap();
@@ -61,15 +61,15 @@ pub(crate) async fn the_same_owner_enters_again(on: Fixture) {
     assert_eq!(outer.unlock().await.unwrap(), Unlocked::StillHeld(2), "holds are given back in any order");
     assert_eq!(innermost.unlock().await.unwrap(), Unlocked::StillHeld(1));
     assert!(inner.is_valid());
-    assert!(b.lock(on.name("x")).try_lock().await.unwrap().is_none());
+    assert!(on.lock(&b, on.name("x")).try_lock().await.unwrap().is_none());
     assert_eq!(inner.unlock().await.unwrap(), Unlocked::Released);
-    assert!(b.lock(on.name("x")).try_lock().await.unwrap().is_some());
+    assert!(on.lock(&b, on.name("x")).try_lock().await.unwrap().is_some());
 }
 
 pub(crate) async fn an_owner_value_enters_from_another_task(on: Fixture) {
     let client = on.client().await;
     let (owner, other) = (client.owner(), client.owner());
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let outer = lock.acquire().owner(&owner).await.unwrap().unwrap();
     let again = lock.clone();
     let inner = tokio::spawn(async move { again.acquire().owner(&owner).await.unwrap() }).await.unwrap();
@@ -84,7 +84,7 @@ pub(crate) async fn an_owner_value_enters_from_another_task(on: Fixture) {
 pub(crate) async fn a_short_inner_hold_does_not_cut_the_outer_one(on: Fixture) {
     let client = on.client().await;
     let owner = client.owner();
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let outer = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
     let inner = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(200))).await.unwrap().unwrap();
     assert!(lock.remaining_ttl().await.unwrap().unwrap() > ms(15_000));
@@ -96,15 +96,15 @@ pub(crate) async fn a_short_inner_hold_does_not_cut_the_outer_one(on: Fixture) {
 pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
     let (a, b) = (on.brisk(ms(900)).await, on.client().await);
     let name = on.name("x");
-    assert!(!b.lock(name.as_str()).force_unlock().await.unwrap(), "nobody holds it");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    assert!(b.lock(name.as_str()).force_unlock().await.unwrap());
+    assert!(!on.lock(&b, name.as_str()).force_unlock().await.unwrap(), "nobody holds it");
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
     let start = Instant::now();
     assert_eq!(soon("the announcement", guard.lost()).await, LossReason::Deleted);
     assert!(start.elapsed() < ms(300 + 500), "told at the next renewal: {:?}", start.elapsed());
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    assert!(b.lock(name.as_str()).force_unlock().await.unwrap());
-    let taken = b.lock(name.as_str()).try_lock().await.unwrap().unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
+    let taken = on.lock(&b, name.as_str()).try_lock().await.unwrap().unwrap();
     match soon("the announcement", guard.lost()).await {
         LossReason::TakenOver { by } => assert_eq!(by, taken.owner().to_string()),
         other => panic!("{other:?}"),
@@ -113,7 +113,7 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
 
 pub(crate) async fn a_forced_unlock_of_the_shown_owner_only(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock().await.unwrap();
     let owner = guard.owner().to_string();
     assert_eq!(
@@ -132,7 +132,7 @@ pub(crate) async fn tokens_grow_with_every_grant(on: Fixture) {
     let name = on.name("x");
     let mut last = 0;
     for client in [&a, &b, &a, &a, &b] {
-        let guard = client.lock(name.as_str()).acquire().fenced().await.unwrap().unwrap();
+        let guard = on.lock(&client, name.as_str()).acquire().fenced().await.unwrap().unwrap();
         let token = guard.token().expect("a token was asked for");
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -141,14 +141,14 @@ pub(crate) async fn tokens_grow_with_every_grant(on: Fixture) {
         inner.unlock().await.unwrap();
         guard.unlock().await.unwrap();
     }
-    let plain = a.lock(name.as_str()).lock().await.unwrap();
+    let plain = on.lock(&a, name.as_str()).lock().await.unwrap();
     assert_eq!(plain.token(), None);
     assert_eq!(a.inspect(name.as_str()).await.unwrap().token, Some(last));
 }
 
 pub(crate) async fn extending_moves_the_deadline(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock_with_lease(ms(2_000)).await.unwrap();
     guard.extend(ms(60_000)).await.unwrap();
     assert!(guard.remaining() > ms(50_000));
@@ -179,7 +179,7 @@ pub(crate) async fn work_is_stopped_when_the_lock_is_lost(on: Fixture) {
 
 pub(crate) async fn loss_cancels_the_token(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock_with_lease(ms(300)).await.unwrap();
     let token = guard.loss_token();
     soon("the token", token.cancelled()).await;

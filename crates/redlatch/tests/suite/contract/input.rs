@@ -62,6 +62,6 @@ pub(crate) async fn a_key_of_another_type_is_left_alone(on: Fixture) {
         assert!(error.to_string().contains(&name), "the message names the lock: {error}");
     }
     assert_eq!(client.stock(name.as_str()).await.unwrap(), Some(15), "nothing was changed");
-    assert_eq!(client.inspect(name.as_str()).await.unwrap().kind, LockKind::Other);
+    assert_eq!(client.inspect(name.as_str()).await.unwrap().kind, LockKind::Counter);
     assert_eq!(client.stats().names, 0);
 }

@@ -20,7 +20,7 @@ async fn in_line<T: Send + 'static>(
 
 pub(crate) async fn waiters_of_one_process_are_served_in_order(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock().await.unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waiters = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) async fn waiters_of_one_process_are_served_in_order(on: Fixture) {
 pub(crate) async fn a_waiter_with_a_token_of_its_own_is_handed_the_lock(on: Fixture) {
     // A long turn, so that the lock is handed on whatever the time between the steps.
     let client = on.builder().turn_time(ms(60_000)).connect().await.unwrap();
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let owner = client.owner();
     let guard = lock.lock().await.unwrap();
     let (fenced, named, fixed) = (lock.clone(), lock.clone(), lock.clone());
@@ -76,7 +76,7 @@ pub(crate) async fn a_waiter_with_a_token_of_its_own_is_handed_the_lock(on: Fixt
 
 pub(crate) async fn a_known_owner_is_never_passed_on(on: Fixture) {
     let client = on.builder().turn_time(ms(60_000)).connect().await.unwrap();
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock().await.unwrap();
     let known = guard.owner().clone();
     let waiting = lock.clone();
@@ -98,7 +98,7 @@ pub(crate) async fn another_process_gets_its_turn(on: Fixture) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for _ in 0..16 {
-        let (lock, stop) = (a.lock(name.as_str()), stop.clone());
+        let (lock, stop) = (on.lock(&a, name.as_str()), stop.clone());
         tasks.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 lock.lock().await.unwrap().unlock().await.unwrap();
@@ -107,7 +107,7 @@ pub(crate) async fn another_process_gets_its_turn(on: Fixture) {
     }
     for _ in 0..10 {
         // How soon is a matter for the benchmark; that it comes at all, again and again, is the promise.
-        let guard = soon("the other process's turn", b.lock(name.as_str()).lock()).await.unwrap();
+        let guard = soon("the other process's turn", on.lock(&b, name.as_str()).lock()).await.unwrap();
         guard.unlock().await.unwrap();
     }
     stop.store(true, Ordering::Relaxed);
@@ -121,10 +121,10 @@ pub(crate) async fn waiters_that_give_up_do_not_stop_the_line(on: Fixture) {
     let name = on.name("x");
     for held_here in [true, false] {
         let holder = if held_here { &a } else { &b };
-        let guard = holder.lock(name.as_str()).lock().await.unwrap();
+        let guard = on.lock(&holder, name.as_str()).lock().await.unwrap();
         let mut waiters = Vec::new();
         for n in 0..12 {
-            let lock = a.lock(name.as_str());
+            let lock = on.lock(&a, name.as_str());
             waiters.push(
                 in_line(async move {
                     let wait = if n % 3 == 0 { Wait::Forever } else { Wait::AtMost(ms(10 + n)) };

@@ -7,20 +7,20 @@ use crate::fixture::{Fixture, ms, soon};
 pub(crate) async fn a_dropped_guard_releases(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     drop(guard);
-    drop(soon("the release", b.lock(name.as_str()).lock()).await.unwrap());
+    drop(soon("the release", on.lock(&b, name.as_str()).lock()).await.unwrap());
 }
 
 pub(crate) async fn a_guard_may_be_dropped_on_any_thread(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     std::thread::spawn(move || drop(guard)).join().expect("dropping needs no runtime");
-    let next = soon("the release", b.lock(name.as_str()).lock()).await.unwrap();
+    let next = soon("the release", on.lock(&b, name.as_str()).lock()).await.unwrap();
     drop(next);
     // A runtime that ends takes its tasks with it; their guards are dropped while it shuts down.
-    let lock = a.lock(name.as_str());
+    let lock = on.lock(&a, name.as_str());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -34,12 +34,12 @@ pub(crate) async fn a_guard_may_be_dropped_on_any_thread(on: Fixture) {
     })
     .join()
     .expect("shutting a runtime down under a guard is harmless");
-    drop(soon("the release", b.lock(name.as_str()).lock()).await.unwrap());
+    drop(soon("the release", on.lock(&b, name.as_str()).lock()).await.unwrap());
 }
 
 pub(crate) async fn a_panic_releases(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let failing = lock.clone();
     let outcome = tokio::spawn(async move {
         let _guard = failing.lock().await.unwrap();
@@ -52,10 +52,10 @@ pub(crate) async fn a_panic_releases(on: Fixture) {
 pub(crate) async fn a_dropped_wait_leaves_nothing_behind(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     for wait in [0, 1, 3, 10, 40] {
-        let _ = tokio::time::timeout(ms(wait), b.lock(name.as_str()).lock()).await;
-        let _ = tokio::time::timeout(ms(wait), a.lock(name.as_str()).lock()).await;
+        let _ = tokio::time::timeout(ms(wait), on.lock(&b, name.as_str()).lock()).await;
+        let _ = tokio::time::timeout(ms(wait), on.lock(&a, name.as_str()).lock()).await;
     }
     guard.unlock().await.unwrap();
     soon("quiet", async {
@@ -64,29 +64,29 @@ pub(crate) async fn a_dropped_wait_leaves_nothing_behind(on: Fixture) {
         }
     })
     .await;
-    assert!(!a.lock(name.as_str()).is_locked().await.unwrap(), "nobody who gave up has the lock");
+    assert!(!on.lock(&a, name.as_str()).is_locked().await.unwrap(), "nobody who gave up has the lock");
 }
 
 pub(crate) async fn unlocking_a_lost_lock_says_so(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    b.lock(name.as_str()).force_unlock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    on.lock(&b, name.as_str()).force_unlock().await.unwrap();
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    b.lock(name.as_str()).force_unlock().await.unwrap();
-    let taken = b.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    on.lock(&b, name.as_str()).force_unlock().await.unwrap();
+    let taken = on.lock(&b, name.as_str()).lock().await.unwrap();
     assert!(matches!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(_)));
-    assert!(taken.is_valid() && b.lock(name.as_str()).is_held_by(taken.owner()).await.unwrap());
+    assert!(taken.is_valid() && on.lock(&b, name.as_str()).is_held_by(taken.owner()).await.unwrap());
 }
 
 pub(crate) async fn shutting_down_releases_and_tells(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let held = a.lock(name.as_str()).lock().await.unwrap();
-    let other = a.lock(on.name("y")).lock().await.unwrap();
-    let busy = b.lock(on.name("z")).lock().await.unwrap();
-    let (queued, contending) = (a.lock(name.as_str()), a.lock(on.name("z")));
+    let held = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let other = on.lock(&a, on.name("y")).lock().await.unwrap();
+    let busy = on.lock(&b, on.name("z")).lock().await.unwrap();
+    let (queued, contending) = (on.lock(&a, name.as_str()), on.lock(&a, on.name("z")));
     let queued = tokio::spawn(async move { queued.lock().await.map(|_| ()) });
     let contending = tokio::spawn(async move { contending.lock().await.map(|_| ()) });
     tokio::time::sleep(ms(100)).await;
@@ -97,46 +97,50 @@ pub(crate) async fn shutting_down_releases_and_tells(on: Fixture) {
     }
     assert_eq!(held.loss(), Some(LossReason::Shutdown));
     assert!(matches!(other.unlock().await, Ok(Unlocked::AlreadyLost(LossReason::Shutdown))));
-    assert_eq!(a.lock(name.as_str()).try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
-    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_some());
+    assert_eq!(on.lock(&a, name.as_str()).try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_some());
     assert!(busy.is_valid());
 }
 
 pub(crate) async fn a_detached_hold_goes_on_and_is_adopted(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let held = a.lock(name.as_str()).lock_with_lease(ms(20_000)).await.unwrap().detach();
-    assert!(a.lock(name.as_str()).is_locked().await.unwrap());
+    let held = on.lock(&a, name.as_str()).lock_with_lease(ms(20_000)).await.unwrap().detach();
+    assert!(on.lock(&a, name.as_str()).is_locked().await.unwrap());
     assert_eq!(a.stats().names, 0);
     let owner: Owner = held.owner.to_string().parse().unwrap();
-    assert!(b.lock(name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
-    let guard =
-        b.lock(name.as_str()).adopt(&owner, Lease::Renewed).await.unwrap().expect("the owner still holds it");
+    assert!(on.lock(&b, name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
+    let guard = on
+        .lock(&b, name.as_str())
+        .adopt(&owner, Lease::Renewed)
+        .await
+        .unwrap()
+        .expect("the owner still holds it");
     assert!(guard.is_valid());
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
-    assert!(b.lock(name.as_str()).adopt(&owner, Lease::Renewed).await.unwrap().is_none());
-    assert!(!b.lock(name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
+    assert!(on.lock(&b, name.as_str()).adopt(&owner, Lease::Renewed).await.unwrap().is_none());
+    assert!(!on.lock(&b, name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
 }
 
 pub(crate) async fn releasing_what_is_not_held_is_an_error(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
-    let error = b.lock(name.as_str()).release(&b.owner()).await.unwrap_err();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let error = on.lock(&b, name.as_str()).release(&b.owner()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotOwner);
     let text = error.to_string();
     assert!(text.contains(name.as_str()) && text.contains(b.id()), "names lock and owner: {text}");
-    assert!(guard.is_valid() && a.lock(name.as_str()).is_locked().await.unwrap());
+    assert!(guard.is_valid() && on.lock(&a, name.as_str()).is_locked().await.unwrap());
 }
 
 pub(crate) async fn a_dropped_client_leaves_its_guards_alone(on: Fixture) {
-    let (a, b) = (on.brisk(ms(300)).await, on.client().await);
+    let (a, b) = (on.brisk(ms(900)).await, on.client().await);
     let name = on.name("x");
-    let guard = a.lock(name.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     drop(a);
-    tokio::time::sleep(ms(700)).await;
+    tokio::time::sleep(ms(2_000)).await;
     assert!(guard.is_valid(), "renewal goes on as long as the guard");
-    assert!(b.lock(name.as_str()).try_lock().await.unwrap().is_none());
+    assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_none());
     drop(guard);
-    drop(soon("the release", b.lock(name.as_str()).lock()).await.unwrap());
+    drop(soon("the release", on.lock(&b, name.as_str()).lock()).await.unwrap());
 }

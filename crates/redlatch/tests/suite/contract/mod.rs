@@ -2,37 +2,120 @@
 
 mod blocking;
 mod exclusion;
+mod fair;
+mod fenced;
 mod holding;
 mod input;
 mod lanes;
 mod latch;
 mod leaving;
 mod looking;
+mod non_reentrant;
 mod semaphore;
 
-use crate::fixture::Fixture;
-
-/// Expands each test over the stores.
+/// Expands each test over the stores, for one kind of lock.
 macro_rules! contracts {
-    ($($module:ident :: { $($name:ident),* $(,)? })*) => {
-        contracts!(@store memory { $($module :: { $($name),* })* });
-        contracts!(@store local { $($module :: { $($name),* })* });
-        contracts!(@store redis { $($module :: { $($name),* })* });
+    ($face:ident $($module:ident :: { $($name:ident),* $(,)? })*) => {
+        contracts!(@store $face memory { $($module :: { $($name),* })* });
+        contracts!(@store $face local { $($module :: { $($name),* })* });
+        contracts!(@store $face redis { $($module :: { $($name),* })* });
     };
-    (@store $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
+    (@store $face:ident $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
         mod $store {
             $(mod $module {
-                use super::super::Fixture;
+                use crate::{contract::$module, fixture::Fixture, kinds::Face};
                 $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    super::super::$module::$name(Fixture::$store()).await;
+                    $module::$name(Fixture::$store().of(Face::$face)).await;
                 })*
             })*
         }
     };
 }
 
+/// The promises of every lock.
+macro_rules! of_every_lock {
+    ($kind:ident $face:ident { $($more:tt)* }) => {
+        mod $kind {
+            contracts! {
+                $face
+                exclusion::{
+                    a_held_lock_is_busy_for_everybody_else,
+                    a_release_wakes_a_waiter_of_another_client,
+                    a_wait_ends_when_its_time_is_up,
+                    a_counter_guarded_by_the_lock_never_slips,
+                    many_locks_are_held_at_once,
+                    names_are_bytes_and_differ_by_case,
+                }
+                leaving::{
+                    a_dropped_guard_releases,
+                    a_guard_may_be_dropped_on_any_thread,
+                    a_panic_releases,
+                    a_dropped_wait_leaves_nothing_behind,
+                    unlocking_a_lost_lock_says_so,
+                    shutting_down_releases_and_tells,
+                    a_detached_hold_goes_on_and_is_adopted,
+                    releasing_what_is_not_held_is_an_error,
+                    a_dropped_client_leaves_its_guards_alone,
+                }
+                $($more)*
+            }
+        }
+    };
+    ($kind:ident $face:ident reentrant { $($more:tt)* }) => {
+        of_every_lock! {
+            $kind $face {
+                holding::{
+                    a_fixed_lease_ends_and_its_holder_is_told,
+                    renewal_holds_a_lock_for_many_leases,
+                    renewal_stops_with_the_guard,
+                    the_same_owner_enters_again,
+                    an_owner_value_enters_from_another_task,
+                    a_short_inner_hold_does_not_cut_the_outer_one,
+                    a_forced_unlock_is_announced_to_the_holder,
+                    a_forced_unlock_of_the_shown_owner_only,
+                    extending_moves_the_deadline,
+                    loss_cancels_the_token,
+                }
+                $($more)*
+            }
+        }
+    };
+}
+
+of_every_lock! { fair_lock Fair reentrant {
+    fair::{
+        grants_come_in_the_order_of_asking,
+        try_lock_never_overtakes,
+        a_waiter_that_gives_up_leaves_the_queue,
+        a_head_that_is_cancelled_after_the_release_passes_the_lock_on,
+        a_release_hands_over_within_the_process,
+        tasks_of_two_processes_take_turns,
+    }
+} }
+of_every_lock! { fenced_lock Fenced reentrant {
+    fenced::{
+        every_grant_draws_a_token_and_a_reentry_keeps_it,
+        an_adopted_hold_has_its_token,
+        tokens_grow_after_the_counter_is_lost,
+    }
+} }
+of_every_lock! { spin_lock Spin reentrant {} }
+of_every_lock! { non_reentrant_lock NonReentrant {
+    non_reentrant::{
+        test_same_thread_reacquire_throws,
+        test_contending_thread_blocks_and_acquires_on_release,
+    }
+} }
+of_every_lock! { non_reentrant_fair_lock NonReentrantFair {
+    non_reentrant::{
+        test_same_thread_reacquire_throws,
+        test_contending_thread_blocks_and_acquires_on_release,
+    }
+} }
+
 contracts! {
+    Plain
     exclusion::{
         a_held_lock_is_busy_for_everybody_else,
         a_release_wakes_a_waiter_of_another_client,

@@ -1,0 +1,315 @@
+//! Locks of all kinds for blocking code; each thread is an owner of its own unless one is passed.
+
+use std::{fmt, future::IntoFuture, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{thread_owner, wait_for};
+use crate::{
+    FencedGuard, Forced, Hold, Lease, LockName, Unlocked, Wait,
+    core::Core,
+    error::{Error, ErrorKind, LossReason},
+    owner::Owner,
+};
+
+/// Wraps the handle of one kind of lock for blocking code.
+macro_rules! blocking_lock {
+    ($(#[$doc:meta])* $handle:ident, $guard:ty) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $handle(crate::$handle);
+
+        impl $handle {
+            pub(crate) fn new(inner: crate::$handle) -> Self {
+                $handle(inner)
+            }
+
+            fn core(&self) -> &Arc<Core> {
+                &self.0.0.core
+            }
+
+            /// The lock's name.
+            pub fn name(&self) -> &LockName {
+                self.0.name()
+            }
+
+            /// The async lock that this one wraps.
+            pub fn as_async(&self) -> &crate::$handle {
+                &self.0
+            }
+
+            /// Waits as long as it takes.
+            ///
+            /// # Errors
+            ///
+            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            pub fn lock(&self) -> Result<Guard<$guard>, Error> {
+                self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.endless())
+            }
+
+            /// Takes the lock if it is free now.
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock), but an unreachable server is reported at once.
+            pub fn try_lock(&self) -> Result<Option<Guard<$guard>>, Error> {
+                self.acquire().run()
+            }
+
+            /// Waits at most this long.
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock).
+            pub fn lock_for(&self, wait: Duration) -> Result<Option<Guard<$guard>>, Error> {
+                self.acquire().wait(Wait::AtMost(wait)).run()
+            }
+
+            /// An acquire with options; end it with [`run`](Acquire::run).
+            pub fn acquire(&self) -> Acquire<'_, $guard> {
+                Acquire {
+                    inner: self.0.acquire().owner(&thread_owner(self.core())),
+                    core: self.core(),
+                    cancel: None,
+                }
+            }
+
+            /// Frees the lock whoever holds it; `true` if somebody did.
+            ///
+            /// # Errors
+            ///
+            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            pub fn force_unlock(&self) -> Result<bool, Error> {
+                wait_for(self.core(), self.0.force_unlock())
+            }
+
+            /// Frees the lock while `owner` holds it.
+            ///
+            /// # Errors
+            ///
+            /// As [`force_unlock`](Self::force_unlock).
+            pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
+                wait_for(self.core(), self.0.force_unlock_if(owner))
+            }
+
+            /// Whether anybody holds the lock.
+            ///
+            /// # Errors
+            ///
+            /// A server that is unreachable or refuses.
+            pub fn is_locked(&self) -> Result<bool, Error> {
+                wait_for(self.core(), self.0.is_locked())
+            }
+
+            /// Whether this thread holds the lock.
+            ///
+            /// # Errors
+            ///
+            /// A server that is unreachable or refuses.
+            pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+                Ok(self.hold_count()? > 0)
+            }
+
+            /// How many holds this thread has.
+            ///
+            /// # Errors
+            ///
+            /// A server that is unreachable or refuses.
+            pub fn hold_count(&self) -> Result<u32, Error> {
+                wait_for(self.core(), self.0.hold_count(&thread_owner(self.core())))
+            }
+
+            /// How long the current hold lasts if it is not renewed.
+            ///
+            /// # Errors
+            ///
+            /// A server that is unreachable or refuses.
+            pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
+                wait_for(self.core(), self.0.remaining_ttl())
+            }
+        }
+    };
+}
+
+blocking_lock! {
+    /// A [`redlatch::Lock`](crate::Lock) for blocking code.
+    Lock, crate::Guard
+}
+
+blocking_lock! {
+    /// A [`redlatch::FairLock`](crate::FairLock) for blocking code.
+    FairLock, crate::Guard
+}
+
+blocking_lock! {
+    /// A [`redlatch::FencedLock`](crate::FencedLock) for blocking code.
+    FencedLock, FencedGuard
+}
+
+blocking_lock! {
+    /// A [`redlatch::SpinLock`](crate::SpinLock) for blocking code.
+    SpinLock, crate::Guard
+}
+
+blocking_lock! {
+    /// A [`redlatch::NonReentrantLock`](crate::NonReentrantLock) for blocking code.
+    NonReentrantLock, crate::Guard
+}
+
+blocking_lock! {
+    /// A [`redlatch::NonReentrantFairLock`](crate::NonReentrantFairLock) for blocking code.
+    NonReentrantFairLock, crate::Guard
+}
+
+impl FencedLock {
+    /// The last token that was drawn; `None` if none was.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn token(&self) -> Result<Option<u64>, Error> {
+        wait_for(self.core(), self.0.token())
+    }
+}
+
+impl SpinLock {
+    /// How long to pause between looks; see [`redlatch::SpinLock::backoff`](crate::SpinLock::backoff).
+    #[must_use]
+    pub fn backoff(self, backoff: crate::Backoff) -> Self {
+        SpinLock(self.0.backoff(backoff))
+    }
+}
+
+/// An acquire that is being put together; [`run`](Self::run) it.
+#[must_use = "an acquire does nothing until it is run"]
+pub struct Acquire<'a, G = crate::Guard> {
+    inner: crate::Acquire<'a, G>,
+    core: &'a Arc<Core>,
+    cancel: Option<CancellationToken>,
+}
+
+impl<G> fmt::Debug for Acquire<'_, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<G: Hold> Acquire<'_, G> {
+    /// How long to wait while the lock is busy; not at all unless set.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.inner = self.inner.wait(wait);
+        self
+    }
+
+    /// How long the hold lasts; renewed unless set.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.inner = self.inner.lease(lease);
+        self
+    }
+
+    /// Who will hold it; this thread unless set.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.inner = self.inner.owner(owner);
+        self
+    }
+
+    /// Draws a fencing token with the grant.
+    pub fn fenced(mut self) -> Self {
+        self.inner = self.inner.fenced();
+        self
+    }
+
+    /// Ends the wait with [`ErrorKind::Cancelled`] when this token is cancelled.
+    pub fn cancel(mut self, token: &CancellationToken) -> Self {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Acquires; `None` if the lock was busy.
+    ///
+    /// # Errors
+    ///
+    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn run(self) -> Result<Option<Guard<G>>, Error> {
+        let Acquire { inner, core, cancel } = self;
+        let guard = wait_for(core, async {
+            let cancelled = async {
+                match &cancel {
+                    Some(token) => token.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                guard = inner.into_future() => guard,
+                () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
+            }
+        })?;
+        Ok(guard.map(|inner| Guard { core: core.clone(), inner }))
+    }
+}
+
+/// A guard of any kind for blocking code; `G` is the async one.
+#[must_use = "dropping the guard releases the lock at once"]
+pub struct Guard<G = crate::Guard> {
+    pub(super) core: Arc<Core>,
+    pub(super) inner: G,
+}
+
+impl<G: fmt::Debug> fmt::Debug for Guard<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<G: Hold> Guard<G> {
+    /// Gives this hold back; see [`redlatch::Guard::unlock`](crate::Guard::unlock).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn unlock(self) -> Result<Unlocked, Error> {
+        let Guard { core, inner } = self;
+        wait_for(&core, inner.into_guard().unlock())
+    }
+
+    /// Waits until the hold is lost, or at most this long; `None` if it is still good.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
+        let (lost, end) = (self.inner.as_guard().lost(), self.core.keeper.sleep(limit));
+        wait_for(&self.core, async {
+            tokio::select! {
+                biased;
+                reason = lost => Ok(Some(reason)),
+                () = end => Ok(None),
+            }
+        })
+    }
+
+    /// The guard that this one wraps, for the calls that do not block.
+    pub fn as_async(&self) -> &G {
+        &self.inner
+    }
+
+    /// Whether the hold is good at this moment: no round trip.
+    pub fn is_valid(&self) -> bool {
+        self.inner.as_guard().is_valid()
+    }
+
+    /// The fencing token, if one was drawn.
+    pub fn token(&self) -> Option<u64> {
+        self.inner.as_guard().token()
+    }
+
+    /// Sets the lease anew; see [`redlatch::Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        wait_for(&self.core, self.inner.as_guard().extend(lease))
+    }
+}

@@ -1,0 +1,59 @@
+use redlatch::Lease;
+
+use crate::fixture::{Fixture, ms};
+
+pub(crate) async fn every_grant_draws_a_token_and_a_reentry_keeps_it(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let mut last = 0;
+    for client in [&a, &b, &a] {
+        let guard = client.fenced_lock(name.as_str()).lock().await.unwrap();
+        assert!(guard.token() > last, "{} after {last}", guard.token());
+        last = guard.token();
+        let inner = guard.reenter().await.unwrap();
+        assert_eq!(inner.token(), last, "a re-entry is the same grant");
+        let me = guard.owner().clone();
+        let lock = client.fenced_lock(name.as_str());
+        let again = lock.acquire().owner(&me).await.unwrap().unwrap();
+        assert_eq!(again.token(), last);
+        for guard in [again, inner, guard] {
+            guard.unlock().await.unwrap();
+        }
+        assert_eq!(lock.token().await.unwrap(), Some(last));
+    }
+    // A hold that drew no token cannot become one that has one.
+    let me = a.owner();
+    let _plain = a.lock(name.as_str()).acquire().owner(&me).await.unwrap().unwrap();
+    let error = a.fenced_lock(name.as_str()).acquire().owner(&me).await.unwrap_err();
+    assert_eq!(error.kind(), redlatch::ErrorKind::InvalidOption, "{error}");
+}
+
+pub(crate) async fn an_adopted_hold_has_its_token(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = a.fenced_lock(name.as_str()).lock().await.unwrap();
+    let token = guard.token();
+    let held = guard.detach();
+    assert_eq!(held.token, Some(token));
+    let owner = held.owner.to_string().parse().unwrap();
+    let lock = b.fenced_lock(name.as_str());
+    let adopted = lock.adopt(&owner, Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
+    assert_eq!(adopted.token(), token);
+    let entered = lock.acquire().owner(&owner).await.unwrap().unwrap();
+    assert_eq!(entered.token(), token, "entering what another process holds keeps its token");
+    entered.unlock().await.unwrap();
+    adopted.unlock().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+pub(crate) async fn tokens_grow_after_the_counter_is_lost(on: Fixture) {
+    let client = on.client().await;
+    let lock = client.fenced_lock(on.name("x"));
+    let before = lock.lock().await.unwrap().token();
+    // As after an empty restart: nothing is left of the counter.
+    let counter = format!("redisson_lock_token:{{{}}}", on.name("x"));
+    client.remove_stock(counter).await.unwrap();
+    assert_eq!(lock.token().await.unwrap(), None);
+    let after = lock.lock().await.unwrap().token();
+    assert!(after > before, "{after} after {before}");
+}

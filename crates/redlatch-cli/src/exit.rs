@@ -21,7 +21,7 @@ pub(crate) const BUSY: u8 = 75;
 pub(crate) const NO_PERMISSION: u8 = 77;
 /// The configuration is wrong.
 pub(crate) const CONFIG: u8 = 78;
-/// The lease was lost and the command was stopped, or the hold that was to be changed does not exist any more.
+/// The lease was lost and the command was stopped, or the hold, semaphore or latch that was to be changed is not there.
 pub(crate) const LOST: u8 = 80;
 /// `--max-hold` was reached and the command was stopped.
 pub(crate) const MAX_HOLD: u8 = 124;
@@ -101,7 +101,8 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::ReadOnly
         | ErrorKind::Engine => UNAVAILABLE,
         ErrorKind::Auth | ErrorKind::Permission => NO_PERMISSION,
-        ErrorKind::NotOwner | ErrorKind::Lost => LOST,
+        // What was to be used or changed is not there.
+        ErrorKind::NotOwner | ErrorKind::Lost | ErrorKind::NotInitialised => LOST,
         _ => INTERNAL,
     }
 }

@@ -6,7 +6,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use redlatch::Owner;
 
 pub(crate) mod engine;
+pub(crate) mod latch;
 pub(crate) mod run;
+pub(crate) mod sem;
 
 use crate::durations;
 
@@ -76,9 +78,19 @@ pub(crate) enum Verb {
     Unlock(UnlockArgs),
     /// Set the remaining time of a lock taken by `lock`.
     Renew(RenewArgs),
+    /// Semaphores: permits that scripts take and put back.
+    Sem(sem::SemArgs),
+    /// Latches: gates that open when a count reaches zero.
+    Latch(latch::LatchArgs),
     /// List the locks.
+    #[command(
+        after_help = "WAITERS is the length of a fair lock's queue; of other kinds, the number of clients that listen for a \
+                            release. VALUE is the number of free permits, or the rate of a limiter.\n\n\
+                            A semaphore or a latch is a bare number on the server, like any other counter there, so these are \
+                            listed only with --all or --kind counter."
+    )]
     Ls(LsArgs),
-    /// Show one lock.
+    /// Show one lock, semaphore, latch or rate limiter.
     Show(ShowArgs),
     /// Take a lock away from its holder.
     ForceUnlock(ForceUnlockArgs),
@@ -202,11 +214,35 @@ pub(crate) struct RenewArgs {
     pub(crate) lease: Duration,
 }
 
+/// What to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Locks with one holder.
+    Lock,
+    /// Fair locks that somebody queues for.
+    Fair,
+    /// Read-write locks.
+    ReadWrite,
+    /// Permits with leases, while some are taken.
+    Permits,
+    /// Bare numbers: semaphores, latches, stocks, and counters of others.
+    #[value(alias = "semaphore", alias = "latch")]
+    Counter,
+    /// Rate limiters.
+    RateLimiter,
+}
+
 /// `redlatch ls`.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// Only names that match a pattern of `*`, `?` and `[abc]`.
     pub(crate) glob: Option<String>,
+    /// Only these kinds, with commas between them.
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',', conflicts_with = "all")]
+    pub(crate) kind: Vec<Kind>,
+    /// Every kind, bare numbers included.
+    #[arg(long)]
+    pub(crate) all: bool,
     /// List at most this many.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,

@@ -1,18 +1,23 @@
 //! `redlatch ls`: the locks there are.
 
-use redlatch::{LockKind, LockState};
+use std::time::Duration;
+
+use redlatch::{HoldMode, LockKind, LockName, LockState};
 use serde::Serialize;
 
 use super::Context;
 use crate::{
-    args::LsArgs,
+    args::{Kind, LsArgs},
     durations::{self, human},
     exit::{self, Failure},
     output::{self, Record},
     store,
 };
 
-/// One lock in a listing.
+/// How many holders, waiters or permits a line names; JSON has them all.
+const NAMED_MAX: usize = 10;
+
+/// One name in a listing.
 #[derive(Debug, Serialize)]
 pub(super) struct LockRow {
     name: String,
@@ -24,6 +29,16 @@ pub(super) struct LockRow {
     ttl_ms: Option<u64>,
     ttl_missing: bool,
     token: Option<u64>,
+    /// How many queue for a fair lock, and who.
+    waiting: u64,
+    waiters: Vec<WaiterRow>,
+    /// How many clients listen for a release.
+    listening: Option<u64>,
+    /// Free permits, or what is left of a latch.
+    value: Option<i64>,
+    permits_in_use: u64,
+    permits: Vec<PermitRow>,
+    rate: Option<RateRow>,
     findings: Vec<String>,
 }
 
@@ -31,62 +46,181 @@ pub(super) struct LockRow {
 struct HolderRow {
     owner: String,
     holds: i64,
+    mode: &'static str,
+    /// How long each read hold lasts; null for one that has run out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lasting_ms: Vec<Option<u64>>,
+}
+
+#[derive(Debug, Serialize)]
+struct WaiterRow {
+    owner: String,
+    position: usize,
+    stale_in_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct PermitRow {
+    id: String,
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct RateRow {
+    rate: i64,
+    interval_ms: u64,
+    per_client: bool,
+    keep_alive_ms: Option<u64>,
+}
+
+/// A name as text, and as bytes in hexadecimal where it is none.
+pub(super) fn text_and_hex(name: &LockName) -> (String, Option<String>) {
+    let bytes = name.as_bytes();
+    let is_text = name.as_str().is_some();
+    let hex = (!is_text).then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+    (String::from_utf8_lossy(bytes).into_owned(), hex)
 }
 
 impl From<&LockState> for LockRow {
     fn from(state: &LockState) -> Self {
-        let bytes = state.name.as_bytes();
-        let is_text = std::str::from_utf8(bytes).is_ok();
+        let (name, name_hex) = text_and_hex(&state.name);
+        let holders = state.holders.iter().map(|holder| HolderRow {
+            owner: holder.owner.clone(),
+            holds: holder.holds,
+            mode: match holder.mode {
+                HoldMode::Read => "read",
+                HoldMode::Write => "write",
+                _ => "exclusive",
+            },
+            lasting_ms: holder.lasting.iter().map(|time| time.map(durations::ms)).collect(),
+        });
+        let waiters = state.waiters.iter().map(|waiter| WaiterRow {
+            owner: waiter.owner.clone(),
+            position: waiter.position,
+            stale_in_ms: waiter.stale_in.map(durations::ms),
+        });
+        let permits = state
+            .permits
+            .iter()
+            .map(|permit| PermitRow { id: permit.id.clone(), ttl_ms: permit.ttl.map(durations::ms) });
         LockRow {
-            name: String::from_utf8_lossy(bytes).into_owned(),
-            name_hex: (!is_text).then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            name,
+            name_hex,
             kind: word(state.kind),
-            holders: state
-                .holders
-                .iter()
-                .map(|holder| HolderRow { owner: holder.owner.clone(), holds: holder.holds })
-                .collect(),
+            holders: holders.collect(),
             ttl_ms: state.ttl.map(durations::ms),
             ttl_missing: state.ttl_missing,
             token: state.token,
+            waiting: state.waiting,
+            waiters: waiters.collect(),
+            listening: state.listening,
+            value: state.value,
+            permits_in_use: state.permits_in_use,
+            permits: permits.collect(),
+            rate: state.rate.map(|rule| RateRow {
+                rate: rule.rate,
+                interval_ms: durations::ms(rule.interval),
+                per_client: rule.per_client,
+                keep_alive_ms: rule.keep_alive.map(durations::ms),
+            }),
             findings: state.findings.clone(),
         }
     }
 }
 
-fn word(kind: LockKind) -> &'static str {
+/// The name of a kind, as `--kind` takes it.
+pub(super) fn word(kind: LockKind) -> &'static str {
     match kind {
         LockKind::Free => "free",
         LockKind::Lock => "lock",
+        LockKind::Fair => "fair",
         LockKind::ReadWrite => "read-write",
+        LockKind::PermitSemaphore => "permits",
+        LockKind::Counter => "counter",
+        LockKind::RateLimiter => "rate-limiter",
         _ => "other",
     }
+}
+
+fn time(ms: u64) -> String {
+    human(Duration::from_millis(ms))
+}
+
+/// The first few, and how many there are besides.
+fn some<T>(items: &[T], max: usize, total: u64, cell: impl Fn(&T) -> String) -> String {
+    let mut named: Vec<String> = items.iter().take(max).map(cell).collect();
+    let more = total.saturating_sub(named.len() as u64);
+    if more > 0 && !named.is_empty() {
+        named.push(format!("{more} more"));
+    }
+    named.join(", ")
 }
 
 impl LockRow {
     fn ttl(&self) -> String {
         match self.ttl_ms {
-            Some(ms) => human(std::time::Duration::from_millis(ms)),
+            Some(ms) => time(ms),
             None if self.ttl_missing => "never ends".into(),
             None => String::new(),
         }
     }
+
+    fn owners(&self) -> String {
+        some(&self.holders, 3, self.holders.len() as u64, |holder| holder.owner.clone())
+    }
+
+    /// `2` of a lock, `1 write, 2 read` of a read-write lock, permits in use.
+    fn holds(&self) -> String {
+        if self.permits_in_use > 0 {
+            return self.permits_in_use.to_string();
+        }
+        let sums = ["exclusive", "write", "read"].map(|mode| {
+            let holders = self.holders.iter().filter(|holder| holder.mode == mode);
+            let sum = holders.map(|holder| holder.holds).reduce(i64::saturating_add);
+            sum.map(|sum| if mode == "exclusive" { sum.to_string() } else { format!("{sum} {mode}") })
+        });
+        sums.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    fn waiters(&self) -> String {
+        match (self.waiting, self.listening) {
+            (0, None | Some(0)) => String::new(),
+            (0, Some(listening)) => listening.to_string(),
+            (waiting, _) => waiting.to_string(),
+        }
+    }
+
+    fn value(&self) -> String {
+        match (self.value, &self.rate) {
+            (Some(value), _) => value.to_string(),
+            (None, Some(rule)) => {
+                let each = if rule.per_client { " each" } else { "" };
+                format!("{} in {}{each}", rule.rate, time(rule.interval_ms))
+            }
+            (None, None) => String::new(),
+        }
+    }
+
+    fn token(&self) -> String {
+        self.token.map(|token| token.to_string()).unwrap_or_default()
+    }
 }
 
 impl Record for LockRow {
-    const COLUMNS: &'static [&'static str] = &["NAME", "KIND", "OWNER", "HOLDS", "TTL", "TOKEN", "FINDINGS"];
-    const NARROW: usize = 5;
+    const COLUMNS: &'static [&'static str] =
+        &["NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "VALUE", "TOKEN", "FINDINGS"];
+    const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
-        let owners: Vec<&str> = self.holders.iter().take(3).map(|holder| holder.owner.as_str()).collect();
-        let holds: i64 = self.holders.iter().fold(0, |sum, holder| holder.holds.saturating_add(sum));
         vec![
             self.name.clone(),
             self.kind.into(),
-            owners.join(","),
-            if self.holders.is_empty() { String::new() } else { holds.to_string() },
+            self.owners(),
+            self.holds(),
             self.ttl(),
-            self.token.map(|token| token.to_string()).unwrap_or_default(),
+            self.waiters(),
+            self.value(),
+            self.token(),
             self.findings.join("; "),
         ]
     }
@@ -96,11 +230,87 @@ impl Record for LockRow {
     }
 }
 
+/// One name by itself: the same as JSON, more in words.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct Detail(pub(super) LockRow);
+
+impl Record for Detail {
+    const COLUMNS: &'static [&'static str] = &[
+        "NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "QUEUE", "VALUE", "LASTING", "PERMITS", "TOKEN",
+        "FINDINGS",
+    ];
+    const NARROW: usize = Self::COLUMNS.len();
+
+    fn cells(&self) -> Vec<String> {
+        let row = &self.0;
+        let queue = some(&row.waiters, NAMED_MAX, row.waiting, |waiter| {
+            let stale = match waiter.stale_in_ms {
+                None => "without a deadline".into(),
+                Some(0) => "overdue".into(),
+                Some(ms) => format!("given up in {}", time(ms)),
+            };
+            format!("{}. {} ({stale})", waiter.position, waiter.owner)
+        });
+        let readers: Vec<&HolderRow> =
+            row.holders.iter().filter(|holder| !holder.lasting_ms.is_empty()).collect();
+        let lasting = some(&readers, NAMED_MAX, readers.len() as u64, |holder| {
+            let each = some(&holder.lasting_ms, 3, holder.lasting_ms.len() as u64, |left| {
+                left.map_or("run out".into(), time)
+            });
+            format!("{} ({each})", holder.owner)
+        });
+        let permits = some(&row.permits, NAMED_MAX, row.permits_in_use, |permit| {
+            format!("{} ({})", permit.id, permit.ttl_ms.map_or("for ever".into(), time))
+        });
+        vec![
+            row.name.clone(),
+            row.kind.into(),
+            row.owners(),
+            row.holds(),
+            row.ttl(),
+            row.waiters(),
+            queue,
+            row.value(),
+            lasting,
+            permits,
+            row.token(),
+            row.findings.join("; "),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+}
+
+/// The kinds to list; none means the usual ones.
+fn kinds(args: &LsArgs) -> Vec<LockKind> {
+    use clap::ValueEnum;
+
+    let chosen = if args.all { Kind::value_variants() } else { &args.kind[..] };
+    let kinds = chosen.iter().map(|kind| match kind {
+        Kind::Lock => LockKind::Lock,
+        Kind::Fair => LockKind::Fair,
+        Kind::ReadWrite => LockKind::ReadWrite,
+        Kind::Permits => LockKind::PermitSemaphore,
+        Kind::Counter => LockKind::Counter,
+        Kind::RateLimiter => LockKind::RateLimiter,
+    });
+    kinds.collect()
+}
+
 pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let kinds = kinds(args);
     store::with_client(&settings, async |client| {
-        let states = client.list(args.glob.as_deref(), limit).await?;
+        let glob = args.glob.as_deref();
+        let states = if kinds.is_empty() {
+            client.list(glob, limit).await?
+        } else {
+            client.list_kinds(&kinds, glob, limit).await?
+        };
         let rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
         output::list(output::format(args.output, &settings), &rows)?;
         if rows.len() >= limit {

@@ -13,15 +13,18 @@ use crate::{
 
 mod completions;
 mod config;
+mod count;
 mod demo;
 mod doctor;
 mod engine;
 mod force_unlock;
+mod latch;
 mod lock;
 mod ls;
 mod man;
 mod renew;
 mod run;
+mod sem;
 mod show;
 mod unlock;
 
@@ -50,6 +53,8 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Lock(args) => lock::lock(args, &context),
         Verb::Unlock(args) => unlock::unlock(args, &context),
         Verb::Renew(args) => renew::renew(args, &context),
+        Verb::Sem(args) => sem::sem(args, &context),
+        Verb::Latch(args) => latch::latch(args, &context),
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),

@@ -1,6 +1,9 @@
-//! `redlatch show`: everything there is to know of one lock.
+//! `redlatch show`: everything there is to know of one name.
 
-use super::{Context, lock_name, ls::LockRow};
+use super::{
+    Context, lock_name,
+    ls::{Detail, LockRow},
+};
 use crate::{
     args::ShowArgs,
     exit::{self, Failure},
@@ -12,7 +15,7 @@ pub(super) fn show(args: ShowArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
         let state = client.inspect(&name).await?;
-        output::one(output::format(args.output, &settings), &LockRow::from(&state))?;
+        output::one(output::format(args.output, &settings), &Detail(LockRow::from(&state)))?;
         Ok(exit::OK)
     })
 }

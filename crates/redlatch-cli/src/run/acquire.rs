@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// A wait shorter than this is not worth a word.
-const TELL_AFTER: Duration = Duration::from_millis(200);
+pub(crate) const TELL_AFTER: Duration = Duration::from_millis(200);
 /// How often the live line is renewed.
-const LIVE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `-v` looks for a new holder when nobody watches.
-const LOG_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What to do about a busy lock, from `--wait`, `--no-wait`, `--if-busy` and `-E`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,9 +153,14 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
         let Ok(state) = request.client.inspect(request.name).await else { continue };
         if talk.is_live() {
             talk.live(&line(&state, started.elapsed()));
-        } else if told.as_deref() != Some(&state.holders[..]) {
+            continue;
+        }
+        // Read holds last a little less at each look; who holds them is what matters.
+        let holders: Vec<(String, i64)> =
+            state.holders.iter().map(|holder| (holder.owner.clone(), holder.holds)).collect();
+        if told.as_ref() != Some(&holders) {
             talk.detail(line(&state, started.elapsed()));
-            told = Some(state.holders);
+            told = Some(holders);
         }
     }
 }

@@ -2,7 +2,10 @@
 
 mod demo;
 mod hold;
+mod latch;
+mod looking;
 mod run;
+mod sem;
 mod signals;
 mod support;
 mod trouble;

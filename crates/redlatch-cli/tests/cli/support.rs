@@ -190,16 +190,33 @@ impl Running {
     /// Waits for the end.
     pub(crate) fn finish(mut self) -> Output {
         let mut child = self.0.take().unwrap();
+        // Read meanwhile: a process that fills a pipe would otherwise wait for its reader for ever.
+        let stdout = drain(child.stdout.take().unwrap());
+        let stderr = drain(child.stderr.take().unwrap());
         let deadline = Instant::now() + LIMIT;
-        while child.try_wait().unwrap().is_none() {
+        let (status, in_time) = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break (status, true);
+            }
             if Instant::now() > deadline {
                 child.kill().unwrap();
-                panic!("still running: {:?}", child.wait_with_output());
+                break (child.wait().unwrap(), false);
             }
             thread::sleep(Duration::from_millis(5));
-        }
-        child.wait_with_output().unwrap()
+        };
+        let output = Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() };
+        assert!(in_time, "still running: {output:?}");
+        output
     }
+}
+
+/// Reads to the end, aside.
+fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut read = Vec::new();
+        pipe.read_to_end(&mut read).unwrap();
+        read
+    })
 }
 
 impl Drop for Running {

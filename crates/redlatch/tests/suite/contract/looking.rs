@@ -75,6 +75,45 @@ pub(crate) async fn listening_clients_are_counted(on: Fixture) {
     }
 }
 
+pub(crate) async fn a_fair_queue_is_shown(on: Fixture) {
+    let (holder, other) = (on.client().await, on.client().await);
+    let name = on.name("fair");
+    let guard = holder.fair_lock(name.as_str()).lock().await.unwrap();
+    assert_eq!(holder.inspect(name.as_str()).await.unwrap().kind, LockKind::Lock, "nobody queues yet");
+    let queued = async |count: usize| {
+        soon("a place in the queue", async {
+            loop {
+                let state = holder.inspect(name.as_str()).await.unwrap();
+                if state.waiters.len() == count {
+                    return state;
+                }
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await
+    };
+    let mut waits = Vec::new();
+    let mut first = None;
+    for count in 1..=2 {
+        let lock = other.fair_lock(name.as_str());
+        waits.push(tokio::spawn(async move { lock.lock().await.unwrap().unlock().await }));
+        let state = queued(count).await;
+        assert_eq!((state.kind, state.waiting), (LockKind::Fair, count as u64));
+        assert_eq!(state.holders[0].owner, guard.owner().to_string());
+        let waiter = state.waiters.last().unwrap();
+        assert!(waiter.owner.starts_with(other.id()) && waiter.position == count, "{state:?}");
+        assert!(waiter.stale_in.unwrap() > ms(1_000) && state.findings.is_empty(), "{state:?}");
+        let first = first.get_or_insert_with(|| state.waiters[0].owner.clone());
+        assert_eq!(&state.waiters[0].owner, first, "whoever came first is first");
+    }
+    assert_eq!(holder.list(Some(&name), 10).await.unwrap()[0].kind, LockKind::Fair);
+    guard.unlock().await.unwrap();
+    for wait in waits {
+        soon("each waiter's turn", wait).await.unwrap().unwrap();
+    }
+    assert_eq!(holder.inspect(name.as_str()).await.unwrap().kind, LockKind::Free);
+}
+
 pub(crate) async fn a_stock_is_never_oversold(on: Fixture) {
     let client = on.client().await;
     let key = on.name("stock");

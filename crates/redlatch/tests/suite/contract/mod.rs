@@ -161,6 +161,7 @@ contracts! {
         a_listing_finds_locks_by_pattern,
         numbers_are_listed_only_when_they_are_asked_for,
         listening_clients_are_counted,
+        a_fair_queue_is_shown,
         a_stock_is_never_oversold,
     }
     input::{

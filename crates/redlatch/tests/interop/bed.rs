@@ -11,7 +11,7 @@ use std::{
 
 use redlatch::Client;
 use redlatch_testkit::{
-    redisson::{Connection, JavaError, JavaThread, PendingReply, Redisson, RedissonVersion},
+    redisson::{Connection, JavaError, JavaThread, PendingReply, Redisson, RedissonVersion, Reply},
     server::RedisServer,
 };
 use tokio::runtime::Runtime;
@@ -116,14 +116,28 @@ impl Bed {
 
     /// Waits until somebody is subscribed to the channel of that lock.
     pub(crate) fn until_waiting(&self, name: &str) {
-        let channel = channel_of(name).into_bytes();
+        self.until_subscribed(&channel_of(name), 1);
+    }
+
+    /// Waits until that many clients are subscribed to the channel.
+    pub(crate) fn until_subscribed(&self, channel: &str, clients: i64) {
         let deadline = Instant::now() + LIMIT;
-        while !self.server.subscriber_channels().unwrap().contains(&channel) {
-            assert!(Instant::now() < deadline, "nobody subscribed to the channel of {name:?}");
+        while self.subscribers(channel) < clients {
+            assert!(Instant::now() < deadline, "fewer than {clients} subscribed to {channel:?}");
             std::thread::sleep(ms(2));
         }
-        // After the subscription a waiter looks at the lock once more. No event shows when it has done so.
+        // After the subscription a waiter looks once more. No event shows when it has done so.
         std::thread::sleep(ms(60));
+    }
+
+    fn subscribers(&self, channel: &str) -> i64 {
+        match self.server.cmd(&["PUBSUB", "NUMSUB", channel]).unwrap() {
+            redis::Value::Array(pair) => match pair.as_slice() {
+                [_, redis::Value::Int(clients)] => *clients,
+                other => panic!("NUMSUB answered {other:?}"),
+            },
+            other => panic!("NUMSUB answered {other:?}"),
+        }
     }
 
     /// The remaining time of the lock's key; zero if there is none.
@@ -138,6 +152,43 @@ impl Bed {
             redis::Value::BulkString(text) => String::from_utf8(text).unwrap().parse().unwrap(),
             other => panic!("{command:?} answered {other:?}"),
         }
+    }
+}
+
+/// A Java thread with a semaphore or a latch.
+#[derive(Clone)]
+pub(crate) struct JavaCounter {
+    thread: JavaThread,
+    kind: &'static str,
+    name: String,
+}
+
+impl JavaCounter {
+    pub(crate) fn new(bed: &Bed, kind: &'static str, name: &str) -> Self {
+        Self { thread: bed.thread().thread, kind, name: name.into() }
+    }
+
+    /// Runs an operation on it, and fails the test with Java's error.
+    pub(crate) fn call(&self, operation: &str, args: &[i64]) -> Reply {
+        self.send(operation, args)
+            .wait(LIMIT)
+            .unwrap_or_else(|error| panic!("{operation} {args:?} of {:?}: {error}", self.name))
+    }
+
+    pub(crate) fn bool(&self, operation: &str, args: &[i64]) -> bool {
+        self.call(operation, args).as_bool().unwrap()
+    }
+
+    pub(crate) fn number(&self, operation: &str) -> i64 {
+        self.call(operation, &[]).as_i64().unwrap()
+    }
+
+    /// Starts an operation that may block.
+    pub(crate) fn send(&self, operation: &str, args: &[i64]) -> PendingReply {
+        let args: Vec<String> = args.iter().map(i64::to_string).collect();
+        let words: Vec<&str> =
+            std::iter::once(self.name.as_str()).chain(args.iter().map(String::as_str)).collect();
+        self.thread.send(&format!("{}.{operation}", self.kind), &words).unwrap()
     }
 }
 

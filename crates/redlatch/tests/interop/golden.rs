@@ -15,15 +15,15 @@ const TTL_TOLERANCE_MS: u64 = 1_500;
 /// Stands for any field of the documented form, since two clients never have the same one.
 const OWNER: &[u8] = b"<client:number>";
 
-type Keyspace = BTreeMap<Vec<u8>, KeyDump>;
-type Message = (Vec<u8>, Vec<u8>);
+pub(crate) type Keyspace = BTreeMap<Vec<u8>, KeyDump>;
+pub(crate) type Message = (Vec<u8>, Vec<u8>);
 /// One step of a client.
 pub(crate) type Step<'a> = Box<dyn FnMut() + 'a>;
 
 /// What a client left on the server after each step, and what it published in all.
 pub(crate) struct Trace {
-    states: Vec<Keyspace>,
-    messages: Vec<Message>,
+    pub(crate) states: Vec<Keyspace>,
+    pub(crate) messages: Vec<Message>,
 }
 
 /// Runs the steps on a server that nobody else uses.

@@ -10,7 +10,7 @@ use crate::bed::{BRISK, Bed, Java, LIMIT, ms, run, runtime};
 /// How soon after a release a waiter of the other language must hold the lock.
 pub(crate) const WAKE_LIMIT: Duration = Duration::from_millis(200);
 /// One look at the lock by chance must not pass for a wake-up, so several are measured.
-const SAMPLES: usize = 15;
+pub(crate) const SAMPLES: usize = 15;
 
 /// Lets a Java thread wait for the lock while `release` frees it. How long after the beginning of the release it held
 /// the lock, or `None` if it gave up after `wait_ms`.
@@ -48,7 +48,7 @@ pub(crate) fn rust_woken(
     run(waiting).unwrap().map(|(guard, at)| (guard, at.saturating_duration_since(released_at)))
 }
 
-fn judge(what: &str, version: RedissonVersion, mut samples: Vec<Duration>) {
+pub(crate) fn judge(what: &str, version: RedissonVersion, mut samples: Vec<Duration>) {
     samples.sort();
     let (median, max) = (samples[samples.len() / 2], samples[samples.len() - 1]);
     println!("{version:?}: {what}: p50 {median:?}, max {max:?} of {}", samples.len());

@@ -11,6 +11,8 @@ mod latch;
 mod leaving;
 mod looking;
 mod non_reentrant;
+mod redisson;
+mod redisson_counters;
 mod semaphore;
 
 /// Expands each test over the stores, for one kind of lock.
@@ -194,5 +196,29 @@ contracts! {
         deleting_lets_everybody_through,
         a_latch_of_zero_and_names_with_braces_are_refused,
         a_key_that_is_no_counter_is_left_alone,
+    }
+    redisson::{
+        auto_expire,
+        hold_count,
+        is_held_by_current_thread,
+        is_locked,
+        lock_unlock,
+        concurrency_single_instance,
+        concurrency_loop_multi_instance,
+        concurrency_multi_instance,
+        remain_time_to_live,
+        remain_time_to_live_2,
+        concurrency_try_lock_unlock,
+        lock_reentrant_renew,
+        lock_unlock_heavy,
+        try_lock_unlock_heavy,
+    }
+    redisson_counters::{
+        acquire_after_add_permits,
+        try_n_acquire,
+        concurrency_multi_instance_1_permits,
+        concurrency_loop_multi_instance,
+        concurrency_loop_max_multi_instance,
+        single_count_down_await_single_instance,
     }
 }

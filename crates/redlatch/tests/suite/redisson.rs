@@ -1,0 +1,122 @@
+//! Cases of Redisson's own tests that need a server of their own; each has the name of its case there.
+//! `docs/protocol.md` lists all cases.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, LossReason, Unlocked};
+use redlatch_testkit::server::RedisServer;
+
+use crate::{
+    fixture::{ms, soon},
+    wire::alone,
+};
+
+async fn until_nobody_is_subscribed(server: &RedisServer) {
+    soon("the end of the subscriptions", async {
+        while !server.subscriber_channels().unwrap().is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_failed() {
+    let (server, client) = alone().await;
+    let lock = client.lock("failed");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.stop();
+    let start = Instant::now();
+    let error = soon("the refusal", lock.try_lock()).await.map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Timeout), "{error}");
+    assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
+    server.restart().unwrap();
+    let guard = soon("service after the restart", lock.lock_for(ms(8_000))).await.unwrap();
+    guard.expect("a free lock").unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_per_connection() {
+    let (server, client) = alone().await;
+    let before = server.clients().unwrap().len();
+    let tasks: Vec<_> = (0..32)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..150 {
+                    let lock = client.lock(format!("sub-{}", (task + round) % 5));
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    // Others fight for the same names, so that waiting takes subscriptions.
+    let other = Client::connect(&server.url()).await.unwrap();
+    let mut channels_most = 0;
+    for round in 0..300 {
+        let guard = other.lock(format!("sub-{}", round % 5)).lock().await.unwrap();
+        channels_most = channels_most.max(server.subscriber_channels().unwrap().len());
+        guard.unlock().await.unwrap();
+    }
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("every task's turns").unwrap();
+    }
+    assert!((1..=5).contains(&channels_most), "{channels_most} channels for 5 names");
+    let after = server.clients().unwrap().len();
+    assert!(after <= before + 4, "connections grew from {before} to {after}");
+    until_nobody_is_subscribed(&server).await;
+    assert_eq!((client.stats().names, other.stats().names), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_pub_sub() {
+    let (server, client) = alone().await;
+    let other = Client::connect(&server.url()).await.unwrap();
+    // Four waiters on two names at a time share the one connection for messages, and none has to give up.
+    for round in 0..20 {
+        let names = [format!("one-{round}"), format!("two-{round}")];
+        let mut holders = Vec::new();
+        for name in &names {
+            holders.push(other.lock(name.as_str()).lock().await.unwrap());
+        }
+        let waiters: Vec<_> = (0..4)
+            .map(|waiter| {
+                let lock = client.lock(names[waiter % 2].as_str());
+                tokio::spawn(async move {
+                    let guard = lock.lock_for(ms(2_000)).await.unwrap().expect("not within its time");
+                    guard.unlock().await.unwrap();
+                })
+            })
+            .collect();
+        tokio::time::sleep(ms(20)).await;
+        for holder in holders {
+            holder.unlock().await.unwrap();
+        }
+        for waiter in waiters {
+            soon("each waiter's turn", waiter).await.unwrap();
+        }
+    }
+    until_nobody_is_subscribed(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_after_timeout() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let lock = client.lock("after");
+    let guard = lock.lock().await.unwrap();
+    server.kill9();
+    server.restart_empty().unwrap();
+    let unlocked = soon("the late unlock", guard.unlock()).await.unwrap();
+    assert_eq!(unlocked, Unlocked::AlreadyLost(LossReason::Deleted));
+    // The next hold of the same name is renewed as ever.
+    let other = Client::connect(&server.url()).await.unwrap();
+    let guard = soon("a new grant", lock.lock()).await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < ms(2 * 1_200 + 300) {
+        tokio::time::sleep(ms(100)).await;
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+        assert!(other.lock("after").try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}

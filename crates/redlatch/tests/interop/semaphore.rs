@@ -235,29 +235,33 @@ pub(crate) fn a_message_tells_the_total_so_that_the_right_waiter_wakes(version: 
     let bed = Bed::of(version);
     let name = bed.name("total");
     let ours = bed.ours.semaphore(name.as_str());
-    run(ours.set_if_absent(1, None)).unwrap();
+    run(ours.set_if_absent(9, None)).unwrap();
+    let wants = |permits: i64| java(&bed, &name).send("tryAcquireWait", &[permits, 10_000]);
     // S4: a message of 1, for the one that is put in, would wake only the first in Java's line, and that one wants more than
-    // there is; the second would sleep on beside the two that it wants. In 3.15.1 nobody passes a waiter who wants more,
-    // whoever sends the message; there the one who wants two comes first, and sleeps on for a message of 1 all the same.
-    let blocked = |wanted: i64, wait_ms: i64| {
-        let waiting = java(&bed, &name).send("tryAcquireWait", &[wanted, wait_ms]);
+    // there is; the second would sleep on beside the ten that it wants. The others behind it make Java wake many: the
+    // first, which tries again and again, must not use up what is meant for the second.
+    // In 3.15.1 nobody passes a waiter who wants more, whoever sends the message; there the one who wants ten is first, and
+    // sleeps on for a message of 1 all the same.
+    let mut want_more = Vec::new();
+    if version == RedissonVersion::Newest {
+        want_more.push(wants(11));
         bed.until_subscribed(&channel(&name), 1);
-        assert!(waiting.is_still_waiting_after(BLOCKED));
-        waiting
-    };
-    let (wants_three, wants_two) = if version == RedissonVersion::Newest {
-        let three = blocked(3, 15_000);
-        (three, blocked(2, 5_000))
-    } else {
-        let two = blocked(2, 5_000);
-        (blocked(3, 15_000), two)
-    };
+        assert!(want_more[0].is_still_waiting_after(BLOCKED));
+    }
+    let wants_ten = wants(10);
+    bed.until_subscribed(&channel(&name), 1);
+    assert!(wants_ten.is_still_waiting_after(BLOCKED));
+    want_more.extend((0..8).map(|_| wants(11)));
+    assert!(want_more.iter().all(|one| one.is_still_waiting_after(BLOCKED)));
     run(ours.release(1)).unwrap();
-    let reply = wants_two.wait(LIMIT).unwrap();
+    let reply = wants_ten.wait(LIMIT).unwrap();
     assert!(reply.as_bool().unwrap(), "asleep beside its permits");
-    assert!(reply.elapsed() < ms(2_000), "found by chance: {:?}", reply.elapsed());
-    run(ours.release(3)).unwrap();
-    assert!(wants_three.wait(LIMIT).unwrap().as_bool().unwrap());
+    assert!(reply.elapsed() < ms(9_000), "found only when its time was up: {:?}", reply.elapsed());
+    let rest = want_more.len() * 11;
+    run(ours.release(u32::try_from(rest).unwrap())).unwrap();
+    for one in want_more {
+        assert!(one.wait(LIMIT).unwrap().as_bool().unwrap());
+    }
     assert_eq!(java(&bed, &name).number("available"), 0);
 }
 

@@ -150,7 +150,7 @@ pub(crate) fn our_delete_lets_java_through_and_javas_lets_us_through(version: Re
     // What C1 is about: Java's own waiter sleeps on until its time is up.
     assert!(
         javas.wait(LIMIT).unwrap().elapsed() >= ms(900),
-        "Redisson has mended C1: say so in docs/protocol.md"
+        "C1 is mended there: say so in docs/protocol.md"
     );
 }
 

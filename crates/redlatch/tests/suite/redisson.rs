@@ -1,7 +1,11 @@
 //! Cases of Redisson's own tests that need a server of their own; each has the name of its case there.
 //! `docs/protocol.md` lists all cases.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::server::RedisServer;
@@ -119,4 +123,20 @@ async fn lock_after_timeout() {
         assert!(other.lock("after").try_lock().await.unwrap().is_none());
     }
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
+/// The contract names a test for each case and each trap; a test that was renamed or removed must not stay in it.
+#[test]
+fn every_test_that_the_contract_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("../../docs/protocol.md")).unwrap();
+    let named: BTreeSet<(&str, &str)> =
+        document.split('`').filter_map(|words| words.split_once(".rs::")).collect();
+    assert!(named.len() > 60, "the tables were not found: {named:?}");
+    for (file, test) in named {
+        let folder = if file.starts_with("interop/") { "tests" } else { "tests/suite" };
+        let path = root.join(folder).join(format!("{file}.rs"));
+        let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(&format!("fn {test}(")), "{file}.rs has no {test}");
+    }
 }

@@ -15,6 +15,9 @@ use crate::{
     wire::alone,
 };
 
+/// Shorter than the pause between two looks, so that a waiter who gets the lock within it was woken.
+const SHORT: Duration = ms(390);
+
 async fn until_nobody_is_subscribed(server: &RedisServer) {
     soon("the end of the subscriptions", async {
         while !server.subscriber_channels().unwrap().is_empty() {
@@ -87,7 +90,7 @@ async fn single_pub_sub() {
             .map(|waiter| {
                 let lock = client.lock(names[waiter % 2].as_str());
                 tokio::spawn(async move {
-                    let guard = lock.lock_for(ms(2_000)).await.unwrap().expect("not within its time");
+                    let guard = lock.lock_for(SHORT).await.unwrap().expect("not within its time");
                     guard.unlock().await.unwrap();
                 })
             })

@@ -136,15 +136,20 @@ async fn g8_a_batch_that_always_fails_costs_other_batches_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g9_a_stale_owner_does_not_delay_the_renewal_of_the_next_one() {
     let server = RedisServer::start().unwrap();
-    let client = brisk(&server.url(), ms(600)).await;
-    let lock = client.lock("twice");
-    // Holds of several owners that somebody deletes by hand: their own client still takes itself for the holder.
-    let mut stale = Vec::new();
-    for _ in 0..3 {
-        stale.push(lock.lock().await.unwrap());
+    let (client, other) = (brisk(&server.url(), ms(600)).await, brisk(&server.url(), ms(600)).await);
+    let (lock, elsewhere) = (client.lock("twice"), other.lock("twice"));
+    // Holds that somebody deletes by hand, while their client still takes itself for the holder; and then one that is there,
+    // taken over from another process, so that all of them are due for renewal under one name at the same time.
+    let mut stale = vec![lock.lock().await.unwrap()];
+    server.cmd(&["DEL", "twice"]).unwrap();
+    for _ in 0..2 {
+        let held = elsewhere.lock().await.unwrap().detach();
+        stale.push(lock.adopt(&held.owner, Lease::Renewed).await.unwrap().expect("it is held"));
         server.cmd(&["DEL", "twice"]).unwrap();
     }
-    let holder = lock.lock().await.unwrap();
+    let held = elsewhere.lock().await.unwrap().detach();
+    let holder = lock.adopt(&held.owner, Lease::Renewed).await.unwrap().expect("it is held");
+    assert!(stale.iter().all(|guard| guard.loss().is_none()), "found out before any renewal");
     for _ in 0..15 {
         tokio::time::sleep(ms(100)).await;
         assert!(holder.is_valid(), "{:?}", holder.loss());

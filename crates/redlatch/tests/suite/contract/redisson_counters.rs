@@ -66,7 +66,7 @@ async fn one_permit(on: &Fixture, clients: usize, rounds: usize) {
             for _ in 0..rounds {
                 semaphore.acquire(1).await.unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two had one permit");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(ms(1)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 entered.fetch_add(1, Ordering::SeqCst);
                 semaphore.release(1).await.unwrap();
@@ -119,14 +119,20 @@ pub(crate) async fn single_count_down_await_single_instance(on: Fixture) {
     let client = on.client().await;
     let latch = client.count_down_latch(on.name("l"));
     assert!(latch.set_if_absent(PAIRS).await.unwrap());
+    let steps = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
-    for _ in 0..PAIRS {
+    for pair in 0..PAIRS {
         let (waits, counts) = (latch.clone(), latch.clone());
+        let (seen, made) = (steps.clone(), steps.clone());
         tasks.push(tokio::spawn(async move {
             waits.wait().await.unwrap();
-            assert_eq!(waits.count().await.unwrap(), 0, "let through before the end");
+            assert_eq!(seen.load(Ordering::SeqCst), PAIRS as usize, "let through before the last step");
+            assert_eq!(waits.count().await.unwrap(), 0);
         }));
         tasks.push(tokio::spawn(async move {
+            // The last step comes late, so that whoever is let through before it is seen.
+            tokio::time::sleep(ms(if pair + 1 == PAIRS { 100 } else { 1 })).await;
+            made.fetch_add(1, Ordering::SeqCst);
             counts.count_down().await.unwrap();
         }));
     }

@@ -20,6 +20,8 @@ mod kinds;
 mod latch;
 #[path = "interop/semaphore.rs"]
 mod semaphore;
+#[path = "interop/semaphore_contention.rs"]
+mod semaphore_contention;
 #[path = "interop/waking.rs"]
 mod waking;
 
@@ -66,18 +68,19 @@ with_both_releases!(
     latch::our_delete_lets_java_through_and_javas_lets_us_through,
     latch::the_last_step_of_java_wakes_us_at_once,
     latch::the_last_step_of_ours_wakes_java_at_once,
+    semaphore::a_deleted_semaphore_ends_our_waits_and_javas_go_on,
     semaphore::a_message_tells_the_total_so_that_the_right_waiter_wakes,
     semaphore::a_release_only_if_it_exists_creates_nothing,
     semaphore::a_time_to_live_outlasts_our_changes_and_ends_for_both,
     semaphore::every_step_of_a_semaphore_leaves_and_says_the_same,
     semaphore::every_way_to_more_permits_wakes_java,
     semaphore::java_takes_permits_below_zero_and_we_wait_them_out,
-    semaphore::no_permit_is_made_or_lost_between_the_languages,
     semaphore::one_message_wakes_as_many_java_threads_as_there_are_permits,
     semaphore::permits_go_from_one_language_to_the_other,
     semaphore::permits_put_in_by_java_wake_us_at_once,
     semaphore::permits_put_in_by_us_wake_java_at_once,
     semaphore::permits_that_are_owed_do_not_break_a_java_waiter,
+    semaphore_contention::no_permit_is_made_or_lost_between_the_languages,
     waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
     waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
     waking::a_release_by_java_wakes_us_at_once,

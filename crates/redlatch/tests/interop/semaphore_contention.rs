@@ -1,0 +1,120 @@
+//! Contention for permits: takers of both languages, and neither more nor fewer permits than there were.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use redlatch::Semaphore;
+use redlatch_testkit::redisson::RedissonVersion;
+
+use crate::{
+    bed::{Bed, JavaCounter, LIMIT, ms, run, runtime},
+    semaphore::java,
+};
+
+/// Rounds of each taker under contention.
+const ROUNDS: u64 = 120;
+/// Permits that the takers fight for.
+const CAPACITY: i64 = 5;
+
+/// Who is inside, and what has been seen of it.
+#[derive(Default)]
+struct Inside {
+    now: AtomicI64,
+    most: AtomicI64,
+    changes: AtomicUsize,
+    last: AtomicUsize,
+}
+
+impl Inside {
+    /// Counted after the grant and uncounted before the release, so that it never counts somebody who is not inside.
+    fn enter(&self, permits: i64, language: usize) {
+        let now = self.now.fetch_add(permits, Ordering::SeqCst) + permits;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        if self.last.swap(language, Ordering::SeqCst) != language {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn leave(&self, permits: i64) {
+        self.now.fetch_sub(permits, Ordering::SeqCst);
+    }
+}
+
+/// A turn's size and stay; different enough that the takers do not fall into step.
+fn turn(taker: u64, round: u64) -> (i64, Duration) {
+    let permits = 1 + (taker * 5 + round * 7) % 3;
+    (i64::try_from(permits).unwrap(), ms((taker + round * 3) % 4))
+}
+
+async fn our_turns(semaphore: Semaphore, inside: Arc<Inside>, taker: u64) {
+    for round in 0..ROUNDS {
+        let (permits, stay) = turn(taker, round);
+        let n = u32::try_from(permits).unwrap();
+        match round % 3 {
+            0 => assert!(semaphore.acquire_for(n, LIMIT).await.unwrap(), "nothing within {LIMIT:?}"),
+            1 => semaphore.acquire(n).await.unwrap(),
+            // Given up at once, or not: either way nothing may leak.
+            _ if semaphore.try_acquire(n).await.unwrap() => {}
+            _ => continue,
+        }
+        inside.enter(permits, 1);
+        tokio::time::sleep(stay).await;
+        inside.leave(permits);
+        semaphore.release(n).await.unwrap();
+    }
+}
+
+fn java_turns(java: &JavaCounter, inside: &Inside, taker: u64) {
+    for round in 0..ROUNDS {
+        let (permits, stay) = turn(taker, round);
+        match round % 3 {
+            0 => assert!(java.bool("tryAcquireWait", &[permits, 15_000]), "nothing within 15 s"),
+            1 => drop(java.call("acquire", &[permits])),
+            _ if java.bool("tryAcquire", &[permits]) => {}
+            _ => continue,
+        }
+        inside.enter(permits, 2);
+        thread::sleep(stay);
+        inside.leave(permits);
+        java.call("release", &[permits]);
+    }
+}
+
+pub(crate) fn no_permit_is_made_or_lost_between_the_languages(version: RedissonVersion) {
+    let bed = Bed::of(version);
+    let name = bed.name("contended-permits");
+    assert!(java(&bed, &name).bool("trySetPermits", &[CAPACITY]));
+    let inside = Arc::new(Inside::default());
+    let begin = Instant::now();
+    let tasks: Vec<_> = (0..4)
+        .map(|taker| {
+            let client = if taker % 2 == 0 { &bed.ours } else { &bed.ours_too };
+            runtime().spawn(our_turns(client.semaphore(name.as_str()), inside.clone(), taker))
+        })
+        .collect();
+    thread::scope(|scope| {
+        for taker in 4..8 {
+            let (java, inside) = (java(&bed, &name), &inside);
+            scope.spawn(move || java_turns(&java, inside, taker));
+        }
+    });
+    for task in tasks {
+        runtime().block_on(task).unwrap();
+    }
+    let (most, changes) = (inside.most.load(Ordering::SeqCst), inside.changes.load(Ordering::SeqCst));
+    println!(
+        "{version:?}: {:?}, {most} of {CAPACITY} at most, {changes} changes of language",
+        begin.elapsed()
+    );
+    assert!(most <= CAPACITY, "{most} permits were out at once");
+    assert_eq!(most, CAPACITY, "never used up: no contention, no proof");
+    assert!(changes >= 40, "the languages took turns only {changes} times");
+    assert_eq!(java(&bed, &name).number("available"), CAPACITY, "made or lost");
+    assert_eq!(run(bed.ours.semaphore(name.as_str()).drain()).unwrap(), CAPACITY);
+}

@@ -4,6 +4,7 @@
 //! on the calling thread; connections and timers live on the client's background thread.
 
 mod locks;
+mod rate;
 
 use std::{
     cell::RefCell,
@@ -16,6 +17,7 @@ use std::{
 pub use locks::{
     Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, SpinLock,
 };
+pub use rate::RateLimiter;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -123,6 +125,11 @@ impl Client {
     /// The latch of that name.
     pub fn count_down_latch(&self, name: impl Into<LockName>) -> CountDownLatch {
         CountDownLatch(self.0.count_down_latch(name))
+    }
+
+    /// The rate limiter of that name.
+    pub fn rate_limiter(&self, name: impl Into<LockName>) -> RateLimiter {
+        RateLimiter(self.0.rate_limiter(name))
     }
 
     /// The owner that this thread is.

@@ -18,6 +18,7 @@ use crate::{
     name::LockName,
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
     owner::Owner,
+    rate::RateLimiter,
     semaphore::Semaphore,
     spin::SpinLock,
     store::{self, Store},
@@ -129,6 +130,11 @@ impl Client {
     /// The latch of that name. Nothing happens on the server yet.
     pub fn count_down_latch(&self, name: impl Into<LockName>) -> CountDownLatch {
         CountDownLatch::new(&self.core, name.into())
+    }
+
+    /// The rate limiter of that name. Nothing happens on the server yet.
+    pub fn rate_limiter(&self, name: impl Into<LockName>) -> RateLimiter {
+        RateLimiter::new(&self.core, name.into())
     }
 
     /// A fresh owner, for acquires that are to enter each other's locks.

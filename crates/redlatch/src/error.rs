@@ -29,7 +29,7 @@ pub enum ErrorKind {
     WrongType,
     /// The name is used by a lock of another kind.
     WrongLockKind,
-    /// Nobody has given the semaphore its permits yet.
+    /// Nobody has given the semaphore its permits, or the rate limiter its rate, yet.
     NotInitialised,
     /// The owner does not hold the lock.
     NotOwner,

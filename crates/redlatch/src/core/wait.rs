@@ -35,7 +35,7 @@ impl Deadline {
         Deadline { at_ms }
     }
 
-    pub(super) fn left(&self, core: &Core) -> Option<Duration> {
+    pub(crate) fn left(&self, core: &Core) -> Option<Duration> {
         self.at_ms.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(core.now_ms())))
     }
 

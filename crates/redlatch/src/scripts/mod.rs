@@ -102,4 +102,14 @@ scripts! {
     LATCH_DOWN = "latch_down",
     /// Delete a latch.
     LATCH_DELETE = "latch_delete",
+    /// Take permits of a rate limiter.
+    RATE_TAKE = "rate_take",
+    /// Give permits of a rate limiter back.
+    RATE_RELEASE = "rate_release",
+    /// Set or change a rate.
+    RATE_SET = "rate_set",
+    /// Read a rate limiter.
+    RATE_SHOW = "rate_show",
+    /// Delete a rate limiter.
+    RATE_DELETE = "rate_delete",
 }

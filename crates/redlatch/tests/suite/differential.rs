@@ -59,7 +59,7 @@ const LEASES: [&str; 4] = ["60000", "5000", "600000", "9007199254740991"];
 const CHANNEL: &str = "redisson_lock__channel:{x}";
 
 /// One call: a script with keys and arguments that make sense, or nearly.
-fn call(dice: &mut Dice) -> (&'static Script, Vec<String>, Vec<String>) {
+fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>) {
     let script: &'static Script = scripts::ALL[dice.roll(scripts::ALL.len())];
     let name = dice.pick(&NAMES).to_owned();
     let token = format!("redisson_lock_token:{{{name}}}");
@@ -141,16 +141,50 @@ fn call(dice: &mut Dice) -> (&'static Script, Vec<String>, Vec<String>) {
         "latch_down" | "latch_delete" | "semaphore_delete" => {
             (vec![counter], vec![number, CHANNEL.into(), "publish".into()])
         }
+        "rate_take" => {
+            (rate_keys(dice), vec![number, dice.pick(&["1", "2", "5", "7"]).to_owned(), grant_id(n)])
+        }
+        "rate_release" => {
+            let id =
+                if dice.roll(2) == 0 { String::new() } else { grant_id(n.saturating_sub(dice.roll(20))) };
+            (rate_keys(dice), vec![number, dice.pick(&["1", "2", "5", "50"]).to_owned(), id])
+        }
+        "rate_set" => (
+            rate_keys(dice),
+            vec![
+                number,
+                dice.pick(&["5", "9", "200"]).to_owned(),
+                dice.pick(&["60000", "600000"]).to_owned(),
+                dice.pick(&["0", "0", "1"]).to_owned(),
+                dice.pick(&["0", "0", "900000"]).to_owned(),
+                dice.pick(&["absent", "always", "present", "present"]).to_owned(),
+            ],
+        ),
+        "rate_show" | "rate_delete" => (rate_keys(dice), vec![number]),
         other => panic!("the differential test has no arguments for {other}.lua"),
     };
     // Now and then an argument is nonsense: both sides must refuse alike.
     if dice.roll(40) == 0 && !args.is_empty() {
         // A cursor is opaque, and servers differ in which nonsense they take for one.
         let first = usize::from(script.name() == "list");
-        let at = first + dice.roll(args.len() - first);
+        // The ids of grants decide the order of those of one millisecond, which must be the same on both sides.
+        let last = if matches!(script.name(), "rate_take" | "rate_release") { 2 } else { args.len() };
+        let at = first + dice.roll(last - first);
         args[at] = dice.pick(&["", "x", "-1", "1.5", "99999999999999999999"]).to_owned();
     }
     (script, keys, args)
+}
+
+/// The keys of a rate limiter, mostly of one that is there.
+fn rate_keys(dice: &mut Dice) -> Vec<String> {
+    let name = *["rate", "rate", "rate", "rate", "rate", "rate", "string", "a"].get(dice.roll(8)).unwrap();
+    let part = |part: &str| if name == "a" { part.to_owned() } else { format!("{{{name}}}:{part}") };
+    vec![name.to_owned(), part("value"), part("value:me"), part("permits"), part("permits:me")]
+}
+
+/// Grows with the calls, as the time of the grants does.
+fn grant_id(n: usize) -> String {
+    format!("{n:016}")
 }
 
 /// A reply in one form for both sides; errors by their first word.
@@ -321,6 +355,21 @@ fn every_script_does_the_same_on_the_engine_and_on_the_server() {
             for command in BESIDE {
                 both(&mut engine, &mut connection, command);
             }
+            // A rate limiter that somebody has used: long ago, a while ago, and just now.
+            both(
+                &mut engine,
+                &mut connection,
+                &["HSET", "rate", "rate", "9", "interval", "60000", "type", "0"],
+            );
+            let now_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+            for (id, age_ms) in [("A", 700_000), ("B", 120_000), ("C", 1_000)] {
+                let at = (now_ms - age_ms).to_string();
+                let grant = format!("\u{1}{id}\u{2}\0\0\0");
+                both(&mut engine, &mut connection, &["ZADD", "{rate}:permits", &at, &grant]);
+            }
+            if n % 120 == 0 {
+                both(&mut engine, &mut connection, &["SET", "{rate}:value", "3"]);
+            }
             // Counters far above any clock, so that the tokens of both sides are the same.
             for name in NAMES {
                 both(
@@ -330,7 +379,7 @@ fn every_script_does_the_same_on_the_engine_and_on_the_server() {
                 );
             }
         }
-        let (script, keys, args) = call(&mut dice);
+        let (script, keys, args) = call(&mut dice, n);
         let ours = from_engine(engine.eval(script.source().as_bytes(), &keys, &args));
         let mut eval = redis::cmd("EVAL");
         eval.arg(script.source()).arg(keys.len()).arg(&keys).arg(&args);

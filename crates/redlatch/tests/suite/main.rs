@@ -10,11 +10,13 @@ mod fixture;
 mod kinds;
 mod local;
 mod redisson;
+mod rate_model;
 mod servers;
 mod traps;
 mod wire;
 mod wire_latch;
 mod wire_looking;
+mod wire_rate;
 mod wire_semaphore;
 
 fn main_bounds<T: Send + Sync + 'static>() {}

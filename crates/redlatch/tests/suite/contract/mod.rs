@@ -13,6 +13,7 @@ mod looking;
 mod non_reentrant;
 mod redisson;
 mod redisson_counters;
+mod rate;
 mod semaphore;
 
 /// Expands each test over the stores, for one kind of lock.
@@ -220,5 +221,25 @@ contracts! {
         concurrency_loop_multi_instance,
         concurrency_loop_max_multi_instance,
         single_count_down_await_single_instance,
+    }
+    rate::{
+        permits_come_free_when_their_interval_is_over,
+        a_wait_that_cannot_succeed_ends_at_once,
+        numbers_out_of_range_are_refused,
+        without_a_rate_requests_are_errors,
+        takers_of_all_clients_together_keep_to_the_rate,
+        waiters_are_all_served_in_time_and_not_before,
+        the_rate_in_force_is_seen_by_all,
+        setting_a_rate_forgets_what_was_taken,
+        updating_a_rate_remembers_what_was_taken,
+        what_is_given_back_is_free_once_and_never_more_than_the_rate,
+        a_rate_for_each_client_is_each_ones_own,
+        a_rate_limiter_without_requests_is_forgotten,
+        a_deleted_rate_limiter_ends_its_waiters,
+        a_waiter_learns_of_a_new_rate,
+        a_dropped_acquire_gives_its_permits_back,
+        shutting_down_ends_the_wait,
+        a_name_of_something_else_is_left_alone,
+        a_blocking_rate_limiter,
     }
 }

@@ -22,6 +22,8 @@ mod latch;
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
 mod semaphore_contention;
+#[path = "interop/rate.rs"]
+mod rate;
 #[path = "interop/waking.rs"]
 mod waking;
 
@@ -86,3 +88,15 @@ with_both_releases!(
     waking::a_release_by_java_wakes_us_at_once,
     waking::a_release_by_us_wakes_java_at_once,
 );
+
+// The two releases keep rates in forms that exclude each other; ours is that of the newer one.
+with_release!(
+    rate_of_redisson_newest,
+    RedissonVersion::Newest,
+    rate::both_sides_together_never_exceed_the_rate,
+    rate::each_side_waits_for_the_others_permits,
+    rate::each_step_leaves_the_same_keys,
+    rate::the_settings_are_seen_from_both_sides,
+    rate::what_one_side_takes_the_other_misses,
+);
+with_release!(rate_of_redisson_3_15_1, RedissonVersion::Old3_15_1, rate::what_another_form_leaves_is_refused,);

@@ -7,6 +7,7 @@ use redlatch::Owner;
 
 pub(crate) mod engine;
 pub(crate) mod latch;
+pub(crate) mod rate;
 pub(crate) mod run;
 pub(crate) mod sem;
 
@@ -82,6 +83,8 @@ pub(crate) enum Verb {
     Sem(sem::SemArgs),
     /// Latches: gates that open when a count reaches zero.
     Latch(latch::LatchArgs),
+    /// Rate limiters: no more than so many in any interval.
+    Rate(rate::RateArgs),
     /// List the locks.
     #[command(
         after_help = "WAITERS is the length of a fair lock's queue; of other kinds, the number of clients that listen for a \

@@ -22,6 +22,7 @@ mod latch;
 mod lock;
 mod ls;
 mod man;
+mod rate;
 mod renew;
 mod run;
 mod sem;
@@ -55,6 +56,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Renew(args) => renew::renew(args, &context),
         Verb::Sem(args) => sem::sem(args, &context),
         Verb::Latch(args) => latch::latch(args, &context),
+        Verb::Rate(args) => rate::rate(args, &context),
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),

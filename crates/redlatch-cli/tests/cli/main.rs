@@ -4,6 +4,7 @@ mod demo;
 mod hold;
 mod latch;
 mod looking;
+mod rate;
 mod run;
 mod sem;
 mod signals;

@@ -195,3 +195,32 @@ async fn a_thousand_dropped_waits_for_permits_and_latches_leave_nothing() {
     .await;
     assert_eq!(rig.other.count_down_latch("gate").count().await.unwrap(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_waits_for_a_rate_take_only_what_was_granted() {
+    let rig = rig(7).await;
+    let long = Duration::from_secs(3_600);
+    let (quota, closed) = (rig.other.rate_limiter("quota"), rig.other.rate_limiter("closed"));
+    quota.set(redlatch::Rate::per(1_000_000, long)).await.unwrap();
+    closed.set(redlatch::Rate::per(1, long)).await.unwrap();
+    closed.acquire(1).await.unwrap();
+    let granted = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(0));
+    rig.sweep("ratesweep", |client, _, _| {
+        let (quota, closed) = (client.rate_limiter("quota"), client.rate_limiter("closed"));
+        let granted = granted.clone();
+        Box::pin(async move {
+            quota.acquire(3).await.unwrap();
+            granted.fetch_add(3, std::sync::atomic::Ordering::SeqCst);
+            closed.acquire(1).await.unwrap();
+        })
+    })
+    .await;
+    let granted = granted.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(granted > 0, "some came through");
+    assert_eq!(
+        quota.available().await.unwrap(),
+        1_000_000 - granted,
+        "what was granted and not heard is back"
+    );
+    assert_eq!(closed.available().await.unwrap(), 0);
+}

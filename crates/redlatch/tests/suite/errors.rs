@@ -134,6 +134,9 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     assert!(outcome.is_err(), "reenter with {text}");
     answers.lock().unwrap().clear();
     guard.unlock().await.unwrap();
+    set("rate_take");
+    let error = soon("an answer", client.rate_limiter("x").try_acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "a rate limiter with {text}: {error}");
     set("show");
     assert_eq!(client.inspect("x").await.unwrap_err().kind(), kind, "inspect with {text}");
     assert_eq!(client.stats().names, 0, "{text}");
@@ -166,7 +169,7 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     let server = server(&answers);
     let client = client(&server).await;
     let lock = client.lock("x");
-    for script in ["acquire", "show", "query", "force", "list"] {
+    for script in ["acquire", "show", "query", "force", "list", "rate_take", "rate_show"] {
         answers.lock().unwrap().insert(script, answer.clone());
     }
     assert!(soon(&format!("{what}: lock.try_lock()"), lock.try_lock()).await.is_err(), "{what}");
@@ -180,6 +183,9 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     assert!(soon(&format!("{what}: lock.is_locked()"), lock.is_locked()).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: lock.force_unlock()"), lock.force_unlock()).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: client.list(None, 10)"), client.list(None, 10)).await.is_err(), "{what}");
+    let limiter = client.rate_limiter("x");
+    assert!(soon(&format!("{what}: limiter"), limiter.try_acquire(1)).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: limiter"), limiter.available()).await.is_err(), "{what}");
     answers.lock().unwrap().clear();
     let guard = soon(&format!("{what}: service after the fault"), lock.lock()).await.unwrap();
     answers.lock().unwrap().insert("renew", answer.clone());

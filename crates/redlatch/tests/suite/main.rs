@@ -10,6 +10,7 @@ mod fixture;
 mod kinds;
 mod local;
 mod redisson;
+mod rate_faults;
 mod rate_model;
 mod servers;
 mod traps;

@@ -21,9 +21,9 @@ pub use rate::RateLimiter;
 use tokio::runtime::Handle;
 
 use crate::{
-    ClientBuilder, Forced, Lease, LockKind, LockName, LockState, ShutdownReport, Unlocked, Wait,
+    ClientBuilder, LockKind, LockName, LockState, ShutdownReport,
     core::{Core, keeper::Keeper},
-    error::{Error, ErrorKind, LossReason},
+    error::{Error, ErrorKind},
     owner::Owner,
 };
 

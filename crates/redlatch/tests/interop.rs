@@ -18,12 +18,12 @@ mod holding;
 mod kinds;
 #[path = "interop/latch.rs"]
 mod latch;
+#[path = "interop/rate.rs"]
+mod rate;
 #[path = "interop/semaphore.rs"]
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
 mod semaphore_contention;
-#[path = "interop/rate.rs"]
-mod rate;
 #[path = "interop/waking.rs"]
 mod waking;
 

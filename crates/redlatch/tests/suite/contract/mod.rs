@@ -11,9 +11,9 @@ mod latch;
 mod leaving;
 mod looking;
 mod non_reentrant;
+mod rate;
 mod redisson;
 mod redisson_counters;
-mod rate;
 mod semaphore;
 
 /// Expands each test over the stores, for one kind of lock.

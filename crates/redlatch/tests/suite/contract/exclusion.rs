@@ -45,7 +45,7 @@ pub(crate) async fn a_wait_ends_when_its_time_is_up(on: Fixture) {
     let _guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     for client in [&a, &b] {
         let start = Instant::now();
-        assert!(on.lock(&client, name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
+        assert!(on.lock(client, name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
         assert!(start.elapsed() >= ms(245), "gave up early: {:?}", start.elapsed());
         assert!(start.elapsed() < ms(1_000), "gave up late: {:?}", start.elapsed());
     }

@@ -132,7 +132,7 @@ pub(crate) async fn tokens_grow_with_every_grant(on: Fixture) {
     let name = on.name("x");
     let mut last = 0;
     for client in [&a, &b, &a, &a, &b] {
-        let guard = on.lock(&client, name.as_str()).acquire().fenced().await.unwrap().unwrap();
+        let guard = on.lock(client, name.as_str()).acquire().fenced().await.unwrap().unwrap();
         let token = guard.token().expect("a token was asked for");
         assert!(token > last, "{token} after {last}");
         last = token;

@@ -121,7 +121,7 @@ pub(crate) async fn waiters_that_give_up_do_not_stop_the_line(on: Fixture) {
     let name = on.name("x");
     for held_here in [true, false] {
         let holder = if held_here { &a } else { &b };
-        let guard = on.lock(&holder, name.as_str()).lock().await.unwrap();
+        let guard = on.lock(holder, name.as_str()).lock().await.unwrap();
         let mut waiters = Vec::new();
         for n in 0..12 {
             let lock = on.lock(&a, name.as_str());

@@ -142,7 +142,7 @@ async fn g9_a_stale_owner_does_not_delay_the_renewal_of_the_next_one() {
     // taken over from another process, so that all of them are due for renewal under one name at the same time.
     let mut stale = vec![lock.lock().await.unwrap()];
     server.cmd(&["DEL", "twice"]).unwrap();
-    for _ in 0..2 {
+    for _ in 0..8 {
         let held = elsewhere.lock().await.unwrap().detach();
         stale.push(lock.adopt(&held.owner, Lease::Renewed).await.unwrap().expect("it is held"));
         server.cmd(&["DEL", "twice"]).unwrap();

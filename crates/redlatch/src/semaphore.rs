@@ -7,6 +7,7 @@ use crate::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
         flight::After,
+        gate::GateKey,
         jitter::jittered,
         wait::Deadline,
     },
@@ -327,6 +328,10 @@ impl Contender for Taker<'_> {
 
     fn channel(&self) -> Option<Arc<[u8]>> {
         Some(self.semaphore.0.channel.clone())
+    }
+
+    fn gate(&self) -> Option<GateKey> {
+        Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {

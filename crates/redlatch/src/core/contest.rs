@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
+    gate::GateKey,
     jitter::jittered,
     wait::{Deadline, Waker},
 };
@@ -43,6 +44,11 @@ pub(crate) trait Contender: Send {
     /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
     fn channel(&self) -> Option<Arc<[u8]>>;
 
+    /// Where those of this process who wait for the same take turns in asking; `None` when each asks for itself.
+    fn gate(&self) -> Option<GateKey> {
+        None
+    }
+
     /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
     fn woken_by(&mut self, _notify: &Arc<Notify>) {}
 
@@ -65,6 +71,7 @@ impl Core {
         let mut waker = Waker::default();
         contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
+        let mut turn = None;
         if after_others {
             if let Some(channel) = contender.channel() {
                 waker.subscribe(self, channel);
@@ -89,6 +96,19 @@ impl Core {
                     if wait == Wait::No || deadline.is_over(self) {
                         return Ok(None);
                     }
+                    if turn.is_none()
+                        && let Some(key) = contender.gate()
+                    {
+                        // Subscribed before queueing, so that the subscription outlasts each who asks.
+                        if let Some(channel) = contender.channel() {
+                            waker.subscribe(self, channel);
+                        }
+                        turn = waker.take_turn(self, self.gates.turn(key), deadline).await?;
+                        if turn.is_none() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
                     match contender.channel().map(|channel| waker.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
@@ -107,6 +127,8 @@ impl Core {
                     }
                 }
                 Err(fault) => {
+                    // In trouble each asks for itself, so that each learns of it in its own time.
+                    turn = None;
                     let unknown = fault.is_unknown();
                     if unknown {
                         contender.outcome_unknown();

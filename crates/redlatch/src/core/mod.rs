@@ -6,6 +6,7 @@ pub(crate) mod acquire;
 pub(crate) mod backoff;
 pub(crate) mod contest;
 pub(crate) mod flight;
+pub(crate) mod gate;
 pub(crate) mod jitter;
 pub(crate) mod keeper;
 pub(crate) mod lane;
@@ -28,6 +29,7 @@ use tokio::sync::Notify;
 
 use self::{
     backoff::Backoff,
+    gate::Gates,
     keeper::Keeper,
     lane::{Bounds, LanePolicy, Lanes},
     lease::{Lease, Term},
@@ -128,6 +130,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) lanes: Lanes,
+    gates: Gates,
     pub(crate) keeper: Keeper,
     next_number: AtomicI64,
     closed: AtomicBool,
@@ -145,6 +148,7 @@ impl Core {
             config,
             store,
             lanes: Lanes::new(bounds),
+            gates: Gates::default(),
             keeper,
             next_number: AtomicI64::new(1),
             closed: AtomicBool::new(false),

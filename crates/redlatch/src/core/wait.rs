@@ -216,6 +216,32 @@ impl Waker {
         self.pause(core, time, Until::Message, deadline).await
     }
 
+    /// Waits for a turn in asking; `None` when time is up.
+    pub(super) async fn take_turn<T>(
+        &mut self,
+        core: &Core,
+        turn: impl Future<Output = T>,
+        deadline: &Deadline,
+    ) -> Result<Option<T>, Error> {
+        let mut turn = std::pin::pin!(turn);
+        loop {
+            let closing = core.closing.notified();
+            let mut closing = std::pin::pin!(closing);
+            closing.as_mut().enable();
+            if core.is_closed() {
+                return Err(core.closed_error());
+            }
+            let limit = core.keeper.sleep(deadline.left(core).unwrap_or(Duration::MAX));
+            tokio::select! {
+                biased;
+                turn = &mut turn => return Ok(Some(turn)),
+                outcome = settle(&mut self.state) => self.state = outcome.map_or(State::Refused, State::Subscribed),
+                () = closing => return Err(core.closed_error()),
+                () = limit => return Ok(None),
+            }
+        }
+    }
+
     async fn pause(
         &mut self,
         core: &Core,

@@ -7,6 +7,7 @@ mod differential;
 mod errors;
 mod faults;
 mod fixture;
+mod herd;
 mod kinds;
 mod local;
 mod rate_faults;

@@ -332,3 +332,29 @@ async fn a_grant_is_undone_once_and_by_its_id() {
     assert_eq!(call(RATE_RELEASE.source(), "3"), [7, 1, 0]);
     assert_eq!(limiter.available().await.unwrap(), 3, "the other grant stays");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let commands = "evalsha eval ping hmget hget hset exists get set incrby decrby zrange zrangebyscore zrem \
+                    zremrangebyscore zadd zcard pttl pexpire persist del time";
+    let allowed: String = commands.split_whitespace().map(|command| format!(" +{command}")).collect();
+    let server = RedisServer::builder()
+        .acl(&format!("limiter on >pw ~r ~{{r}}:* resetchannels -@all{allowed}"))
+        .start()
+        .unwrap();
+    let builder = redlatch::Client::builder().url(server.url()).username("limiter").password("pw");
+    let client = builder.connect().await.unwrap();
+    let limiter = client.rate_limiter("r");
+    assert!(limiter.set_if_absent(Rate::per(5, ms(200)).keep_alive(ms(60_000))).await.unwrap());
+    limiter.acquire(5).await.unwrap();
+    soon("the interval", limiter.acquire(2)).await.unwrap();
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+    assert!(limiter.update(Rate::per(6, ms(HOUR_MS))).await.unwrap());
+    grant(&server, "{r}:permits", 1, server_ms(&server) + HOUR_MS);
+    server.cmd(&["DEL", "{r}:value"]).unwrap();
+    assert!(!limiter.try_acquire(6).await.unwrap());
+    assert!(limiter.available().await.unwrap() > 0);
+    limiter.set(Rate::per(1, ms(1)).per_client()).await.unwrap();
+    limiter.acquire(1).await.unwrap();
+    assert!(limiter.config().await.unwrap().is_some() && limiter.delete().await.unwrap());
+}

@@ -5,6 +5,7 @@
 
 mod locks;
 mod rate;
+mod read_write;
 
 use std::{
     cell::RefCell,
@@ -15,9 +16,11 @@ use std::{
 };
 
 pub use locks::{
-    Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, SpinLock,
+    Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, ReadLock, SpinLock,
+    WriteLock,
 };
 pub use rate::RateLimiter;
+pub use read_write::ReadWriteLock;
 use tokio::runtime::Handle;
 
 use crate::{

@@ -19,6 +19,7 @@ use crate::{
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
     owner::Owner,
     rate::RateLimiter,
+    read_write::ReadWriteLock,
     semaphore::Semaphore,
     spin::SpinLock,
     store::{self, Store},
@@ -120,6 +121,11 @@ impl Client {
     /// The fair lock of that name that its owner cannot enter twice. Nothing happens on the server yet.
     pub fn non_reentrant_fair_lock(&self, name: impl Into<LockName>) -> NonReentrantFairLock {
         NonReentrantFairLock::new(&self.core, name.into())
+    }
+
+    /// The read-write lock of that name. Nothing happens on the server yet.
+    pub fn read_write_lock(&self, name: impl Into<LockName>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.core, name.into())
     }
 
     /// The semaphore of that name. Nothing happens on the server yet.

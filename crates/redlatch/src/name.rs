@@ -138,8 +138,11 @@ pub(crate) struct Keys {
     pub(crate) token: Arc<[u8]>,
     /// The list of those who wait for a fair lock.
     pub(crate) queue: Arc<[u8]>,
-    /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire.
+    /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire. For a read-write lock, what
+    /// the timeout keys of read holds begin with.
     pub(crate) timeouts: Arc<[u8]>,
+    /// The read side, for the write side of the same lock.
+    pub(crate) readers: Option<Arc<Keys>>,
     /// The hash of name and kind within this process.
     pub(crate) hash: u64,
     /// What is wrong with the name, found out once.
@@ -160,7 +163,8 @@ impl Keys {
             Kind::Permits => b"redisson_sc",
         };
         let (queue, timeouts) = match kind {
-            Kind::Lock | Kind::Read | Kind::Write => Default::default(),
+            Kind::Lock => Default::default(),
+            Kind::Read | Kind::Write => (Vec::new(), suffixed(&key, b"")),
             Kind::Fair => (prefixed(b"redisson_lock_queue", &key), prefixed(b"redisson_lock_timeout", &key)),
             Kind::Permits => (Vec::new(), suffixed(&key, b"timeout")),
         };
@@ -170,11 +174,17 @@ impl Keys {
             token: prefixed(b"redisson_lock_token", &key).into(),
             queue: queue.into(),
             timeouts: timeouts.into(),
+            readers: None,
             fault: name.check().err(),
             kind,
             key,
             name,
         }
+    }
+
+    /// The write side of the lock whose read side this is.
+    pub(crate) fn writing_beside(readers: &Arc<Keys>) -> Self {
+        Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), Kind::Write) }
     }
 
     /// Whether the name may be used.

@@ -161,6 +161,16 @@ blocking_lock! {
     NonReentrantFairLock, crate::Guard
 }
 
+blocking_lock! {
+    /// A [`redlatch::ReadLock`](crate::ReadLock) for blocking code.
+    ReadLock, crate::ReadGuard
+}
+
+blocking_lock! {
+    /// A [`redlatch::WriteLock`](crate::WriteLock) for blocking code.
+    WriteLock, crate::WriteGuard
+}
+
 impl FencedLock {
     /// The last token that was drawn; `None` if none was.
     ///

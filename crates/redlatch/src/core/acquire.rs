@@ -28,6 +28,12 @@ use crate::{
     store::{Call, Fault, Reply},
 };
 
+/// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
+/// waits for that the writer waits for.
+const YIELD_MS_MAX: u64 = 3_000;
+/// How often such a reader looks whether it may go on; looking asks nobody but this process.
+const YIELD_LOOK: Duration = Duration::from_millis(20);
+
 /// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
 struct Asker {
     core: Arc<Core>,
@@ -37,6 +43,10 @@ struct Asker {
     tainted: bool,
     granted: bool,
     looks: u32,
+    /// Until when others of this process may go first.
+    yields_until_ms: u64,
+    /// The lane knows that this task waits.
+    waits_beside: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
 }
@@ -54,6 +64,9 @@ enum Line {
 
 impl Drop for Asker {
     fn drop(&mut self) {
+        if self.waits_beside {
+            self.core.lanes.waited_beside(&self.request.keys);
+        }
         let lined_up = self.step_out();
         if self.granted {
             return;
@@ -80,6 +93,12 @@ impl Contender for Asker {
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
         if let Some(lease) = self.handed() {
             return Ok(Attempt::Won(lease));
+        }
+        if let Some(first) = &self.request.yields_to
+            && self.core.now_ms() < self.yields_until_ms
+            && self.core.lanes.is_wanted(first, &self.owner)
+        {
+            return Ok(Attempt::Busy(Some(YIELD_LOOK)));
         }
         let lines_up = self.lines_up();
         if lines_up && matches!(self.line, Line::Outside) {
@@ -110,6 +129,12 @@ impl Contender for Asker {
                 );
                 outcome
             }
+            // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
+            Ok(Attempt::Busy(_)) if self.waits_beside() => {
+                self.core.lanes.wait_beside(&self.request.keys);
+                self.waits_beside = true;
+                outcome
+            }
             Ok(Attempt::Busy(_)) if let Some(backoff) = &self.request.backoff => {
                 let pause = backoff.pause(self.looks, jitter::fraction());
                 self.looks = self.looks.saturating_add(1);
@@ -128,6 +153,12 @@ impl Asker {
     /// Whether the owner waits in a queue on the server.
     fn lines_up(&self) -> bool {
         self.request.recipe.lane() == LanePolicy::Ordered && self.request.wait != Wait::No
+    }
+
+    /// Whether it should be made known now that this task waits for a hold beside others.
+    fn waits_beside(&self) -> bool {
+        let Request { recipe, wait, yields_to, .. } = &*self.request;
+        !self.waits_beside && recipe.lane() == LanePolicy::Beside && *wait != Wait::No && yields_to.is_none()
     }
 
     /// No longer takes what is handed over; `true` if a place in the queue on the server may have to be given up.
@@ -238,6 +269,8 @@ impl Core {
             tainted: false,
             granted: false,
             looks: 0,
+            yields_until_ms: self.now_ms() + YIELD_MS_MAX,
+            waits_beside: false,
             line: Line::Outside,
             wake: None,
         };
@@ -268,6 +301,10 @@ impl Core {
             // The owner's earlier release is still on its way and would take this hold with it.
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }
+        // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
+        let readers = request.keys.readers.as_ref();
+        let leaves_readers = || readers.is_some_and(|readers| self.lanes.is_leaving(readers, owner));
+        let left_readers = leaves_readers();
         let sent_ms = self.now_ms();
         let call = request.acquire_call(owner, self.store.publish_command());
         let work = if owner.is_foreign() {
@@ -304,6 +341,9 @@ impl Core {
         });
         let outcome = flight.await;
         let reply = Asked::read(&self.read(&ACQUIRE, outcome, owner.number())?)?;
+        if reply.count == UPGRADE && (left_readers || leaves_readers()) {
+            return Ok(Attempt::Busy(Some(Duration::ZERO)));
+        }
         if reply.count < 0 {
             return Err(Fault::Server(refusal(reply.count)));
         }
@@ -377,11 +417,14 @@ pub(crate) fn already_held() -> Error {
         .remedy("release it first, or use a reentrant lock")
 }
 
+/// The refusal of a write hold to an owner that has a read hold.
+const UPGRADE: i64 = -2;
+
 /// What an acquire is refused with for good.
 fn refusal(count: i64) -> Error {
     match count {
         -1 => Error::new(ErrorKind::WrongLockKind, "the name is in use by a lock of another kind"),
-        -2 => Error::new(
+        UPGRADE => Error::new(
             ErrorKind::UpgradeRefused,
             "the owner holds the read lock, and would wait for itself to give it up",
         )

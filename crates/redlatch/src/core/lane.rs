@@ -71,6 +71,8 @@ struct Lane {
     lease: Option<Arc<Lease>>,
     /// The leases of a kind that has several at a time.
     beside: Vec<Arc<Lease>>,
+    /// How many tasks wait at the server for a hold of such a kind.
+    waiting: u32,
     /// Somebody contends at the server, or a release is on its way.
     busy: bool,
     /// It is a release that is on its way.
@@ -84,7 +86,11 @@ struct Lane {
 
 impl Lane {
     fn is_idle(&self) -> bool {
-        self.lease.is_none() && self.beside.is_empty() && !self.busy && self.queue.is_empty()
+        self.lease.is_none()
+            && self.beside.is_empty()
+            && self.waiting == 0
+            && !self.busy
+            && self.queue.is_empty()
     }
 
     /// Takes the first task in line that still waits.
@@ -339,6 +345,37 @@ impl Lanes {
     /// Whether an owner's earlier request is still being undone.
     pub(crate) fn is_leaving(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.leaving.contains(owner))
+    }
+
+    /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
+    pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
+        self.shard(keys).entry(LaneKey(keys.clone())).or_default().waiting += 1;
+    }
+
+    /// Such a task no longer waits.
+    pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
+        let mut shard = self.shard(keys);
+        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
+            let lane = entry.get_mut();
+            lane.waiting = lane.waiting.saturating_sub(1);
+            if lane.is_idle() && lane.leaving.is_empty() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Whether such tasks wait.
+    pub(crate) fn are_waiting_beside(&self, keys: &Arc<Keys>) -> bool {
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.waiting > 0)
+    }
+
+    /// Whether somebody waits here for what is held elsewhere or by somebody else than `owner`.
+    pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| {
+            let own = lane.lease.as_ref().is_some_and(|lease| lease.owner == *owner);
+            let contended = lane.busy && !lane.releasing;
+            !own && (contended || lane.queue.iter().any(|queued| !queued.tell.is_closed()))
+        })
     }
 
     /// Lets the next in line lead, if nobody holds or leads. `true` if the lane is empty now.

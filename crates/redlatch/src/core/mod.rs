@@ -5,6 +5,7 @@
 pub(crate) mod acquire;
 pub(crate) mod backoff;
 pub(crate) mod contest;
+mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
 pub(crate) mod jitter;
@@ -33,6 +34,7 @@ use self::{
     keeper::Keeper,
     lane::{Bounds, LanePolicy, Lanes},
     lease::{Lease, Term},
+    release::Certainty,
 };
 use crate::{
     config::{Config, TURN_PASSES_MAX},
@@ -66,6 +68,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         self.release(keys, owner, publish)
     }
 
+    /// Whether a hold whose time is over may still stand in the hash, because others keep the hash.
+    fn leaves_traces(&self) -> bool {
+        false
+    }
+
     /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call;
 
@@ -81,7 +88,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// One hold less. Replies `{number, holds left or -1, receivers}`.
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
 
-    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`. Only for [`LanePolicy::Queue`].
+    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than can be moved. Only for [`LanePolicy::Queue`].
     fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
@@ -243,9 +250,14 @@ impl Core {
     }
 
     /// A lease turned out to be lost.
-    pub(crate) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) {
+    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             tracing::warn!(lock = %lease.keys.name, %reason, "a lock was lost");
+            if reason == LossReason::Expired && lease.recipe.leaves_traces() {
+                let term = Term { lease_ms: lease.lease_ms, renewed: false };
+                let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
+                drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
+            }
             self.lanes.forget(lease);
         }
     }
@@ -328,6 +340,8 @@ pub(crate) struct Request {
     pub(crate) reentrant: bool,
     /// The pauses between looks, for kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
+    /// Tasks of this process that want these keys go first.
+    pub(crate) yields_to: Option<Arc<Keys>>,
 }
 
 impl Request {
@@ -341,6 +355,7 @@ impl Request {
             wait,
             reentrant: true,
             backoff: None,
+            yields_to: None,
         }
     }
 }

@@ -386,7 +386,7 @@ impl Core {
     }
 
     /// Gives back one of several holds.
-    async fn leave_one(self: Arc<Self>, lease: Arc<Lease>, known: u32) -> Result<Unlocked, Error> {
+    pub(super) async fn leave_one(self: Arc<Self>, lease: Arc<Lease>, known: u32) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
         let owner = &lease.owner;
@@ -446,6 +446,8 @@ impl Core {
                 }
                 Ok(Unlocked::Released)
             }
+            // The owner has other holds that shut the next one out, so this is an ordinary release.
+            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next).await,
             Ok(_) => {
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.leave(&lease.keys, false);
@@ -468,11 +470,12 @@ impl Core {
         outcome.map(|(unlocked, _)| unlocked)
     }
 
-    /// Whether a release was heard by anybody but ourselves.
+    /// Whether a release was heard by anybody but those who pass the lock on among themselves.
     fn others_heard(&self, lease: &Lease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
         let own = lease.recipe.channel(&lease.keys, &lease.owner);
         let own = own.map_or(0, |channel| self.store.own_receivers(&channel));
-        outcome.as_ref().is_ok_and(|(_, heard)| *heard > own)
+        let readers = || lease.keys.readers.as_ref().is_some_and(|keys| self.lanes.are_waiting_beside(keys));
+        outcome.as_ref().is_ok_and(|(_, heard)| *heard > own || readers())
     }
 
     /// Removes what a request may have left, now and, if the request may still be on its way, later. Answers when done.

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use crate::{
     config::RENEWAL_BATCH_MAX,
     error::LossReason,
+    name::Kind,
     scripts,
     store::{Call, Fault},
 };
@@ -163,9 +164,22 @@ impl Core {
         let limit = Duration::from_millis(500);
         let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
         let by = found.ok().and_then(Result::ok).and_then(|reply| {
-            let fields = reply.array()?.get(4)?.array()?.first()?.bytes()?.to_vec();
-            Some(String::from_utf8_lossy(&fields).into_owned())
+            let fields = reply.array()?.get(4)?.array()?.chunks_exact(2);
+            fields
+                .filter_map(|pair| pair[0].bytes())
+                .find(|field| took_over(lease, field))
+                .map(|field| String::from_utf8_lossy(field).into_owned())
         });
         self.lose(lease, by.map_or(LossReason::Deleted, |by| LossReason::TakenOver { by }));
+    }
+}
+
+/// Whether a field of the hash is a holder that shuts this hold out.
+fn took_over(lease: &Lease, field: &[u8]) -> bool {
+    let own = lease.owner.field().as_bytes();
+    match lease.keys.kind {
+        Kind::Read => field.ends_with(b":write"),
+        Kind::Write => field != b"mode" && field != own,
+        _ => true,
     }
 }

@@ -74,6 +74,28 @@ impl Guard {
         Guard { core, lease, renewed, reentrant, armed: true }
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<CoreLease> {
+        &self.lease
+    }
+
+    /// How each renewal of this hold is done, for further holds that are to last as long.
+    pub(crate) fn term(&self) -> Term {
+        Term { lease_ms: self.lease.lease_ms, renewed: self.renewed }
+    }
+
+    /// Turns a hold of a write side into one of the read side.
+    pub(crate) async fn downgrade(mut self) -> Result<Guard, Error> {
+        self.core.check_open().map_err(|error| error.on(self.name()))?;
+        self.armed = false;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        let grant = core.downgrade(&lease, self.renewed).await?;
+        Ok(Guard::new(core, grant.lease, grant.renewed, true))
+    }
+
     /// Gives this hold back and says what became of it.
     ///
     /// # Cancel safety
@@ -176,8 +198,7 @@ impl Guard {
         if !self.reentrant {
             return Err(already_held().on(self.name()).by(&self.lease.owner));
         }
-        let term = Term { lease_ms: self.lease.lease_ms, renewed: self.renewed };
-        let grant = self.core.reenter(&self.lease, term).await?;
+        let grant = self.core.reenter(&self.lease, self.term()).await?;
         Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
     }
 

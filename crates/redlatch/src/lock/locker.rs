@@ -28,6 +28,8 @@ pub(crate) struct Locker {
     pub(crate) reentrant: bool,
     /// The pauses of kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
+    /// Tasks of this process that want these keys go first.
+    pub(crate) yields_to: Option<Arc<Keys>>,
 }
 
 impl Locker {
@@ -39,6 +41,7 @@ impl Locker {
             fenced: false,
             reentrant: true,
             backoff: None,
+            yields_to: None,
         }
     }
 
@@ -59,6 +62,7 @@ impl Locker {
             fenced: fenced || self.fenced,
             reentrant: self.reentrant,
             backoff: self.backoff,
+            yields_to: self.yields_to.clone(),
             ..Request::new(&self.keys, self.recipe, term, wait)
         };
         let grant = self.core.acquire(request).await?;
@@ -87,7 +91,9 @@ impl Locker {
                 );
             }
         };
-        for lease in self.core.lanes.find(&self.keys) {
+        // Ending a write hold ends the read holds of its owner, too.
+        let nested = self.keys.readers.iter().flat_map(|readers| self.core.lanes.find(readers));
+        for lease in self.core.lanes.find(&self.keys).into_iter().chain(nested) {
             self.core.recheck_now(lease).await;
         }
         Ok(forced)

@@ -112,4 +112,32 @@ scripts! {
     RATE_SHOW = "rate_show",
     /// Delete a rate limiter.
     RATE_DELETE = "rate_delete",
+    /// Take a read hold.
+    READ_ACQUIRE = "read_acquire",
+    /// Take a read hold once more.
+    READ_ENTER = "read_enter",
+    /// Release the read holds of one owner.
+    READ_RELEASE = "read_release",
+    /// Give back one read hold of several.
+    READ_LEAVE = "read_leave",
+    /// Refresh many read holds.
+    READ_RENEW = "read_renew",
+    /// Take the write hold.
+    WRITE_ACQUIRE = "write_acquire",
+    /// Take the write hold once more.
+    WRITE_ENTER = "write_enter",
+    /// Release the write hold.
+    WRITE_RELEASE = "write_release",
+    /// Give back one write hold of several.
+    WRITE_LEAVE = "write_leave",
+    /// Refresh many write holds.
+    WRITE_RENEW = "write_renew",
+    /// Pass the write hold to the next owner.
+    WRITE_TRANSFER = "write_transfer",
+    /// Turn a write hold into a read hold.
+    DOWNGRADE = "downgrade",
+    /// End all holds of one side of a read-write lock.
+    RW_FORCE = "rw_force",
+    /// Read TTL and hold count of one side of a read-write lock.
+    RW_QUERY = "rw_query",
 }

@@ -224,3 +224,70 @@ async fn a_thousand_dropped_waits_for_a_rate_take_only_what_was_granted() {
     );
     assert_eq!(closed.available().await.unwrap(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_reads_writes_and_downgrades_leave_nothing() {
+    let rig = rig(7).await;
+    rig.sweep("rwread", |client, _, name| {
+        let lock = client.read_write_lock(name);
+        Box::pin(async move {
+            let outer = lock.read().try_lock().await.unwrap().unwrap();
+            let inner = outer.reenter().await.unwrap();
+            outer.unlock().await.unwrap();
+            inner.unlock().await.unwrap();
+        })
+    })
+    .await;
+    rig.sweep("rwdown", |client, _, name| {
+        let lock = client.read_write_lock(name);
+        Box::pin(async move {
+            let write = lock.write().try_lock().await.unwrap().unwrap();
+            let read = write.downgrade().await.unwrap();
+            read.unlock().await.unwrap();
+        })
+    })
+    .await;
+    rig.sweep("rwnest", |client, _, name| {
+        let lock = client.read_write_lock(name);
+        Box::pin(async move {
+            let write = lock.write().try_lock().await.unwrap().unwrap();
+            let again = write.reenter().await.unwrap();
+            let nested = write.read().await.unwrap();
+            let read = again.downgrade().await.unwrap();
+            write.unlock().await.unwrap();
+            nested.unlock().await.unwrap();
+            read.unlock().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_waits_for_readers_and_writers_leave_nothing() {
+    let rig = rig(8).await;
+    // Every ten rounds share a name: some wait to read and some to write while somebody else writes for a moment.
+    rig.sweep("rwwait", |client, other, name| {
+        let writes = name.ends_with(['0', '3', '6', '9']);
+        let name = name[..name.len() - 1].to_owned();
+        let (lock, held) =
+            (client.read_write_lock(name.as_str()).prefer_writers(), other.read_write_lock(name.as_str()));
+        Box::pin(async move {
+            let lease = redlatch::Lease::Fixed(ms(20_000));
+            let blocker = held.write().acquire().lease(lease).await.unwrap();
+            let waiting = async {
+                if writes {
+                    let guard = lock.write().lock().await.unwrap();
+                    guard.downgrade().await.unwrap().unlock().await.unwrap();
+                } else {
+                    lock.read().lock().await.unwrap().unlock().await.unwrap();
+                }
+            };
+            let releasing = async {
+                tokio::time::sleep(ms(15)).await;
+                drop(blocker);
+            };
+            tokio::join!(waiting, releasing);
+        })
+    })
+    .await;
+}

@@ -57,6 +57,8 @@ const SHOWN: [&str; 8] = ["a", "b", "{t}x", "string", "rw", "seats", "api", "per
 const NAMES: [&str; 5] = ["a", "b", "{t}x", "string", "rw"];
 const LEASES: [&str; 4] = ["60000", "5000", "600000", "9007199254740991"];
 const CHANNEL: &str = "redisson_lock__channel:{x}";
+/// Few, so that calls meet each other's holds; one is the name of a plain lock now and then.
+const RW_NAMES: [&str; 3] = ["rw", "r2", "a"];
 
 /// One call: a script with keys and arguments that make sense, or nearly.
 fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>) {
@@ -161,7 +163,11 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
             ],
         ),
         "rate_show" | "rate_delete" => (rate_keys(dice), vec![number]),
-        other => panic!("the differential test has no arguments for {other}.lua"),
+        script => {
+            read_write(dice, script, number, owner, other, [lease, known, fenced]).unwrap_or_else(|| {
+                panic!("the differential test has no arguments for {script}.lua");
+            })
+        }
     };
     // Now and then an argument is nonsense: both sides must refuse alike.
     if dice.roll(40) == 0 && !args.is_empty() {
@@ -185,6 +191,53 @@ fn rate_keys(dice: &mut Dice) -> Vec<String> {
 /// Grows with the calls, as the time of the grants does.
 fn grant_id(n: usize) -> String {
     format!("{n:016}")
+}
+
+/// The arguments of the scripts of the read-write lock.
+fn read_write(
+    dice: &mut Dice,
+    script: &str,
+    number: String,
+    owner: String,
+    other: String,
+    [lease, known, fenced]: [String; 3],
+) -> Option<(Vec<String>, Vec<String>)> {
+    let name = dice.pick(&RW_NAMES).to_owned();
+    let base = format!("{{{name}}}:");
+    let token = format!("redisson_lock_token:{{{name}}}");
+    let (channel, publish) = ("redisson_rwlock:{x}".to_owned(), "publish".to_owned());
+    let side = dice.pick(&["read", "write"]).to_owned();
+    let keys = vec![name.clone(), base.clone()];
+    Some(match script {
+        "read_acquire" | "write_acquire" => (vec![name, base, token], vec![number, owner, lease, fenced]),
+        "read_enter" | "write_enter" => (keys, vec![number, owner, lease, known]),
+        "read_release" | "write_release" => (keys, vec![number, owner, channel, publish]),
+        "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
+        "read_renew" | "write_renew" => {
+            let (mut keys, mut args) =
+                (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000"]).to_owned()]);
+            for _ in 0..=dice.roll(3) {
+                let name = dice.pick(&RW_NAMES);
+                keys.push(name.to_owned());
+                if script == "read_renew" {
+                    keys.push(format!("{{{name}}}:"));
+                }
+                args.push(dice.pick(&OWNERS).to_owned());
+            }
+            (keys, args)
+        }
+        "write_transfer" => (vec![name, base, token], vec![number, owner, other, lease, fenced]),
+        "downgrade" => {
+            let before = dice.pick(&["0", "0", "1"]).to_owned();
+            (keys, vec![number, owner, lease, channel, publish, known, before])
+        }
+        "rw_force" => {
+            let expected = ["", &owner, &format!("{owner}:write")][dice.roll(3)].to_owned();
+            (keys, vec![number, expected, side, channel, publish, "1".to_owned()])
+        }
+        "rw_query" => (keys, vec![owner, side]),
+        _ => return None,
+    })
 }
 
 /// A reply in one form for both sides; errors by their first word.
@@ -371,7 +424,7 @@ fn every_script_does_the_same_on_the_engine_and_on_the_server() {
                 both(&mut engine, &mut connection, &["SET", "{rate}:value", "3"]);
             }
             // Counters far above any clock, so that the tokens of both sides are the same.
-            for name in NAMES {
+            for name in NAMES.iter().chain(&RW_NAMES) {
                 both(
                     &mut engine,
                     &mut connection,

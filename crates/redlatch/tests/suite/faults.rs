@@ -15,14 +15,14 @@ use redlatch_testkit::{
 use crate::fixture::{LATE, ms, soon};
 
 /// A server, a proxy before it, and a client that goes through the proxy.
-struct Rig {
-    server: RedisServer,
-    proxy: Proxy,
-    client: Client,
-    direct: Client,
+pub(crate) struct Rig {
+    pub(crate) server: RedisServer,
+    pub(crate) proxy: Proxy,
+    pub(crate) client: Client,
+    pub(crate) direct: Client,
 }
 
-async fn rig(lease: Duration) -> Rig {
+pub(crate) async fn rig(lease: Duration) -> Rig {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let client = Client::builder()
@@ -41,7 +41,7 @@ async fn rig(lease: Duration) -> Rig {
     Rig { server, proxy, client, direct }
 }
 
-async fn nothing_left(server: &RedisServer, part: &str) {
+pub(crate) async fn nothing_left(server: &RedisServer, part: &str) {
     LeftoverCheck::new(server, part).assert_clean_async(Duration::from_secs(8)).await;
 }
 

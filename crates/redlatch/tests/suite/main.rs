@@ -6,10 +6,12 @@ mod contract;
 mod differential;
 mod errors;
 mod faults;
+mod faults_rw;
 mod fixture;
 mod herd;
 mod kinds;
 mod local;
+mod model_rw;
 mod rate_faults;
 mod rate_model;
 mod redisson;
@@ -19,6 +21,7 @@ mod wire;
 mod wire_latch;
 mod wire_looking;
 mod wire_rate;
+mod wire_rw;
 mod wire_semaphore;
 
 fn main_bounds<T: Send + Sync + 'static>() {}

@@ -12,6 +12,7 @@ mod leaving;
 mod looking;
 mod non_reentrant;
 mod rate;
+mod read_write;
 mod redisson;
 mod redisson_counters;
 mod semaphore;
@@ -241,5 +242,42 @@ contracts! {
         shutting_down_ends_the_wait,
         a_name_of_something_else_is_left_alone,
         a_blocking_rate_limiter,
+    }
+    read_write::{
+        test_force_unlock,
+        test_auto_expire,
+        test_get_hold_count,
+        test_is_held_and_is_locked_by_thread,
+        test_unlock_fail,
+        test_lock_unlock,
+        test_reentrancy,
+        test_concurrency_single_instance,
+        test_concurrency_loop_multi_instance,
+        test_read_lock_expiration,
+        test_read_lock_is_locked,
+        test_read_lock_expiration_renewal,
+        test_name,
+        test_write_lock_expiration,
+        test_read_lock_lease_timeout_diff_threads_wrr,
+        test_read_lock_lease_timeout_diff_threads_rrw,
+        test_read_lock_lease_timeout,
+        test_wr,
+        test_write_read,
+        test_write_read_reentrancy,
+        test_write_lock,
+        test_multi_read,
+        test_read_write_ttl,
+        test_expire_read_and_write,
+        test_multi_instance_read_lock_zombie_cleanup,
+        test_multi_instance_zombie_read_lock_performance,
+        a_writer_turns_into_a_reader_and_nobody_writes_in_between,
+        a_lost_write_hold_cannot_be_downgraded,
+        a_write_hold_with_a_read_hold_beside_is_not_passed_on,
+        a_reader_that_asks_to_write_is_refused,
+        waiting_writers_go_first_where_that_is_asked_for,
+        writers_that_hand_the_lock_on_let_readers_of_the_same_client_in,
+        readers_of_one_client_are_many_leases_and_each_is_told,
+        both_sides_are_released_by_a_shutdown,
+        a_detached_read_hold_is_adopted_elsewhere,
     }
 }

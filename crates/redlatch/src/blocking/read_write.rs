@@ -1,0 +1,77 @@
+//! The read-write lock for threads.
+
+use super::{Client, Guard, ReadLock, WriteLock, wait_for};
+use crate::{LockName, error::Error};
+
+impl Client {
+    /// The read-write lock of that name.
+    pub fn read_write_lock(&self, name: impl Into<LockName>) -> ReadWriteLock {
+        ReadWriteLock(self.0.read_write_lock(name))
+    }
+}
+
+/// A [`redlatch::ReadWriteLock`](crate::ReadWriteLock) for blocking code.
+///
+/// Each thread is an owner: a thread that writes may read besides, and a thread that reads and asks to write is refused with
+/// [`ErrorKind::UpgradeRefused`](crate::ErrorKind::UpgradeRefused).
+///
+/// # Example
+///
+/// ```
+/// let client = redlatch::blocking::Client::connect("memory:")?;
+/// let prices = client.read_write_lock("prices");
+/// let writing = prices.write().lock()?;
+/// let reading = writing.downgrade()?;
+/// reading.unlock()?;
+/// # Ok::<(), redlatch::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ReadWriteLock(crate::ReadWriteLock);
+
+impl ReadWriteLock {
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// The side for readers.
+    pub fn read(&self) -> ReadLock {
+        ReadLock::new(self.0.read().clone())
+    }
+
+    /// The side for the writer.
+    pub fn write(&self) -> WriteLock {
+        WriteLock::new(self.0.write().clone())
+    }
+
+    /// Lets new readers of this client stand back while a writer of this client waits; see
+    /// [`redlatch::ReadWriteLock::prefer_writers`](crate::ReadWriteLock::prefer_writers).
+    #[must_use]
+    pub fn prefer_writers(self) -> Self {
+        ReadWriteLock(self.0.prefer_writers())
+    }
+}
+
+impl Guard<crate::WriteGuard> {
+    /// Turns this write hold into a read hold of the same owner; see
+    /// [`redlatch::WriteGuard::downgrade`](crate::WriteGuard::downgrade).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn downgrade(self) -> Result<Guard<crate::ReadGuard>, Error> {
+        let Guard { core, inner } = self;
+        let inner = wait_for(&core, inner.downgrade())?;
+        Ok(Guard { core, inner })
+    }
+
+    /// Takes a read hold of the same owner besides; see [`redlatch::WriteGuard::read`](crate::WriteGuard::read).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn read(&self) -> Result<Guard<crate::ReadGuard>, Error> {
+        let inner = wait_for(&self.core, self.inner.read())?;
+        Ok(Guard { core: self.core.clone(), inner })
+    }
+}

@@ -1,0 +1,241 @@
+//! Downgrading: a write hold becomes a read hold of the same owner, without a moment in between.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Core, Grant, Request, Wait,
+    flight::Flight,
+    jitter::jittered,
+    lease::{Lease, Term},
+    release::Certainty,
+};
+use crate::{
+    error::{Error, ErrorKind, LossReason},
+    lock::lost_error,
+    name::Keys,
+    read_write::READ,
+    scripts,
+    store::Call,
+};
+
+const RETRY_DELAY_MS_MIN: u64 = 20;
+const RETRY_DELAY_MS_MAX: u64 = 500;
+
+/// Which part of a lease is turned.
+#[derive(Clone, Copy)]
+enum Part {
+    /// One of so many holds.
+    One { before: u32 },
+    /// All that is left of it.
+    Last,
+}
+
+impl Core {
+    /// Turns one write hold into a read hold. Whatever comes of it, the write hold is over for its guard: when it cannot be
+    /// turned it is given back.
+    pub(crate) async fn downgrade(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        renewed: bool,
+    ) -> Result<Grant, Error> {
+        let Some(readers) = lease.keys.readers.clone() else {
+            return Err(Error::new(ErrorKind::WrongLockKind, "only a write hold can be downgraded")
+                .on(&lease.keys.name));
+        };
+        let term = Term { lease_ms: lease.lease_ms, renewed };
+        let part = self.set_apart(lease, renewed)?;
+        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part));
+        let flight = Flight::new(self, work, || {
+            // Nobody waits for the read hold any more, so it is given back when it comes.
+            let core = self.clone();
+            Some(Box::new(move |outcome: Result<Grant, Error>| {
+                if let Ok(grant) = outcome {
+                    core.drop_hold(&grant.lease, grant.renewed);
+                }
+            }))
+        });
+        flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
+    }
+
+    /// The part that happens at once: the hold is no longer one that can be given back, entered or renewed.
+    fn set_apart(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Result<Part, Error> {
+        let lost = || {
+            let reason = lease.loss().cloned().unwrap_or(LossReason::Expired);
+            lost_error(&lease.keys.name, &lease.owner, &reason)
+        };
+        if lease.loss().is_some() {
+            return Err(lost());
+        }
+        if !lease.is_valid(self.now_ms()) {
+            self.lose(lease, LossReason::Expired);
+            return Err(lost());
+        }
+        let before = lease.change_holds(|holds| {
+            let before = holds.count;
+            if before > 1 {
+                holds.count -= 1;
+                holds.renewed -= u32::from(renewed).min(holds.renewed);
+            }
+            before
+        });
+        if before > 1 {
+            return Ok(Part::One { before });
+        }
+        // The owner lives on in the read hold; until this is through, nobody takes it for the owner of a new write hold.
+        self.lanes.leaving(&lease.keys, lease.owner.expose());
+        if !lease.give_back() {
+            self.lanes.left(&lease.keys, &lease.owner);
+            return Err(lost());
+        }
+        Ok(Part::Last)
+    }
+
+    async fn turn(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        readers: Arc<Keys>,
+        term: Term,
+        part: Part,
+    ) -> Result<Grant, Error> {
+        let outcome = self.turn_on_server(&lease, &readers, term, part).await;
+        if outcome.is_err() {
+            let back = match part {
+                Part::One { before } => self.clone().leave_one(lease.clone(), before).await,
+                Part::Last => self.release_whole(&lease, false).await.map(|(unlocked, _)| unlocked),
+            };
+            if let Err(error) = back {
+                tracing::warn!(lock = %lease.keys.name, %error, "a write hold that could not be downgraded could not be released; its lease ends it");
+            }
+        }
+        if matches!(part, Part::Last) {
+            self.lanes.forget(&lease);
+            self.lanes.left(&lease.keys, &lease.owner);
+        }
+        let grant = outcome?;
+        if self.is_closed() {
+            self.drop_hold(&grant.lease, grant.renewed);
+            return Err(self.closed_error());
+        }
+        Ok(grant)
+    }
+
+    async fn turn_on_server(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        readers: &Arc<Keys>,
+        term: Term,
+        part: Part,
+    ) -> Result<Grant, Error> {
+        let owner = &lease.owner;
+        let turns = lease.turns();
+        let _turn = turns.lock().await;
+        // Read holds that the owner has besides are counted in the same field, so they wait, too.
+        let nested = self.lanes.find(readers).into_iter().find(|held| held.owner == *owner);
+        let nested_turns = nested.as_ref().map(|held| held.turns());
+        let _nested_turn = match &nested_turns {
+            Some(turns) => Some(turns.lock().await),
+            None => None,
+        };
+        let reads = nested.as_ref().map_or(0, |held| held.holds().count);
+        let writes = match part {
+            _ if owner.is_shared() => 0,
+            Part::One { before } => before,
+            Part::Last => 1,
+        };
+        // Giving up means giving the hold back, so one answer that never comes is not reason enough.
+        let patience_ms = 3 * self.config.response_timeout.as_millis() as u64;
+        let over_ms = lease.deadline_ms().min(self.now_ms() + patience_ms);
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            let sent_ms = self.now_ms();
+            let call = Call::new(&scripts::DOWNGRADE)
+                .key(&readers.key)
+                .key(&readers.timeouts)
+                .int(owner.number())
+                .text(owner.field())
+                .int(term.lease_ms)
+                .bytes(&readers.channel)
+                .constant(self.store.publish_command())
+                .int(writes.into())
+                .int(reads.into());
+            let fault = match self.run_checked(call, owner.number(), false).await {
+                Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
+                    return self.turned(nested, lease, readers, term, sent_ms);
+                }
+                Ok(_) => return Err(lost_error(&lease.keys.name, owner, &LossReason::Deleted)),
+                Err(fault) => fault,
+            };
+            let unknown = fault.is_unknown();
+            let over = self.now_ms() >= over_ms || (unknown && writes == 0);
+            let error = fault.into_error();
+            if over || !(unknown || error.is_retryable()) {
+                if unknown {
+                    self.forget_turn(nested, lease, readers, term);
+                }
+                return Err(error);
+            }
+            self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+
+    /// The server has the read hold: from now on it is held here, alone or as one more of the owner.
+    fn turned(
+        self: &Arc<Self>,
+        nested: Option<Arc<Lease>>,
+        lease: &Arc<Lease>,
+        readers: &Arc<Keys>,
+        term: Term,
+        sent_ms: u64,
+    ) -> Result<Grant, Error> {
+        let held = match nested.filter(|held| held.is_held()) {
+            Some(held) => {
+                held.change_holds(|holds| {
+                    holds.count += 1;
+                    holds.renewed += u32::from(term.renewed);
+                });
+                held.confirmed(sent_ms, term.lease_ms);
+                held
+            }
+            None => {
+                let held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
+                let held = Arc::new(held);
+                held.change_holds(|holds| holds.count = 1);
+                self.lanes.granted(&held, false, sent_ms);
+                held
+            }
+        };
+        self.schedule(&held);
+        if !held.is_valid(self.now_ms()) {
+            self.drop_hold(&held, term.renewed);
+            return Err(Error::new(ErrorKind::Timeout, "the downgrade took longer than its lease")
+                .remedy("use a longer lease, or look at the server's load"));
+        }
+        Ok(Grant { lease: held, renewed: term.renewed })
+    }
+
+    /// Nobody knows whether the read hold came to be, and nobody will have it.
+    fn forget_turn(
+        self: &Arc<Self>,
+        nested: Option<Arc<Lease>>,
+        lease: &Arc<Lease>,
+        readers: &Arc<Keys>,
+        term: Term,
+    ) {
+        match nested {
+            Some(held) if held.is_held() => {
+                let known = held.holds().count + 1;
+                let core = self.clone();
+                self.keeper.spawn(async move {
+                    if let Err(error) = core.leave_one(held, known).await {
+                        tracing::warn!(%error, "a read hold may have been taken unseen; its lease ends it");
+                    }
+                });
+            }
+            _ => {
+                let request = Arc::new(Request::new(readers, &READ, term, Wait::No));
+                drop(self.undo_later(&request, &lease.owner, Certainty::MayArriveLater));
+            }
+        }
+    }
+}

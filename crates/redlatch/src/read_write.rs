@@ -1,0 +1,336 @@
+//! `ReadWriteLock`: many readers or one writer; shares its state with Redisson's `RReadWriteLock` (`docs/protocol.md`,
+//! read-write lock).
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    core::{Core, Recipe, Request, Wait, lane::LanePolicy, lease::Lease},
+    error::{Error, ErrorKind, LossReason},
+    lock::{
+        Guard,
+        face::{guard_face, lock_face},
+        locker::Locker,
+        lost_error,
+    },
+    name::{Keys, Kind, LockName},
+    owner::Owner,
+    scripts::{self, Script},
+    store::Call,
+};
+
+/// The scripts of the read side.
+pub(crate) struct Read;
+
+/// The scripts of the write side.
+pub(crate) struct Write;
+
+pub(crate) static READ: Read = Read;
+static WRITE: Write = Write;
+
+/// What wakes one waiter of a Java client, and what wakes all of them.
+const WAKE_ONE: &str = "0";
+const WAKE_ALL: &str = "1";
+
+/// A call that may look at the timeout keys of read holds.
+fn call(script: &'static Script, keys: &Keys) -> Call {
+    Call::new(script).key(&keys.key).key(&keys.timeouts)
+}
+
+fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+    let call = call(script, keys);
+    // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
+    let call = if fenced { call.key(&keys.token) } else { call };
+    call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+}
+
+fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+    let call = call(script, keys).int(owner.number()).text(owner.field());
+    call.bytes(&keys.channel).constant(publish)
+}
+
+fn force(keys: &Keys, number: i64, field: &str, side: [&'static str; 2], publish: &'static str) -> Call {
+    let [side, wake] = side;
+    let call = call(&scripts::RW_FORCE, keys).int(number).text(&field.into()).constant(side);
+    call.bytes(&keys.channel).constant(publish).constant(wake)
+}
+
+fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
+    call(&scripts::RW_QUERY, keys).text(&owner.into()).constant(side)
+}
+
+impl Recipe for Read {
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Beside
+    }
+
+    fn leaves_traces(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        acquire(&scripts::READ_ACQUIRE, keys, owner, lease_ms, fenced)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
+        let call = call(&scripts::READ_ENTER, keys).int(owner.number()).text(owner.field());
+        call.int(lease_ms).int(known.into())
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        release(&scripts::READ_RELEASE, keys, owner, publish)
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        release(&scripts::READ_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+    }
+
+    /// Readers stand beside each other, so no reader ever waits for another one's hold; if one did, giving back is all
+    /// that could be done for it.
+    fn transfer(&self, keys: &Keys, from: &Owner, _: &Owner, _: i64, _: bool) -> Call {
+        self.release(keys, from, "publish")
+    }
+
+    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
+        let call = leases.iter().fold(Call::new(&scripts::READ_RENEW), |call, lease| {
+            call.key(&lease.keys.key).key(&lease.keys.timeouts)
+        });
+        leases.iter().fold(call.int(batch).int(lease_ms), |call, lease| call.text(lease.owner.field()))
+    }
+
+    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
+        force(keys, number, owner, ["read", WAKE_ONE], publish)
+    }
+
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        query(keys, owner, "read")
+    }
+
+    fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        Some(keys.channel.clone())
+    }
+}
+
+impl Recipe for Write {
+    fn leaves_traces(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        acquire(&scripts::WRITE_ACQUIRE, keys, owner, lease_ms, fenced)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
+        let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).int(owner.number()).text(owner.field());
+        call.int(lease_ms).int(known.into())
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        release(&scripts::WRITE_RELEASE, keys, owner, publish)
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+    }
+
+    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        let call = call(&scripts::WRITE_TRANSFER, keys);
+        let call = if fenced { call.key(&keys.token) } else { call };
+        let call = call.int(to.number()).text(from.field()).text(to.field()).int(lease_ms);
+        call.constant(if fenced { "1" } else { "0" })
+    }
+
+    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
+        let call =
+            leases.iter().fold(Call::new(&scripts::WRITE_RENEW), |call, lease| call.key(&lease.keys.key));
+        leases.iter().fold(call.int(batch).int(lease_ms), |call, lease| call.text(lease.owner.field()))
+    }
+
+    /// The owner may be given as it is or as it stands in the hash.
+    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
+        let field = match owner {
+            "" => String::new(),
+            field if field.ends_with(":write") => field.to_owned(),
+            owner => format!("{owner}:write"),
+        };
+        force(keys, number, &field, ["write", WAKE_ALL], publish)
+    }
+
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        query(keys, owner, "write")
+    }
+
+    fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        Some(keys.channel.clone())
+    }
+}
+
+/// A lock with two sides: any number of readers, or one writer.
+///
+/// The sides are locks of their own, [`read`](Self::read) and [`write`](Self::write). As in Redisson, a writer may read
+/// besides ([`WriteGuard::read`]) and turn into a reader ([`WriteGuard::downgrade`]); a reader cannot turn into a writer, and
+/// asking for that is [`ErrorKind::UpgradeRefused`](crate::ErrorKind::UpgradeRefused) at once instead of a wait for oneself.
+///
+/// Readers that come and go without a gap keep writers waiting for ever; see [`prefer_writers`](Self::prefer_writers).
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// let client = redlatch::Client::connect("memory:").await?;
+/// let prices = client.read_write_lock("prices");
+/// let (one, two) = (prices.read().lock().await?, prices.read().lock().await?);
+/// assert!(prices.write().try_lock().await?.is_none());
+/// one.unlock().await?;
+/// two.unlock().await?;
+///
+/// let writing = prices.write().lock().await?;
+/// // … write …
+/// let reading = writing.downgrade().await?;
+/// // … nobody has written in between, and others may read again …
+/// reading.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ReadWriteLock {
+    read: ReadLock,
+    write: WriteLock,
+}
+
+impl fmt::Debug for ReadWriteLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadWriteLock").field("name", self.name()).finish_non_exhaustive()
+    }
+}
+
+impl ReadWriteLock {
+    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+        let read = Locker::new(core, name.clone(), Kind::Read, &READ);
+        let mut write = Locker::new(core, name, Kind::Write, &WRITE);
+        write.keys = Arc::new(Keys::writing_beside(&read.keys));
+        ReadWriteLock { read: ReadLock(read), write: WriteLock(write) }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.read.name()
+    }
+
+    /// The side for readers.
+    pub fn read(&self) -> &ReadLock {
+        &self.read
+    }
+
+    /// The side for the writer.
+    pub fn write(&self) -> &WriteLock {
+        &self.write
+    }
+
+    /// Lets new readers of this client stand back while a writer of this client waits.
+    ///
+    /// The gate is local: readers of other clients and of Java know nothing of it. It holds a reader back for at most 3 s, because
+    /// what the writer waits for may be waiting for this very reader; `try_lock` answers `None` meanwhile. Holds that an owner
+    /// has already are entered again without regard to it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let prices = client.read_write_lock("prices").prefer_writers();
+    /// prices.read().lock().await?.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn prefer_writers(mut self) -> Self {
+        self.read.0.yields_to = Some(self.write.0.keys.clone());
+        self
+    }
+}
+
+/// The read side of a [`ReadWriteLock`]: busy while somebody else writes.
+///
+/// `is_locked` says whether anybody reads, and `force_unlock` ends all read holds unless somebody writes.
+#[derive(Clone)]
+pub struct ReadLock(pub(crate) Locker);
+
+lock_face!(ReadLock, ReadGuard);
+
+/// The write side of a [`ReadWriteLock`]: busy while anybody else reads or writes.
+///
+/// `is_locked` says whether somebody writes, and `force_unlock` ends the write hold and the writer's read holds.
+#[derive(Clone)]
+pub struct WriteLock(pub(crate) Locker);
+
+lock_face!(WriteLock, WriteGuard);
+
+guard_face! {
+    /// A read hold on a [`ReadWriteLock`].
+    ReadGuard
+}
+
+guard_face! {
+    /// The write hold on a [`ReadWriteLock`].
+    WriteGuard
+}
+
+impl WriteGuard {
+    /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
+    /// between. Other readers may come in.
+    ///
+    /// If the owner has other write holds they stay, and shut others out as before.
+    ///
+    /// # Cancel safety
+    ///
+    /// A downgrade that is on its way is finished in the background, and the read hold is given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the hold is lost; a server that is unreachable or refuses. The write hold is given back then,
+    /// so that after an error nothing is held.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let prices = client.read_write_lock("prices");
+    /// let reading = prices.write().lock().await?.downgrade().await?;
+    /// assert!(prices.read().try_lock().await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub async fn downgrade(self) -> Result<ReadGuard, Error> {
+        self.0.downgrade().await.map(ReadGuard)
+    }
+
+    /// Takes a read hold of the same owner besides, with a lease of the same kind. It is a hold of its own: when the write hold
+    /// goes first, the lock stays held for reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// A request that is on its way is finished in the background and given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the write hold is lost; a server that is unreachable or refuses.
+    pub async fn read(&self) -> Result<ReadGuard, Error> {
+        let (core, lease) = (self.0.core(), self.0.lease());
+        self.0.check()?;
+        let Some(readers) = &lease.keys.readers else {
+            return Err(Error::new(ErrorKind::WrongLockKind, "this hold has no read side").on(self.0.name()));
+        };
+        // The owner of a write hold is never kept waiting, but for its own read hold that is just being given back.
+        let wait = Wait::AtMost(core.config.response_timeout);
+        let request = Request {
+            owner: Some(self.0.owner().clone()),
+            ..Request::new(readers, &READ, self.0.term(), wait)
+        };
+        match core.acquire(request).await? {
+            Some(grant) => Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true))),
+            None => {
+                core.recheck_now(lease.clone()).await;
+                let reason = self.0.loss().unwrap_or(LossReason::Deleted);
+                Err(lost_error(self.0.name(), self.0.owner(), &reason))
+            }
+        }
+    }
+}

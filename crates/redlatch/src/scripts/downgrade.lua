@@ -1,0 +1,39 @@
+-- Turn one write hold of an owner into a read hold of the same owner, without ever leaving the lock free.
+--
+-- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
+-- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease of the read hold in ms   ARGV[4] channel   ARGV[5] publish command
+-- ARGV[6] the write holds before this request: 1 = the last one, whatever the field says; 0 = unknown
+-- ARGV[7] the read holds before this request
+--
+-- Check:  the owner's write field exists. Fewer write holds and more read holds than before mean that this request ran before
+--         (a repeat).
+-- Change: the timeout keys come first, because they are what the server may refuse; all read holds of the owner get the same timeout.
+--         With the last write hold the mode becomes read, the TTL is what the read holds need, and `1` is sent, because other
+--         readers may come in now (R6; Redisson sends nothing).
+-- Reply:  {number, read holds, write holds left}; {number, 0, 0} when there is no write hold.
+local key, owner = KEYS[1], ARGV[2]
+local field, own = owner .. ':write', KEYS[2] .. owner .. ':rwlock_timeout:'
+local held = redis.call('hmget', key, field, owner)
+local writes, reads = tonumber(held[1] or '0'), math.min(tonumber(held[2] or '0'), 1000)
+local longest = 0
+for i = 1, reads do longest = math.max(longest, redis.call('pttl', own .. i)) end
+if longest == 0 then reads = 0 end
+if writes < tonumber(ARGV[6]) and reads > tonumber(ARGV[7]) then return {tonumber(ARGV[1]), reads, writes} end
+if writes == 0 then
+  redis.call('hdel', key, field)
+  return {tonumber(ARGV[1]), 0, 0}
+end
+if longest < tonumber(ARGV[3]) then longest = ARGV[3] end
+reads = reads + 1
+for i = reads, 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
+redis.call('hset', key, owner, reads)
+if writes > 1 and ARGV[6] ~= '1' then
+  redis.call('hincrby', key, field, -1)
+  if redis.call('pttl', key) < tonumber(longest) then redis.call('pexpire', key, longest) end
+  return {tonumber(ARGV[1]), reads, writes - 1}
+end
+redis.call('hset', key, 'mode', 'read')
+redis.call('hdel', key, field)
+redis.call('pexpire', key, longest)
+redis.pcall(ARGV[5], ARGV[4], '1')
+return {tonumber(ARGV[1]), reads, 0}

@@ -1,0 +1,45 @@
+-- Release all read holds of an owner that belong to one lease.
+--
+-- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
+-- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
+--
+-- Check:  the owner field exists. One whose timeout keys have all ended is removed too, but was lost before (R5).
+-- Change: the field and its timeout keys go. While the owner's own write hold stays, the TTL stays (R2). While other readers
+--         stay, the TTL falls to what the longest of them needs; they are looked at only when the hold that went may have
+--         been the one that set the TTL, and only until one is found that needs all of it. When nobody is left, or nobody whose
+--         time has not ended, the hash goes and `0` is sent.
+-- Reply:  {number, 1, receivers} when released (0: no message was due, -1: it was refused); {number, 0, 0} when nothing was
+--         held any more, which is also what a repeat gets.
+local key, base, owner = KEYS[1], KEYS[2], ARGV[2]
+local own = base .. owner .. ':rwlock_timeout:'
+local count, longest = math.min(tonumber(redis.call('hget', key, owner) or '1'), 1000), 0
+for i = 1, count do longest = math.max(longest, redis.call('pttl', own .. i)) end
+local found = redis.call('hdel', key, owner)
+for i = 1, count do redis.call('del', own .. i) end
+if found == 0 then return {tonumber(ARGV[1]), 0, 0} end
+local released = 0
+if longest > 0 then released = 1 end
+local ttl, kept = redis.call('pttl', key), false
+if redis.call('hlen', key) > 1 then
+  -- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
+  local enough = ttl - 10
+  if redis.call('hget', key, 'mode') == 'write' or (ttl >= 0 and longest > 0 and longest < enough) then
+    kept = true
+  else
+    if ttl < 0 then enough = 9007199254740992 end
+    local needed, fields = 0, redis.call('hgetall', key)
+    for at = 1, #fields, 2 do
+      for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
+        needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
+      end
+      if needed >= enough then break end
+    end
+    kept = needed > 0
+    if kept and needed < enough then redis.call('pexpire', key, needed) end
+  end
+end
+if kept then return {tonumber(ARGV[1]), released, 0} end
+redis.call('del', key)
+local heard = redis.pcall(ARGV[4], ARGV[3], '0')
+if type(heard) == 'table' then heard = -1 end
+return {tonumber(ARGV[1]), released, heard}

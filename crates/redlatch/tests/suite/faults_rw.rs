@@ -1,0 +1,158 @@
+//! Faults under the read-write lock: replies that are lost, and holders that are cut off.
+
+use redlatch::{LossReason, Unlocked, scripts, scripts::Script};
+use redlatch_testkit::proxy::{Action, Match, Scope};
+
+use crate::{
+    faults::{Rig, nothing_left, rig},
+    fixture::{LATE, ms, soon},
+};
+
+impl Rig {
+    /// The reply of the next call of a script is lost.
+    fn lose(&self, script: &Script, action: Action) -> impl Fn(&Rig) {
+        let rule = self.proxy.rule(Match::script().arg_contains(script.sha1()).nth(1), action);
+        move |rig| assert_eq!(rig.proxy.fired(rule), 1, "the fault was there")
+    }
+
+    /// The holds that the server knows of, by owner field.
+    async fn holds(&self, name: &str) -> Vec<(String, i64)> {
+        let state = self.direct.inspect(name).await.unwrap();
+        let mut holds: Vec<_> =
+            state.holders.into_iter().map(|holder| (holder.owner, holder.holds)).collect();
+        holds.sort();
+        // Without the client, which is the same for all.
+        holds.into_iter().map(|(owner, holds)| (owner[37..].to_owned(), holds)).collect()
+    }
+}
+
+/// All scripts are known to the server, so that each call is one command.
+async fn warm() -> Rig {
+    let rig = rig(ms(30_000)).await;
+    let lock = rig.client.read_write_lock("warm");
+    let write = lock.write().lock().await.unwrap();
+    let (again, read) = (write.reenter().await.unwrap(), write.read().await.unwrap());
+    let twice = read.reenter().await.unwrap();
+    again.unlock().await.unwrap();
+    let down = write.downgrade().await.unwrap();
+    for guard in [read, twice, down] {
+        guard.unlock().await.unwrap();
+    }
+    lock.write().lock().await.unwrap().unlock().await.unwrap();
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_replies_of_reading_keep_the_count_exact() {
+    let rig = warm().await;
+    for (n, action) in [Action::CloseAfterRequest, Action::DropReply].into_iter().enumerate() {
+        let name = format!("read-{n}");
+        let lock = rig.client.read_write_lock(name.as_str());
+        let fired = rig.lose(&scripts::READ_ACQUIRE, action.clone());
+        let guard = soon("the grant", lock.read().lock()).await.unwrap();
+        fired(&rig);
+        let number = rig.holds(&name).await[0].0.clone();
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 1)]);
+        let fired = rig.lose(&scripts::READ_ENTER, Action::CloseAfterRequest);
+        let inner = soon("the re-entry", guard.reenter()).await.unwrap();
+        fired(&rig);
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 2)]);
+        let fired = rig.lose(&scripts::READ_LEAVE, Action::CloseAfterRequest);
+        assert_eq!(soon("the partial release", inner.unlock()).await.unwrap(), Unlocked::StillHeld(1));
+        fired(&rig);
+        assert_eq!(rig.holds(&name).await, [(number, 1)]);
+        let fired = rig.lose(&scripts::READ_RELEASE, action);
+        let outcome = soon("the release", guard.unlock()).await.unwrap();
+        assert_eq!(outcome, Unlocked::Released, "a repeat that finds nothing is no loss");
+        fired(&rig);
+        nothing_left(&rig.server, &name).await;
+        rig.proxy.clear_rules();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_replies_of_writing_and_downgrading_keep_the_count_exact() {
+    let rig = warm().await;
+    for (n, action) in [Action::CloseAfterRequest, Action::DropReply].into_iter().enumerate() {
+        let name = format!("write-{n}");
+        let lock = rig.client.read_write_lock(name.as_str());
+        let fired = rig.lose(&scripts::WRITE_ACQUIRE, action.clone());
+        let write = soon("the grant", lock.write().lock()).await.unwrap();
+        fired(&rig);
+        let field = rig.holds(&name).await[0].0.clone();
+        let number = field.strip_suffix(":write").unwrap().to_owned();
+        let fired = rig.lose(&scripts::WRITE_ENTER, Action::CloseAfterRequest);
+        let again = soon("the re-entry", write.reenter()).await.unwrap();
+        fired(&rig);
+        assert_eq!(rig.holds(&name).await, [(field.clone(), 2)]);
+        let fired = rig.lose(&scripts::DOWNGRADE, action.clone());
+        let first = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
+        fired(&rig);
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 1), (field, 1)]);
+        let fired = rig.lose(&scripts::DOWNGRADE, action.clone());
+        let second = soon("the downgrade of the last", write.downgrade()).await.unwrap();
+        fired(&rig);
+        assert_eq!(rig.holds(&name).await, [(number, 2)]);
+        assert_eq!(first.unlock().await.unwrap(), Unlocked::StillHeld(1));
+        assert_eq!(second.unlock().await.unwrap(), Unlocked::Released);
+        let write = lock.write().lock().await.unwrap();
+        let fired = rig.lose(&scripts::WRITE_RELEASE, action);
+        assert_eq!(soon("the release", write.unlock()).await.unwrap(), Unlocked::Released);
+        fired(&rig);
+        nothing_left(&rig.server, &name).await;
+        rig.proxy.clear_rules();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_that_never_gets_an_answer_leaves_nothing() {
+    let rig = warm().await;
+    for (n, nested) in [false, true].into_iter().enumerate() {
+        let name = format!("dark-{n}");
+        let lock = rig.client.read_write_lock(name.as_str());
+        let write = lock.write().lock().await.unwrap();
+        let beside = if nested { Some(write.read().await.unwrap()) } else { None };
+        rig.proxy.rule(Match::script().arg_contains(scripts::DOWNGRADE.sha1()), Action::CloseAfterRequest);
+        let outcome = tokio::time::timeout(ms(9_000), write.downgrade()).await.expect("an end");
+        assert!(outcome.is_err(), "nobody could know that it worked");
+        rig.proxy.clear_rules();
+        rig.proxy.heal().unwrap();
+        if let Some(beside) = beside {
+            soon("the end of the write hold", async { while lock.write().is_locked().await.unwrap() {} })
+                .await;
+            soon("the end of what may have been taken unseen", async {
+                while rig.holds(&name).await.first().is_none_or(|(_, holds)| *holds != 1) {}
+            })
+            .await;
+            assert!(beside.is_valid());
+            assert_eq!(beside.unlock().await.unwrap(), Unlocked::Released);
+        }
+        nothing_left(&rig.server, &name).await;
+        soon("quiet", async {
+            while rig.client.stats().names > 0 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_are_cut_off_are_told_in_time_and_block_nobody_for_longer() {
+    let rig = rig(ms(900)).await;
+    let lock = rig.client.read_write_lock("cut");
+    let readers = [lock.read().lock().await.unwrap(), lock.read().lock().await.unwrap()];
+    let direct = rig.direct.read_write_lock("cut");
+    rig.proxy.blackhole(Scope::Both);
+    let start = std::time::Instant::now();
+    let writer = tokio::spawn(async move { direct.write().lock().await.unwrap() });
+    for reader in &readers {
+        assert_eq!(soon("the notice", reader.lost()).await, LossReason::Expired);
+    }
+    assert!(start.elapsed() <= ms(900) + LATE, "{:?}", start.elapsed());
+    let write = soon("the writer", writer).await.unwrap();
+    assert!(readers.iter().all(|reader| !reader.is_valid()), "never both");
+    rig.proxy.heal().unwrap();
+    write.unlock().await.unwrap();
+    nothing_left(&rig.server, "cut").await;
+}

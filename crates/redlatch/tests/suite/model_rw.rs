@@ -1,0 +1,461 @@
+//! The scripts of the read-write lock against a small model: random schedules of three owners on the engine, with a clock that
+//! moves only when the test says so. After each step the reply, the hash, its TTL and all timeout keys are compared.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use redlatch::{ManualClock, scripts, scripts::Script};
+use redlatch_engine::{Engine, Publisher, Value};
+
+const OWNERS: usize = 3;
+const SCHEDULES: u64 = 400;
+const STEPS: usize = 120;
+/// Moments are multiples of this and ends lie half-way between, so that nothing depends on the tolerance of the release scripts
+/// or on what exactly happens at an end.
+const TICK_MS: i64 = 100;
+
+struct Deaf;
+
+impl Publisher for Deaf {
+    fn publish(&self, _: &[u8], _: &[u8]) -> usize {
+        0
+    }
+}
+
+fn owner(o: usize) -> String {
+    format!("1b671a64-40d5-491e-99b0-da01ff1f334{o}:{o}")
+}
+
+/// What the lock is meant to be: who reads until when, who writes, and until when the key lives.
+#[derive(Debug, Default, Clone)]
+struct Model {
+    now: i64,
+    /// Holds and their common end, by owner. Ended ones stay as long as the key does.
+    reads: BTreeMap<usize, (i64, i64)>,
+    write: Option<(usize, i64)>,
+    end: i64,
+}
+
+impl Model {
+    fn settle(&mut self) {
+        if self.end <= self.now {
+            self.reads.clear();
+            self.write = None;
+            self.end = 0;
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.reads.is_empty() && self.write.is_none()
+    }
+
+    fn ttl(&self) -> i64 {
+        if self.is_free() { -2 } else { self.end - self.now }
+    }
+
+    fn live(&self, o: usize) -> Option<(i64, i64)> {
+        self.reads.get(&o).copied().filter(|(_, until)| *until > self.now)
+    }
+
+    fn writes(&self, o: usize) -> bool {
+        self.write.is_some_and(|(writer, _)| writer == o)
+    }
+
+    fn read_acquire(&mut self, o: usize, lease: i64) -> (i64, i64) {
+        if self.write.is_some() && !self.writes(o) {
+            return (0, self.ttl());
+        }
+        let (count, until) = self.live(o).unwrap_or((1, 0));
+        let until = until.max(self.now + lease);
+        self.reads.insert(o, (count, until));
+        self.end = self.end.max(until);
+        (count, 0)
+    }
+
+    fn read_enter(&mut self, o: usize, lease: i64, known: i64) -> (i64, i64) {
+        let Some((count, until)) = self.live(o) else { return (0, self.ttl()) };
+        let count = if known == 0 || count <= known { count + 1 } else { count };
+        let until = until.max(self.now + lease);
+        self.reads.insert(o, (count, until));
+        self.end = self.end.max(until);
+        (count, 0)
+    }
+
+    fn read_gone(&mut self, o: usize, until: i64) {
+        self.reads.remove(&o);
+        if self.write.is_some() || (!self.is_free() && until > self.now && until < self.end) {
+            return;
+        }
+        self.end = self.reads.values().map(|(_, until)| *until).max().unwrap_or(0);
+        self.settle();
+    }
+
+    fn read_release(&mut self, o: usize) -> i64 {
+        let Some((_, until)) = self.reads.get(&o).copied() else { return 0 };
+        let held = until > self.now;
+        self.read_gone(o, until);
+        i64::from(held)
+    }
+
+    fn read_leave(&mut self, o: usize, known: i64, lease: i64) -> i64 {
+        let Some((count, until)) = self.reads.get(&o).copied() else { return -1 };
+        if until <= self.now {
+            self.read_gone(o, until);
+            return -1;
+        }
+        if count < known {
+            return count;
+        }
+        if count > 1 {
+            let until = until.max(self.now + lease);
+            self.reads.insert(o, (count - 1, until));
+            self.end = self.end.max(until);
+            return count - 1;
+        }
+        self.read_gone(o, until);
+        0
+    }
+
+    fn read_renew(&mut self, o: usize, lease: i64) -> i64 {
+        if let Some((count, until)) = self.live(o) {
+            let until = until.max(self.now + lease);
+            self.reads.insert(o, (count, until));
+            self.end = self.end.max(until);
+            return 1;
+        }
+        if self.reads.len() + usize::from(self.write.is_some()) > 1 {
+            self.reads.remove(&o);
+        }
+        0
+    }
+
+    fn write_acquire(&mut self, o: usize, lease: i64) -> (i64, i64) {
+        match self.write {
+            Some((writer, count)) if writer == o => {
+                self.end = self.end.max(self.now + lease);
+                (count, 0)
+            }
+            None if self.is_free() => {
+                self.write = Some((o, 1));
+                self.end = self.now + lease;
+                (1, 0)
+            }
+            None if self.live(o).is_some() => (-2, 0),
+            _ => (0, self.ttl()),
+        }
+    }
+
+    fn write_enter(&mut self, o: usize, lease: i64, known: i64) -> (i64, i64) {
+        match &mut self.write {
+            Some((writer, count)) if *writer == o => {
+                if known == 0 || *count <= known {
+                    *count += 1;
+                }
+                self.end = self.end.max(self.now + lease);
+                (*count, 0)
+            }
+            _ => (0, self.ttl()),
+        }
+    }
+
+    /// The write hold ends: the lock is its owner's for reading, or free.
+    fn write_gone(&mut self, o: usize) {
+        self.write = None;
+        match self.live(o) {
+            Some((_, until)) => self.end = until,
+            None => self.end = 0,
+        }
+        self.settle();
+    }
+
+    fn write_release(&mut self, o: usize) -> i64 {
+        if !self.writes(o) {
+            return 0;
+        }
+        self.write_gone(o);
+        1
+    }
+
+    fn write_leave(&mut self, o: usize, known: i64, lease: i64) -> i64 {
+        match &mut self.write {
+            Some((writer, count)) if *writer == o => {
+                if *count < known {
+                    return *count;
+                }
+                if *count > 1 {
+                    *count -= 1;
+                    self.end = self.end.max(self.now + lease);
+                    return *count;
+                }
+                self.write_gone(o);
+                0
+            }
+            _ => -1,
+        }
+    }
+
+    fn write_renew(&mut self, o: usize, lease: i64) -> i64 {
+        if self.writes(o) {
+            self.end = self.end.max(self.now + lease);
+        }
+        i64::from(self.writes(o))
+    }
+
+    fn transfer(&mut self, from: usize, to: usize, lease: i64) -> (i64, i64) {
+        if self.writes(to) && from != to {
+            self.end = self.end.max(self.now + lease);
+            return (1, 0);
+        }
+        if !self.writes(from) {
+            return (0, self.ttl());
+        }
+        if self.live(from).is_some() {
+            return (2, 0);
+        }
+        if from == to {
+            self.end = self.end.max(self.now + lease);
+        } else {
+            self.write = Some((to, 1));
+            self.reads.clear();
+            self.end = self.now + lease;
+        }
+        (1, 0)
+    }
+
+    fn downgrade(&mut self, o: usize, lease: i64) -> (i64, i64) {
+        let Some((_, writes)) = self.write.filter(|(writer, _)| *writer == o) else { return (0, 0) };
+        let (reads, until) = self.live(o).unwrap_or((0, 0));
+        let until = until.max(self.now + lease);
+        self.reads.insert(o, (reads + 1, until));
+        if writes > 1 {
+            self.write = Some((o, writes - 1));
+            self.end = self.end.max(until);
+        } else {
+            self.write = None;
+            self.end = until;
+        }
+        (reads + 1, writes - 1)
+    }
+
+    fn force(&mut self, write: bool) -> i64 {
+        if self.is_free() || self.write.is_some() != write {
+            return 0;
+        }
+        (self.reads, self.write, self.end) = (BTreeMap::new(), None, 0);
+        1
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+struct Rig {
+    engine: Engine,
+    clock: ManualClock,
+    model: Model,
+}
+
+impl Rig {
+    fn eval(&mut self, script: &Script, args: &[&str]) -> Vec<i64> {
+        let keys = match script.name() {
+            "write_renew" => vec!["x"],
+            _ => vec!["x", "{x}:", "redisson_lock_token:{x}"],
+        };
+        let keys = if script.name() == "read_renew" { &keys[..2] } else { &keys[..] };
+        let args: Vec<&str> = std::iter::once("7").chain(args.iter().copied()).collect();
+        let reply = self.engine.eval(script.source().as_bytes(), keys, &args).unwrap();
+        let Value::Array(items) = reply else { panic!("{reply:?}") };
+        let numbers: Vec<i64> = items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => *number,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(numbers[0], 7, "the number comes back");
+        numbers[1..].to_vec()
+    }
+
+    fn int(&mut self, command: &[&str]) -> i64 {
+        match self.engine.call(command).unwrap() {
+            Value::Int(number) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The whole keyspace is what the model says.
+    fn compare(&mut self, what: &str) {
+        let model = self.model.clone();
+        let mut expected = BTreeMap::new();
+        if !model.is_free() {
+            expected
+                .insert("mode".to_owned(), if model.write.is_some() { "write" } else { "read" }.to_owned());
+        }
+        if let Some((o, count)) = model.write {
+            expected.insert(format!("{}:write", owner(o)), count.to_string());
+        }
+        for (o, (count, _)) in &model.reads {
+            expected.insert(owner(*o), count.to_string());
+        }
+        let Value::Array(items) = self.engine.call(&["hgetall", "x"]).unwrap() else { panic!() };
+        let text = |value: &Value| match value {
+            Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let found: BTreeMap<_, _> = items.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+        assert_eq!(found, expected, "the hash after {what}");
+        assert_eq!(self.int(&["pttl", "x"]), model.ttl(), "the TTL after {what}");
+        for o in 0..OWNERS {
+            let (count, until) = model.live(o).unwrap_or((0, 0));
+            for i in 1..=count {
+                let key = format!("{{x}}:{}:rwlock_timeout:{i}", owner(o));
+                assert_eq!(self.int(&["pttl", &key]), until - model.now, "{key} after {what}");
+            }
+            let beyond = format!("{{x}}:{}:rwlock_timeout:{}", owner(o), count + 1);
+            // An ended hold may leave a key only as long as its own lease lasted, and that is over.
+            assert_eq!(self.int(&["pttl", &beyond]), -2, "{beyond} after {what}");
+        }
+        // What the model is there for: nobody writes beside anybody else.
+        if let Some((o, _)) = model.write {
+            assert!((0..OWNERS).all(|other| other == o || model.live(other).is_none()), "{model:?}");
+        }
+    }
+
+    fn step(&mut self, dice: &mut Dice) -> String {
+        let (o, other) = (dice.roll(OWNERS as u64) as usize, dice.roll(OWNERS as u64) as usize);
+        let (me, you) = (owner(o), owner(other));
+        let lease = dice.roll(12) as i64 * TICK_MS + TICK_MS / 2;
+        let lease_text = lease.to_string();
+        let known = dice.roll(4) as i64;
+        let known_text = known.to_string();
+        let (channel, publish) = ("redisson_rwlock:{x}", "publish");
+        let kind = dice.roll(16);
+        let (what, expected, got): (String, Vec<i64>, Vec<i64>) = match kind {
+            0 | 1 => {
+                let (count, value) = self.model.read_acquire(o, lease);
+                let got = self.eval(&scripts::READ_ACQUIRE, &[&me, &lease_text, "0"]);
+                (format!("read_acquire {o} {lease}"), vec![count, value], got)
+            }
+            2 => {
+                let (count, value) = self.model.read_enter(o, lease, known);
+                let got = self.eval(&scripts::READ_ENTER, &[&me, &lease_text, &known_text]);
+                (format!("read_enter {o} {lease} {known}"), vec![count, value], got)
+            }
+            3 => {
+                let released = self.model.read_release(o);
+                let got = self.eval(&scripts::READ_RELEASE, &[&me, channel, publish]);
+                (format!("read_release {o}"), vec![released, 0], got)
+            }
+            4 => {
+                let left = self.model.read_leave(o, known, lease);
+                let args = [me.as_str(), channel, publish, &known_text, &lease_text];
+                (
+                    format!("read_leave {o} {known} {lease}"),
+                    vec![left, 0],
+                    self.eval(&scripts::READ_LEAVE, &args),
+                )
+            }
+            5 => {
+                let held = self.model.read_renew(o, lease);
+                let got = self.eval(&scripts::READ_RENEW, &[&lease_text, &me]);
+                (format!("read_renew {o} {lease}"), vec![held], got)
+            }
+            6 | 7 => {
+                let (count, value) = self.model.write_acquire(o, lease);
+                let got = self.eval(&scripts::WRITE_ACQUIRE, &[&me, &lease_text, "0"]);
+                (format!("write_acquire {o} {lease}"), vec![count, value], got)
+            }
+            8 => {
+                let (count, value) = self.model.write_enter(o, lease, known);
+                let got = self.eval(&scripts::WRITE_ENTER, &[&me, &lease_text, &known_text]);
+                (format!("write_enter {o} {lease} {known}"), vec![count, value], got)
+            }
+            9 => {
+                let released = self.model.write_release(o);
+                let got = self.eval(&scripts::WRITE_RELEASE, &[&me, channel, publish]);
+                (format!("write_release {o}"), vec![released, 0], got)
+            }
+            10 => {
+                let left = self.model.write_leave(o, known, lease);
+                let args = [me.as_str(), channel, publish, &known_text, &lease_text];
+                (
+                    format!("write_leave {o} {known} {lease}"),
+                    vec![left, 0],
+                    self.eval(&scripts::WRITE_LEAVE, &args),
+                )
+            }
+            11 => {
+                let held = self.model.write_renew(o, lease);
+                let got = self.eval(&scripts::WRITE_RENEW, &[&lease_text, &me]);
+                (format!("write_renew {o} {lease}"), vec![held], got)
+            }
+            12 => {
+                let (passed, value) = self.model.transfer(o, other, lease);
+                let args = [me.as_str(), &you, &lease_text, "0"];
+                (
+                    format!("write_transfer {o} {other} {lease}"),
+                    vec![passed, value],
+                    self.eval(&scripts::WRITE_TRANSFER, &args),
+                )
+            }
+            13 => {
+                let (reads, writes) = self.model.downgrade(o, lease);
+                let args = [me.as_str(), &lease_text, channel, publish, "0", "0"];
+                (format!("downgrade {o} {lease}"), vec![reads, writes], self.eval(&scripts::DOWNGRADE, &args))
+            }
+            14 if dice.roll(6) == 0 => {
+                let write = dice.roll(2) == 0;
+                let side = if write { "write" } else { "read" };
+                let done = self.model.force(write);
+                let got = self.eval(&scripts::RW_FORCE, &["", side, channel, publish, "0"]);
+                (format!("rw_force {side}"), vec![done, 0], got)
+            }
+            _ => {
+                let pause = (1 + dice.roll(8) as i64) * TICK_MS;
+                self.clock.advance(Duration::from_millis(pause as u64));
+                self.model.now += pause;
+                self.model.settle();
+                (format!("pause {pause}"), Vec::new(), Vec::new())
+            }
+        };
+        assert_eq!(got, expected, "the reply of {what}");
+        what
+    }
+}
+
+#[test]
+fn random_schedules_do_what_the_model_says() {
+    let mut ran: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 1..=SCHEDULES {
+        let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
+        let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
+        let mut rig = Rig { engine, clock, model: Model::default() };
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut history = Vec::new();
+        for _ in 0..STEPS {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let what = rig.step(&mut dice);
+                rig.compare(&what);
+                what
+            }));
+            match outcome {
+                Ok(what) => {
+                    *ran.entry(what.split(' ').next().unwrap_or("").to_owned()).or_default() += 1;
+                    history.push(what);
+                }
+                Err(panic) => {
+                    println!("schedule {seed} after: {history:#?}\n{:?}", rig.model);
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+    assert!(ran.len() == 14 && ran.values().all(|times| *times > 100), "{ran:?}");
+}

@@ -4,6 +4,7 @@
 //! on the calling thread; connections and timers live on the client's background thread.
 
 mod locks;
+mod permits;
 mod rate;
 mod read_write;
 
@@ -19,6 +20,7 @@ pub use locks::{
     Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, ReadLock, SpinLock,
     WriteLock,
 };
+pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
 pub use read_write::ReadWriteLock;
 use tokio::runtime::Handle;
@@ -123,6 +125,11 @@ impl Client {
     /// The semaphore of that name.
     pub fn semaphore(&self, name: impl Into<LockName>) -> Semaphore {
         Semaphore(self.0.semaphore(name))
+    }
+
+    /// The semaphore of that name whose permits have ids and leases.
+    pub fn permit_semaphore(&self, name: impl Into<LockName>) -> PermitSemaphore {
+        PermitSemaphore(self.0.permit_semaphore(name))
     }
 
     /// The latch of that name.

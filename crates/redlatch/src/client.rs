@@ -18,6 +18,7 @@ use crate::{
     name::LockName,
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
     owner::Owner,
+    permits::PermitSemaphore,
     rate::RateLimiter,
     read_write::ReadWriteLock,
     semaphore::Semaphore,
@@ -131,6 +132,11 @@ impl Client {
     /// The semaphore of that name. Nothing happens on the server yet.
     pub fn semaphore(&self, name: impl Into<LockName>) -> Semaphore {
         Semaphore::new(&self.core, name.into())
+    }
+
+    /// The semaphore of that name whose permits have ids and leases. Nothing happens on the server yet.
+    pub fn permit_semaphore(&self, name: impl Into<LockName>) -> PermitSemaphore {
+        PermitSemaphore::new(&self.core, name.into())
     }
 
     /// The latch of that name. Nothing happens on the server yet.

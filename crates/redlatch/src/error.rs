@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::name::LockName;
+use crate::{name::LockName, owner::OWNER_BYTES_MAX};
 
 /// What went wrong, in the terms a caller can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,7 +93,14 @@ impl Error {
     }
 
     pub(crate) fn by(mut self, owner: impl fmt::Display) -> Self {
-        self.0.owner.get_or_insert_with(|| owner.to_string());
+        self.0.owner.get_or_insert_with(|| {
+            let mut text = owner.to_string();
+            // The owner of many permits is as long as all their ids.
+            if let Some((end, _)) = text.char_indices().nth(OWNER_BYTES_MAX) {
+                text.replace_range(end.., "…");
+            }
+            text
+        });
         self
     }
 

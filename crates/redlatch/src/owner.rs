@@ -45,6 +45,17 @@ impl Owner {
         }))
     }
 
+    /// The owner of permits, whose text is their ids.
+    pub(crate) fn of_permits(ids: &str, number: i64) -> Self {
+        Owner(Arc::new(Inner {
+            text: ids.into(),
+            number,
+            foreign: false,
+            shown: AtomicBool::new(false),
+            exposed: AtomicBool::new(false),
+        }))
+    }
+
     /// The owner number: unique within its client, positive.
     pub fn number(&self) -> i64 {
         self.0.number

@@ -18,6 +18,8 @@ mod holding;
 mod kinds;
 #[path = "interop/latch.rs"]
 mod latch;
+#[path = "interop/permits.rs"]
+mod permits;
 #[path = "interop/rate.rs"]
 mod rate;
 #[path = "interop/semaphore.rs"]
@@ -83,6 +85,12 @@ with_both_releases!(
     semaphore::permits_put_in_by_us_wake_java_at_once,
     semaphore::permits_that_are_owed_do_not_break_a_java_waiter,
     semaphore_contention::no_permit_is_made_or_lost_between_the_languages,
+    permits::permits_of_java_are_seen_prolonged_and_given_back_by_us,
+    permits::permits_of_ours_are_seen_by_java_and_given_back_by_the_newest,
+    permits::a_permit_given_back_wakes_the_other_language_at_once,
+    permits::a_permit_that_runs_out_goes_to_the_other_language,
+    permits::eight_thousand_and_one_permits_of_the_other_language_run_out,
+    permits::each_step_with_permits_leaves_the_same,
     waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
     waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
     waking::a_release_by_java_wakes_us_at_once,

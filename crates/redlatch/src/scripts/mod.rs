@@ -140,4 +140,16 @@ scripts! {
     RW_FORCE = "rw_force",
     /// Read TTL and hold count of one side of a read-write lock.
     RW_QUERY = "rw_query",
+    /// Take leased permits.
+    PERMIT_TAKE = "permit_take",
+    /// Give leased permits back.
+    PERMIT_GIVE = "permit_give",
+    /// Set the leases of permits anew.
+    PERMIT_RENEW = "permit_renew",
+    /// Count leased permits.
+    PERMIT_LOOK = "permit_look",
+    /// Set how many leased permits there are.
+    PERMIT_SET = "permit_set",
+    /// Delete leased permits.
+    PERMIT_END = "permit_end",
 }

@@ -291,3 +291,21 @@ async fn a_thousand_dropped_waits_for_readers_and_writers_leave_nothing() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_requests_for_leased_permits_leave_nothing() {
+    let rig = rig(8).await;
+    let pool = rig.other.permit_semaphore("leased");
+    pool.set_if_absent(5).await.unwrap();
+    rig.sweep("redisson_sc", |client, _, _| {
+        let wanted = client.permit_semaphore("leased");
+        Box::pin(async move {
+            let guard = wanted.request().permits(2).wait(Wait::Forever).await.unwrap().unwrap();
+            guard.release().await.unwrap();
+        })
+    })
+    .await;
+    // Every lease is 30 s long, so what is free now was given back and did not run out.
+    let left = (pool.available().await.unwrap(), pool.acquired().await.unwrap());
+    assert_eq!(left, (5, 0), "given back once each");
+}

@@ -35,7 +35,7 @@ fn server(answers: &Answers) -> FakeServer {
         let keys: usize = std::str::from_utf8(&request[2]).unwrap().parse().unwrap();
         let number: i64 = std::str::from_utf8(&request[3 + keys]).unwrap().parse().unwrap_or(0);
         let items: Vec<i64> = match name {
-            "renew" => std::iter::once(number).chain(std::iter::repeat_n(1, keys)).collect(),
+            "renew" | "permit_renew" => std::iter::once(number).chain(std::iter::repeat_n(1, keys)).collect(),
             "enter" => vec![number, 2, 0],
             _ => vec![number, 1, 0],
         };
@@ -139,6 +139,31 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "a rate limiter with {text}: {error}");
     set("show");
     assert_eq!(client.inspect("x").await.unwrap_err().kind(), kind, "inspect with {text}");
+    let permits = client.permit_semaphore("x");
+    set("permit_take");
+    let error = soon("an answer", permits.try_acquire()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), kind, "try_acquire with {text}: {error}");
+    assert!(error.to_string().contains("\"x\""), "the semaphore is named: {error}");
+    set("permit_give");
+    let guard = permits.try_acquire().await.unwrap().unwrap();
+    let id = guard.id().to_owned();
+    let error = permits.release(&id).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "release by id with {text}: {error}");
+    let outcome = soon("an answer", guard.release()).await;
+    assert!(outcome.is_err(), "release with {text}: {outcome:?}");
+    set("permit_renew");
+    let guard = permits.try_acquire().await.unwrap().unwrap();
+    let error = permits.update_lease(&id, ms(1_000)).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "update_lease with {text}: {error}");
+    let lost = soon("the deadline", guard.lost()).await;
+    assert_eq!(lost, redlatch::LossReason::Expired, "renewal of permits with {text}");
+    set("permit_look");
+    assert_eq!(permits.available().await.unwrap_err().kind(), kind, "available with {text}");
+    assert_eq!(permits.lease_of(&id).await.unwrap_err().kind(), kind, "lease_of with {text}");
+    set("permit_set");
+    assert_eq!(permits.add(1).await.unwrap_err().kind(), kind, "add with {text}");
+    set("permit_end");
+    assert_eq!(permits.delete().await.unwrap_err().kind(), kind, "delete with {text}");
     assert_eq!(client.stats().names, 0, "{text}");
 }
 
@@ -169,7 +194,9 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     let server = server(&answers);
     let client = client(&server).await;
     let lock = client.lock("x");
-    for script in ["acquire", "show", "query", "force", "list", "rate_take", "rate_show"] {
+    let permits = client.permit_semaphore("x");
+    let (rates, leased) = (["rate_take", "rate_show"], ["permit_take", "permit_look", "permit_give"]);
+    for script in ["acquire", "show", "query", "force", "list"].into_iter().chain(rates).chain(leased) {
         answers.lock().unwrap().insert(script, answer.clone());
     }
     assert!(soon(&format!("{what}: lock.try_lock()"), lock.try_lock()).await.is_err(), "{what}");
@@ -186,6 +213,10 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     let limiter = client.rate_limiter("x");
     assert!(soon(&format!("{what}: limiter"), limiter.try_acquire(1)).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: limiter"), limiter.available()).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: try_acquire()"), permits.try_acquire()).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: available()"), permits.available()).await.is_err(), "{what}");
+    let id = "00112233445566778899aabbccddeeff";
+    assert!(soon(&format!("{what}: release(id)"), permits.release(id)).await.is_err(), "{what}");
     answers.lock().unwrap().clear();
     let guard = soon(&format!("{what}: service after the fault"), lock.lock()).await.unwrap();
     answers.lock().unwrap().insert("renew", answer.clone());

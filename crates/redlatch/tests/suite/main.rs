@@ -20,6 +20,7 @@ mod traps;
 mod wire;
 mod wire_latch;
 mod wire_looking;
+mod wire_permits;
 mod wire_rate;
 mod wire_rw;
 mod wire_semaphore;
@@ -33,7 +34,10 @@ fn handles_and_guards_move_between_threads() {
     main_bounds::<redlatch::Lock>();
     main_bounds::<redlatch::Guard>();
     main_bounds::<redlatch::Owner>();
+    main_bounds::<redlatch::PermitSemaphore>();
+    main_bounds::<redlatch::PermitGuard>();
     main_bounds::<redlatch::Error>();
     main_bounds::<redlatch::blocking::Client>();
     main_bounds::<redlatch::blocking::Guard>();
+    main_bounds::<redlatch::blocking::PermitGuard>();
 }

@@ -11,6 +11,7 @@ mod latch;
 mod leaving;
 mod looking;
 mod non_reentrant;
+mod permits;
 mod rate;
 mod read_write;
 mod redisson;
@@ -191,6 +192,27 @@ contracts! {
         deleting_ends_the_wait,
         shutting_down_ends_the_wait,
         a_blocking_semaphore_and_latch,
+    }
+    permits::{
+        a_permit_has_an_id_and_its_release_wakes_a_waiter,
+        several_permits_are_taken_together_or_not_at_all,
+        leases_are_read_and_set_by_id,
+        permits_that_nobody_set_are_an_error,
+        counts_follow_leases_that_run_out,
+        a_semaphore_that_expires_is_gone_with_its_permits,
+        a_waiter_gets_a_permit_when_its_lease_runs_out,
+        the_number_is_set_once_resized_and_changed,
+        permits_are_given_back_by_id_all_or_none,
+        permits_that_ran_out_come_back_once_whoever_looks,
+        one_leased_permit_excludes,
+        tasks_that_want_one_and_two_of_two_all_get_them,
+        permits_of_one_process_are_held_and_renewed_side_by_side,
+        a_guard_is_told_when_its_permits_are_gone,
+        one_message_wakes_all_who_can_be_served,
+        a_dropped_request_gives_its_permits_back,
+        numbers_leases_and_ids_out_of_range_are_refused,
+        shutting_down_gives_permits_back,
+        a_blocking_permit_semaphore,
     }
     latch::{
         a_latch_opens_at_zero,

@@ -1,0 +1,83 @@
+//! The scripts and the channel of leased permits. The owner of a lease is the digits of its permits' ids.
+
+use std::sync::Arc;
+
+use super::ids::members;
+use crate::{
+    core::{Recipe, lane::LanePolicy, lease::Lease},
+    name::Keys,
+    owner::Owner,
+    scripts::{self, Script},
+    store::{Call, Store},
+};
+
+/// The score, in ms, of permits that never end; a lease of that length has no end.
+pub(super) const NEVER_MS: i64 = 922_337_203_685_477;
+
+/// Taking permits may give back what others let run out, and tells so; hence the command to publish with.
+pub(super) struct Permits {
+    publish: &'static str,
+}
+
+static PLAIN: Permits = Permits { publish: "publish" };
+static SHARDED: Permits = Permits { publish: "spublish" };
+
+impl Permits {
+    pub(super) fn of(store: &dyn Store) -> &'static Permits {
+        if store.publish_command() == SHARDED.publish { &SHARDED } else { &PLAIN }
+    }
+}
+
+fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
+    Call::new(script).key(&keys.key).key(&keys.timeouts).int(owner.number()).bytes(&members(owner.field()))
+}
+
+/// Gives back what is still taken. `replies` are what the script answers when something was, and when nothing was.
+fn give(keys: &Keys, owner: &Owner, publish: &'static str, replies: [&'static str; 2]) -> Call {
+    call(&scripts::PERMIT_GIVE, keys, owner)
+        .bytes(&keys.channel)
+        .constant(publish)
+        .constant("0")
+        .constant(replies[0])
+        .constant(replies[1])
+}
+
+impl Recipe for Permits {
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Beside
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: bool) -> Call {
+        call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(&keys.channel).constant(self.publish)
+    }
+
+    /// Ids are taken once however often they are asked for, so entering again is asking again.
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: u32) -> Call {
+        self.acquire(keys, owner, lease_ms, false)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+        give(keys, owner, publish, ["1", "0"])
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: u32, _: i64) -> Call {
+        give(keys, owner, publish, ["0", "-1"])
+    }
+
+    /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.
+    fn transfer(&self, keys: &Keys, _: &Owner, to: &Owner, lease_ms: i64, _: bool) -> Call {
+        self.acquire(keys, to, lease_ms, false)
+    }
+
+    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
+        let call = Call::new(&scripts::PERMIT_RENEW);
+        let call = leases.iter().fold(call, |call, lease| call.key(&lease.keys.timeouts));
+        leases
+            .iter()
+            .fold(call.int(batch).int(lease_ms), |call, lease| call.bytes(&members(lease.owner.field())))
+    }
+
+    fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        Some(keys.channel.clone())
+    }
+}

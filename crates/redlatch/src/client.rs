@@ -59,6 +59,8 @@ pub struct ShutdownReport {
 pub struct Stats {
     /// Names that are held, contended or waited for.
     pub names: usize,
+    /// Tasks that stand in line for a name behind another task of this client, or in the queue of a fair lock.
+    pub in_line: usize,
     /// Acquires under way, and releases and clean-ups in the background.
     pub background_jobs: usize,
 }
@@ -158,7 +160,8 @@ impl Client {
 
     /// What the client is busy with.
     pub fn stats(&self) -> Stats {
-        Stats { names: self.core.lanes.len(), background_jobs: self.core.keeper.jobs() }
+        let (names, in_line) = self.core.lanes.count();
+        Stats { names, in_line, background_jobs: self.core.keeper.jobs() }
     }
 
     /// Ends the client: no new acquires, waiters get [`ErrorKind::Closed`](crate::ErrorKind::Closed), holders are told

@@ -509,8 +509,12 @@ impl Lanes {
         }
     }
 
-    /// How many lanes there are: names held, contended or waited for.
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let count = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            (shard.len(), shard.values().map(|lane| lane.queue.len()).sum::<usize>())
+        };
+        self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 }

@@ -294,7 +294,7 @@ async fn a_thousand_dropped_waits_for_readers_and_writers_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_dropped_requests_for_leased_permits_leave_nothing() {
-    let rig = rig(8).await;
+    let rig = rig(9).await;
     let pool = rig.other.permit_semaphore("leased");
     pool.set_if_absent(5).await.unwrap();
     rig.sweep("redisson_sc", |client, _, _| {

@@ -12,6 +12,7 @@ mod herd;
 mod kinds;
 mod local;
 mod model_rw;
+mod permits_faults;
 mod rate_faults;
 mod rate_model;
 mod redisson;

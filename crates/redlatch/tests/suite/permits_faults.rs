@@ -1,0 +1,128 @@
+//! Leased permits when answers are lost: nothing is counted twice, nothing leaks, and nobody is told of a loss that is none.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, Lease, PermitSemaphore, Unlocked, Wait, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
+    server::RedisServer,
+};
+
+use crate::fixture::{ms, soon};
+
+/// A server with a semaphore of five, a proxy before it, and a client that goes through the proxy.
+struct Rig {
+    _server: RedisServer,
+    proxy: Proxy,
+    client: Client,
+    ours: PermitSemaphore,
+    /// The same, past the proxy.
+    direct: PermitSemaphore,
+}
+
+async fn rig(lease: Duration) -> Rig {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let builder = Client::builder().url(proxy.url()).watchdog_lease(lease).response_timeout(ms(600));
+    let client = builder.connect_timeout(ms(1_000)).connect().await.unwrap();
+    let direct = Client::connect(&server.url()).await.unwrap().permit_semaphore("p");
+    direct.set_if_absent(5).await.unwrap();
+    let ours = client.permit_semaphore("p");
+    // The first calls teach the server the scripts, so that later calls are one command each.
+    ours.acquire().await.unwrap().release().await.unwrap();
+    Rig { _server: server, proxy, client, ours, direct }
+}
+
+impl Rig {
+    /// Waits until so many permits are taken and nothing is under way, late looks after lost requests included.
+    async fn settles(&self, taken: i64, what: &str) {
+        soon(what, async {
+            while self.client.stats().background_jobs > 0 || self.direct.acquired().await.unwrap() != taken {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+        let found = (self.direct.available().await.unwrap(), self.direct.acquired().await.unwrap());
+        assert_eq!(found, (5 - taken, taken), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_takes_permits_once_or_not_at_all() {
+    for action in [Action::CloseAfterRequest, Action::DropReply, Action::CloseBeforeRequest] {
+        let rig = rig(ms(30_000)).await;
+        for wait in [Wait::Forever, Wait::No, Wait::AtMost(ms(200))] {
+            rig.proxy.clear_rules();
+            let lost = Match::script().arg_contains(scripts::PERMIT_TAKE.sha1()).nth(1);
+            let rule = rig.proxy.rule(lost, action.clone());
+            let what = format!("{action:?} and {wait:?}");
+            let begin = Instant::now();
+            let taken = soon(&what, rig.ours.request().permits(2).wait(wait).into_future()).await;
+            assert_eq!(rig.proxy.fired(rule), 1, "the fault was there");
+            assert!(
+                wait != Wait::AtMost(ms(200)) || begin.elapsed() < ms(600),
+                "{what}: {:?}",
+                begin.elapsed()
+            );
+            rig.proxy.heal().unwrap();
+            match taken {
+                Ok(Some(guard)) => {
+                    assert!(guard.is_valid());
+                    assert_eq!(rig.direct.acquired().await.unwrap(), 2, "counted once: {what}");
+                    assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
+                }
+                Ok(None) => panic!("five are free: {what}"),
+                Err(error) => assert!(error.is_retryable() && wait != Wait::Forever, "{what}: {error}"),
+            }
+            rig.settles(0, &what).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_gives_permits_back_once() {
+    for action in [Action::CloseAfterRequest, Action::DropReply, Action::CloseBeforeRequest] {
+        let rig = rig(ms(30_000)).await;
+        let (kept, guard) = (rig.direct.acquire().await.unwrap(), rig.ours.acquire().await.unwrap());
+        let lost = Match::script().arg_contains(scripts::PERMIT_GIVE.sha1()).nth(1);
+        let rule = rig.proxy.rule(lost, action.clone());
+        let what = format!("{action:?}");
+        assert_eq!(soon(&what, guard.release()).await.unwrap(), Unlocked::Released, "{what}");
+        assert_eq!(rig.proxy.fired(rule), 1, "the fault was there");
+        rig.proxy.heal().unwrap();
+        rig.settles(1, &what).await;
+        assert!(kept.is_valid());
+        // By id the request is made once, and made again by whoever wants to know.
+        let lease = Lease::Fixed(ms(60_000));
+        let ids = rig.direct.request().permits(2).lease(lease).await.unwrap().unwrap().detach();
+        rig.proxy.clear_rules();
+        let lost = Match::script().arg_contains(scripts::PERMIT_GIVE.sha1()).nth(1);
+        rig.proxy.rule(lost, action.clone());
+        let error = soon(&what, rig.ours.release_all(&ids)).await.unwrap_err();
+        assert!(error.is_retryable(), "{what}: {error}");
+        rig.proxy.heal().unwrap();
+        match rig.ours.release_all(&ids).await {
+            Ok(()) => assert!(matches!(action, Action::CloseBeforeRequest), "{what}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotOwner, "{what}: {error}"),
+        }
+        rig.settles(1, &what).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_second_renewal_may_fail_and_permits_and_locks_hold() {
+    let rig = rig(ms(900)).await;
+    let lock = rig.client.lock("beside").lock().await.unwrap();
+    let (one, two) =
+        (rig.ours.acquire().await.unwrap(), rig.ours.request().permits(2).await.unwrap().unwrap());
+    for script in [&scripts::PERMIT_RENEW, &scripts::RENEW] {
+        for nth in (1..40).step_by(2) {
+            rig.proxy.rule(Match::script().arg_contains(script.sha1()).nth(nth), Action::CloseAfterRequest);
+        }
+    }
+    for _ in 0..30 {
+        tokio::time::sleep(ms(100)).await;
+        assert!(one.is_valid() && two.is_valid() && lock.is_valid(), "{:?} {:?}", one.loss(), lock.loss());
+        assert_eq!(rig.direct.acquired().await.unwrap(), 3);
+    }
+}

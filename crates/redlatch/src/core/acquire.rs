@@ -15,6 +15,7 @@ use super::{
     Asks, BEHIND, Core, Grant, Request, Wait,
     contest::{Attempt, Contender},
     flight::Flight,
+    gate::GateKey,
     jitter,
     lane::{Enter, Handoff, LanePolicy, Queued},
     lease::Lease,
@@ -84,6 +85,10 @@ impl Contender for Asker {
 
     fn channel(&self) -> Option<Arc<[u8]>> {
         self.request.recipe.channel(&self.request.keys, &self.owner)
+    }
+
+    fn gate(&self) -> Option<GateKey> {
+        self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
     fn woken_by(&mut self, notify: &Arc<Notify>) {

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use self::{
     backoff::Backoff,
-    gate::Gates,
+    gate::{GateKey, Gates},
     keeper::Keeper,
     lane::{Bounds, LanePolicy, Lanes},
     lease::{Lease, Term},
@@ -108,6 +108,12 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Reads `{ttl, holds of the owner}`; the TTL is -2 when nobody holds it. The owner may be empty.
     fn query(&self, keys: &Keys, owner: &str) -> Call {
         Call::new(&crate::scripts::QUERY).key(&keys.key).text(&owner.into())
+    }
+
+    /// Where the tasks of this process that wait for the same take turns in asking; `None` when each asks for itself.
+    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
+        let _ = (keys, owner);
+        None
     }
 
     /// Where waiters are told; `None` when nobody is told and waiting is looking again.

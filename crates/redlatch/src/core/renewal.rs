@@ -165,10 +165,9 @@ impl Core {
         let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
         let by = found.ok().and_then(Result::ok).and_then(|reply| {
             let fields = reply.array()?.get(4)?.array()?.chunks_exact(2);
-            fields
-                .filter_map(|pair| pair[0].bytes())
-                .find(|field| took_over(lease, field))
-                .map(|field| String::from_utf8_lossy(field).into_owned())
+            fields.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field)).map(|field| {
+                String::from_utf8_lossy(field.strip_suffix(b":write").unwrap_or(field)).into_owned()
+            })
         });
         self.lose(lease, by.map_or(LossReason::Deleted, |by| LossReason::TakenOver { by }));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ids::members;
 use crate::{
-    core::{Recipe, lane::LanePolicy, lease::Lease},
+    core::{Recipe, gate::GateKey, lane::LanePolicy, lease::Lease},
     name::Keys,
     owner::Owner,
     scripts::{self, Script},
@@ -75,6 +75,11 @@ impl Recipe for Permits {
         leases
             .iter()
             .fold(call.int(batch).int(lease_ms), |call, lease| call.bytes(&members(lease.owner.field())))
+    }
+
+    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
+        // The owner's text is as long as it has permits.
+        Some((keys.channel.clone(), owner.field().len() as i64))
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {

@@ -61,3 +61,35 @@ async fn every_waiter_learns_of_an_outage_in_its_own_time() {
     let kinds = soon("the end of all waits", waiters.join_all()).await;
     assert!(kinds.iter().all(|kind| *kind == ErrorKind::Unreachable), "{kinds:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_waiter_of_leased_permits_asks_for_all() {
+    let server = RedisServer::start().unwrap();
+    let (client, other) =
+        (Client::connect(&server.url()).await.unwrap(), Client::connect(&server.url()).await.unwrap());
+    let permits = client.permit_semaphore("permits");
+    permits.set_if_absent(5).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        held.push(other.permit_semaphore("permits").acquire().await.unwrap());
+    }
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..WAITERS {
+        let permits = permits.clone();
+        waiters.spawn(async move { permits.acquire().await.unwrap() });
+    }
+    tokio::time::sleep(ms(400)).await;
+    server.reset_command_counts().unwrap();
+    let mut granted = Vec::new();
+    for guard in held {
+        guard.release().await.unwrap();
+        granted.push(soon("a grant", waiters.join_next()).await.unwrap().unwrap());
+    }
+    let run = scripts_run(&server);
+    assert!(run <= 5 * 4 + 4, "{run} scripts for five grants to {WAITERS} waiters");
+    // Each that goes lets the next one in.
+    drop(granted);
+    while let Some(granted) = soon("the other grants", waiters.join_next()).await {
+        drop(granted.unwrap());
+    }
+}

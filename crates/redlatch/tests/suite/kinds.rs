@@ -8,7 +8,7 @@ use std::{
 
 use redlatch::{
     Client, Error, FairLock, FencedLock, Forced, Guard, Hold, Lease, Lock, LockName, NonReentrantFairLock,
-    NonReentrantLock, Owner, SpinLock, Unlocked, Wait,
+    NonReentrantLock, Owner, SpinLock, Unlocked, Wait, WriteLock,
 };
 
 /// Which kind of lock a test is about.
@@ -20,6 +20,8 @@ pub(crate) enum Face {
     Spin,
     NonReentrant,
     NonReentrantFair,
+    /// The write side of a read-write lock.
+    Write,
 }
 
 /// A lock of some kind.
@@ -31,6 +33,7 @@ pub(crate) enum AnyLock {
     Spin(SpinLock),
     NonReentrant(NonReentrantLock),
     NonReentrantFair(NonReentrantFairLock),
+    Write(WriteLock),
 }
 
 macro_rules! each {
@@ -42,6 +45,7 @@ macro_rules! each {
             AnyLock::Spin($any) => $work,
             AnyLock::NonReentrant($any) => $work,
             AnyLock::NonReentrantFair($any) => $work,
+            AnyLock::Write($any) => $work,
         }
     };
 }
@@ -55,6 +59,7 @@ impl AnyLock {
             Face::Spin => AnyLock::Spin(client.spin_lock(name)),
             Face::NonReentrant => AnyLock::NonReentrant(client.non_reentrant_lock(name)),
             Face::NonReentrantFair => AnyLock::NonReentrantFair(client.non_reentrant_fair_lock(name)),
+            Face::Write => AnyLock::Write(client.read_write_lock(name).write().clone()),
         }
     }
 

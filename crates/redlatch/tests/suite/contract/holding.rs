@@ -15,7 +15,8 @@ pub(crate) async fn a_fixed_lease_ends_and_its_holder_is_told(on: Fixture) {
     assert!(told < ms(400) + LATE, "told after the server may have let go: {told:?}");
     assert!(!guard.is_valid());
     let next = soon("the next grant", on.lock(&b, name.as_str()).lock()).await.unwrap();
-    assert!(start.elapsed() >= ms(395), "granted before the lease was over: {:?}", start.elapsed());
+    // The holder's own deadline is 10 ms before the server's, and a kind may give up what is over then.
+    assert!(start.elapsed() >= ms(390), "granted before the lease was over: {:?}", start.elapsed());
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Expired));
     assert!(next.is_valid(), "a late unlock harms nobody");
     assert!(on.lock(&b, name.as_str()).is_locked().await.unwrap());

@@ -106,6 +106,7 @@ of_every_lock! { fenced_lock Fenced reentrant {
     }
 } }
 of_every_lock! { spin_lock Spin reentrant {} }
+of_every_lock! { write_lock Write reentrant {} }
 of_every_lock! { non_reentrant_lock NonReentrant {
     non_reentrant::{
         test_same_thread_reacquire_throws,

@@ -690,7 +690,7 @@ pub(crate) async fn readers_of_one_client_are_many_leases_and_each_is_told(on: F
     let taken = b.read_write_lock(on.name("x")).write().try_lock().await.unwrap().unwrap();
     for reader in &readers {
         match soon("the announcement", reader.lost()).await {
-            LossReason::TakenOver { by } => assert_eq!(by, format!("{}:write", taken.owner())),
+            LossReason::TakenOver { by } => assert_eq!(by, taken.owner().to_string()),
             other => panic!("{other:?}"),
         }
     }

@@ -3,6 +3,7 @@
 mod contention;
 mod handoff;
 mod held;
+mod kinds;
 mod latency;
 mod pair;
 mod stores;
@@ -14,7 +15,8 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 7] = ["pair", "memory", "local", "handoff", "latency", "held", "contention"];
+pub(crate) const NAMES: [&str; 8] =
+    ["pair", "memory", "local", "handoff", "latency", "held", "contention", "kinds"];
 
 pub(crate) enum Section {
     Pair(pair::Pair),
@@ -24,6 +26,7 @@ pub(crate) enum Section {
     Latency(latency::Latency),
     Held(held::Held),
     Contention(contention::Contention),
+    Kinds(kinds::Kinds),
 }
 
 macro_rules! each {
@@ -36,6 +39,7 @@ macro_rules! each {
             Section::Latency($inner) => $do,
             Section::Held($inner) => $do,
             Section::Contention($inner) => $do,
+            Section::Kinds($inner) => $do,
         }
     };
 }
@@ -51,6 +55,7 @@ impl Section {
             "latency" => Section::Latency(latency::Latency::open(bed).await?),
             "held" => Section::Held(held::Held),
             "contention" => Section::Contention(contention::Contention),
+            "kinds" => Section::Kinds(kinds::Kinds::open(bed).await?),
             _ => return Err(format!("there is no section {name}").into()),
         })
     }
@@ -64,6 +69,7 @@ impl Section {
             Section::Latency(_) => "latency",
             Section::Held(_) => "held",
             Section::Contention(_) => "contention",
+            Section::Kinds(_) => "kinds",
         }
     }
 

@@ -5,6 +5,7 @@ mod handoff;
 mod held;
 mod kinds;
 mod latency;
+mod multi;
 mod pair;
 mod stores;
 
@@ -15,11 +16,12 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 8] =
-    ["pair", "memory", "local", "handoff", "latency", "held", "contention", "kinds"];
+pub(crate) const NAMES: [&str; 9] =
+    ["pair", "multi", "memory", "local", "handoff", "latency", "held", "contention", "kinds"];
 
 pub(crate) enum Section {
     Pair(pair::Pair),
+    Multi(multi::Multi),
     Memory(stores::Memory),
     Local(stores::Local),
     Handoff(handoff::Handoff),
@@ -33,6 +35,7 @@ macro_rules! each {
     ($section:expr, $inner:ident => $do:expr) => {
         match $section {
             Section::Pair($inner) => $do,
+            Section::Multi($inner) => $do,
             Section::Memory($inner) => $do,
             Section::Local($inner) => $do,
             Section::Handoff($inner) => $do,
@@ -49,6 +52,7 @@ impl Section {
     pub(crate) async fn open(name: &str, bed: &Bed) -> Outcome<Section> {
         Ok(match name {
             "pair" => Section::Pair(pair::Pair::open(bed).await?),
+            "multi" => Section::Multi(multi::Multi::open(bed).await?),
             "memory" => Section::Memory(stores::Memory::open(bed).await?),
             "local" => Section::Local(stores::Local::open(bed).await?),
             "handoff" => Section::Handoff(handoff::Handoff::open(bed).await?),
@@ -63,6 +67,7 @@ impl Section {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Section::Pair(_) => "pair",
+            Section::Multi(_) => "multi",
             Section::Memory(_) => "memory",
             Section::Local(_) => "local",
             Section::Handoff(_) => "handoff",

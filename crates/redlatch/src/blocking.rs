@@ -7,6 +7,7 @@ mod locks;
 mod permits;
 mod rate;
 mod read_write;
+mod sets;
 
 use std::{
     cell::RefCell,
@@ -23,6 +24,7 @@ pub use locks::{
 pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
 pub use read_write::ReadWriteLock;
+pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, QuorumLock};
 use tokio::runtime::Handle;
 
 use crate::{

@@ -28,6 +28,15 @@ pub const FAIR_WAIT: Duration = Duration::from_secs(30);
 pub const TURN_TIME_MAX: Duration = Duration::from_millis(8);
 /// How often one process may pass a lock on among its own tasks before others get their turn.
 pub const TURN_PASSES_MAX: u32 = 10_000;
+/// How many members a lock over several may have.
+pub const MEMBERS_MAX: usize = 1_000;
+/// The shortest time that a member of a quorum has for its answer, unless set otherwise.
+pub const MEMBER_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+/// The longest time that a member of a quorum has for its answer, unless set otherwise.
+pub const MEMBER_TIMEOUT_MAX: Duration = Duration::from_millis(500);
+/// What is taken off the validity of a quorum, besides each member's own hundredth of the lease: servers keep time in whole
+/// milliseconds, and two of them may round against us.
+pub const QUORUM_DRIFT: Duration = Duration::from_millis(2);
 /// How many names one renewal call refreshes. Larger batches would hold up the server for others.
 pub const RENEWAL_BATCH_MAX: usize = 100;
 

@@ -48,6 +48,10 @@ impl Recipe for Spin {
         PLAIN.force(keys, number, owner, SILENT)
     }
 
+    fn batches(&self) -> bool {
+        true
+    }
+
     fn channel(&self, _: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
         None
     }

@@ -18,6 +18,8 @@ mod holding;
 mod kinds;
 #[path = "interop/latch.rs"]
 mod latch;
+#[path = "interop/multi.rs"]
+mod multi;
 #[path = "interop/permits.rs"]
 mod permits;
 #[path = "interop/rate.rs"]
@@ -91,6 +93,10 @@ with_both_releases!(
     permits::a_permit_that_runs_out_goes_to_the_other_language,
     permits::eight_thousand_and_one_permits_of_the_other_language_run_out,
     permits::each_step_with_permits_leaves_the_same,
+    multi::a_quorum_of_either_language_keeps_the_other_out,
+    multi::either_language_waits_for_the_set_of_the_other,
+    multi::leases_of_sets_end_for_both_languages,
+    multi::one_member_is_enough_to_keep_the_set_of_the_other_out,
     waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
     waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
     waking::a_release_by_java_wakes_us_at_once,

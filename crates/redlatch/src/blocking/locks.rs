@@ -19,6 +19,18 @@ macro_rules! blocking_lock {
         #[derive(Debug, Clone)]
         pub struct $handle(crate::$handle);
 
+        impl From<&$handle> for crate::Member {
+            fn from(lock: &$handle) -> Self {
+                crate::Member::from(&lock.0)
+            }
+        }
+
+        impl From<$handle> for crate::Member {
+            fn from(lock: $handle) -> Self {
+                crate::Member::from(lock.0)
+            }
+        }
+
         impl $handle {
             pub(crate) fn new(inner: crate::$handle) -> Self {
                 $handle(inner)

@@ -4,6 +4,8 @@
 
 pub(crate) mod acquire;
 pub(crate) mod backoff;
+pub(crate) mod batch;
+pub(crate) mod bell;
 pub(crate) mod contest;
 mod downgrade;
 pub(crate) mod flight;
@@ -114,6 +116,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
         let _ = (keys, owner);
         None
+    }
+
+    /// Whether several of them go into one script, which takes and releases as this recipe does.
+    fn batches(&self) -> bool {
+        false
     }
 
     /// Where waiters are told; `None` when nobody is told and waiting is looking again.
@@ -335,6 +342,7 @@ fn numbers(reply: &Reply) -> Option<Numbers> {
 }
 
 /// What an acquire asks for.
+#[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,

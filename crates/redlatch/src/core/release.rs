@@ -59,7 +59,7 @@ pub enum Unlocked {
 }
 
 /// What giving back one hold comes to.
-enum Step {
+pub(super) enum Step {
     Lost(LossReason),
     Passed,
     Leave { known: u32 },
@@ -119,7 +119,7 @@ impl Core {
     }
 
     /// Sees a release through whose first request has ended somehow.
-    async fn settle(
+    pub(super) async fn settle(
         self: Arc<Self>,
         lease: Arc<Lease>,
         leads: bool,
@@ -134,7 +134,7 @@ impl Core {
     }
 
     /// The release is over: the lane goes on.
-    fn released(
+    pub(super) fn released(
         &self,
         lease: &Arc<Lease>,
         leads: bool,
@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    fn begin(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Step {
+    pub(super) fn begin(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Step {
         if let Some(reason) = lease.loss() {
             return Step::Lost(reason.clone());
         }
@@ -214,7 +214,7 @@ impl Core {
         }
     }
 
-    async fn complete(self: Arc<Self>, lease: Arc<Lease>, step: Step) -> Result<Unlocked, Error> {
+    pub(super) async fn complete(self: Arc<Self>, lease: Arc<Lease>, step: Step) -> Result<Unlocked, Error> {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
@@ -348,13 +348,7 @@ impl Core {
                 )));
             }
         };
-        if heard < 0 {
-            tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
-        }
-        if gone {
-            return Ok((Unlocked::Released, heard));
-        }
-        Ok((Unlocked::AlreadyLost(LossReason::Deleted), 0))
+        Ok(found(lease, gone, heard))
     }
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
@@ -541,4 +535,12 @@ impl Core {
             }
         });
     }
+}
+
+/// What a release found, and how many others heard of it.
+pub(super) fn found(lease: &Lease, gone: bool, heard: i64) -> (Unlocked, i64) {
+    if heard < 0 {
+        tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
+    }
+    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(LossReason::Deleted), 0) }
 }

@@ -39,12 +39,12 @@ impl Deadline {
         self.at_ms.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(core.now_ms())))
     }
 
-    pub(super) fn is_over(&self, core: &Core) -> bool {
+    pub(crate) fn is_over(&self, core: &Core) -> bool {
         self.left(core).is_some_and(|left| left.is_zero())
     }
 
     /// Waits for the work no longer than until the deadline. The work is dropped when time is up.
-    pub(super) async fn bound<T>(&self, core: &Core, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn bound<T>(&self, core: &Core, work: impl Future<Output = T>) -> Option<T> {
         match self.left(core) {
             None => Some(work.await),
             Some(left) => {

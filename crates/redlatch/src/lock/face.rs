@@ -10,6 +10,18 @@ macro_rules! lock_face {
             }
         }
 
+        impl From<&$handle> for $crate::Member {
+            fn from(lock: &$handle) -> Self {
+                $crate::Member::of(&lock.0)
+            }
+        }
+
+        impl From<$handle> for $crate::Member {
+            fn from(lock: $handle) -> Self {
+                $crate::Member::of(&lock.0)
+            }
+        }
+
         impl $handle {
             /// The lock's name.
             pub fn name(&self) -> &$crate::LockName {

@@ -74,6 +74,11 @@ impl Guard {
         Guard { core, lease, renewed, reentrant, armed: true }
     }
 
+    /// Resolves when the hold has ended, with the reason if it is lost.
+    pub(crate) fn ended(&self) -> impl Future<Output = Option<LossReason>> + Send + 'static {
+        self.lease.clone().ended()
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -94,6 +99,12 @@ impl Guard {
         let (core, lease) = (self.core.clone(), self.lease.clone());
         let grant = core.downgrade(&lease, self.renewed).await?;
         Ok(Guard::new(core, grant.lease, grant.renewed, true))
+    }
+
+    /// The hold without its guard, for whoever gives it back in the guard's place.
+    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, bool) {
+        self.armed = false;
+        (self.core.clone(), self.lease.clone(), self.renewed)
     }
 
     /// Gives this hold back and says what became of it.

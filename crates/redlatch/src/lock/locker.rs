@@ -56,17 +56,26 @@ impl Locker {
         owner: Option<Owner>,
         fenced: bool,
     ) -> Result<Option<Guard>, Error> {
-        let term = self.term_of(lease)?;
-        let request = Request {
+        let grant = self.core.acquire(self.request(wait, lease, owner, fenced)?).await?;
+        Ok(grant.map(|grant| self.guard(grant.lease, grant.renewed)))
+    }
+
+    /// What an acquire with these options asks for.
+    pub(crate) fn request(
+        &self,
+        wait: Wait,
+        lease: Lease,
+        owner: Option<Owner>,
+        fenced: bool,
+    ) -> Result<Request, Error> {
+        Ok(Request {
             owner,
             fenced: fenced || self.fenced,
             reentrant: self.reentrant,
             backoff: self.backoff,
             yields_to: self.yields_to.clone(),
-            ..Request::new(&self.keys, self.recipe, term, wait)
-        };
-        let grant = self.core.acquire(request).await?;
-        Ok(grant.map(|grant| self.guard(grant.lease, grant.renewed)))
+            ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
+        })
     }
 
     pub(crate) async fn force(&self, owner: &str) -> Result<Forced, Error> {
@@ -99,7 +108,7 @@ impl Locker {
         Ok(forced)
     }
 
-    fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
+    pub(crate) fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
         Guard::new(self.core.clone(), lease, renewed, self.reentrant)
     }
 
@@ -180,7 +189,7 @@ impl Locker {
         }
     }
 
-    fn ready(&self) -> Result<(), Error> {
+    pub(crate) fn ready(&self) -> Result<(), Error> {
         self.core.check_open().and_then(|()| self.keys.check()).map_err(|error| error.on(self.name()))
     }
 

@@ -79,6 +79,10 @@ impl Recipe for Plain {
         leases.iter().fold(call.int(batch).int(lease_ms), |call, lease| call.text(lease.owner.field()))
     }
 
+    fn batches(&self) -> bool {
+        true
+    }
+
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
         Some(keys.channel.clone())
     }

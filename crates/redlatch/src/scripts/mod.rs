@@ -56,6 +56,10 @@ scripts! {
     ACQUIRE = "acquire",
     /// Release a hold that has its owner field for itself.
     RELEASE = "release",
+    /// Take several free locks or none.
+    ACQUIRE_ALL = "acquire_all",
+    /// Release several locks.
+    RELEASE_ALL = "release_all",
     /// Enter once more.
     ENTER = "enter",
     /// Give back one hold of several.

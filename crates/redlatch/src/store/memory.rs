@@ -179,6 +179,10 @@ impl Store for Arc<MemoryStore> {
         Box::pin(ready(Ok(Some(counts))))
     }
 
+    fn place(&self) -> Option<String> {
+        self.name.as_ref().map(|_| self.describe())
+    }
+
     fn describe(&self) -> String {
         format!("memory:{}", self.name.as_deref().unwrap_or(""))
     }

@@ -186,6 +186,17 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Whether one script may name any keys. Where keys are spread over nodes by slot it may not, and only names with the same
+    /// hash tag go into one script.
+    fn one_slot(&self) -> bool {
+        true
+    }
+
+    /// What tells that two clients share one keyspace; `None` when nothing does.
+    fn place(&self) -> Option<String> {
+        None
+    }
+
     /// The publish command that scripts use here.
     fn publish_command(&self) -> &'static str {
         "publish"

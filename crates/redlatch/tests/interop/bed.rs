@@ -145,6 +145,11 @@ impl Bed {
         Duration::from_millis(self.number(&["PTTL", name]).try_into().unwrap_or(0))
     }
 
+    /// Whether the hash of that lock has this field.
+    pub(crate) fn java_holds(&self, field: &str, name: &str) -> bool {
+        self.number(&["HEXISTS", name, field]) == 1
+    }
+
     /// The answer to a command that answers with a number.
     pub(crate) fn number(&self, command: &[&str]) -> i64 {
         match self.server.cmd(command).unwrap() {

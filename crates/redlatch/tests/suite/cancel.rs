@@ -3,7 +3,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use redlatch::{Client, Wait};
+use redlatch::{Client, Member, MultiLock, QuorumLock, Wait};
 use redlatch_testkit::{
     cancel::{DropMoment, poll_n_then_drop_at},
     leftovers::LeftoverCheck,
@@ -308,4 +308,63 @@ async fn a_thousand_dropped_requests_for_leased_permits_leave_nothing() {
     // Every lease is 30 s long, so what is free now was given back and did not run out.
     let left = (pool.available().await.unwrap(), pool.acquired().await.unwrap());
     assert_eq!(left, (5, 0), "given back once each");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_multi_locks_leave_nothing() {
+    let rig = rig(17).await;
+    rig.sweep("several", |client, _, name| {
+        let set = MultiLock::new((0..3).map(|n| client.lock(format!("{name}-{n}")))).unwrap();
+        Box::pin(async move {
+            let guard = set.try_lock().await.unwrap().unwrap();
+            guard.unlock().await.into_result().unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_multi_locks_of_two_clients_leave_nothing() {
+    let rig = rig(18).await;
+    let second = Client::connect(&rig._proxy.url()).await.unwrap();
+    // Every ten rounds share names, so that some wait, and give back what they had.
+    rig.sweep("both", |client, other, name| {
+        let name = &name[..name.len() - 1];
+        let set = MultiLock::new([
+            Member::from(client.lock(format!("{name}-x"))),
+            Member::from(client.lock(format!("{name}-y"))),
+            Member::from(second.fair_lock(format!("{name}-f"))),
+            Member::from(other.lock(format!("{name}-o"))),
+        ])
+        .unwrap();
+        Box::pin(async move {
+            let guard = set.acquire().wait(Wait::AtMost(ms(40))).await.unwrap();
+            if let Some(guard) = guard {
+                guard.unlock().await.into_result().unwrap();
+            }
+        })
+    })
+    .await;
+    assert_eq!(second.stats().names, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_quorum_locks_leave_nothing() {
+    let (rig, third) = (rig(19).await, RedisServer::start().unwrap());
+    let second = RedisServer::start().unwrap();
+    let clients = [&second, &third].map(|server| server.url());
+    let (second_client, third_client) =
+        (Client::connect(&clients[0]).await.unwrap(), Client::connect(&clients[1]).await.unwrap());
+    rig.sweep("quorum", |client, _, name| {
+        let members = [client, &second_client, &third_client].map(|client| client.lock(name.as_str()));
+        let set = QuorumLock::new(members).unwrap();
+        Box::pin(async move {
+            let guard = set.try_lock().await.unwrap().unwrap();
+            let _ = guard.unlock().await;
+        })
+    })
+    .await;
+    for server in [&second, &third] {
+        LeftoverCheck::new(server, "quorum").assert_clean_async(Duration::from_secs(8)).await;
+    }
 }

@@ -89,6 +89,28 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
     let (keys, mut args) = match script.name() {
         "acquire" => (vec![name, token], vec![number, owner, lease, fenced]),
         "release" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into()]),
+        "acquire_all" => {
+            // No key of two types at once, so that most calls are answered.
+            let mut keys = vec![name];
+            for _ in 0..dice.roll(4) {
+                keys.push(dice.pick(&["a", "b", "{t}x", "c", "d", "rw"]).to_owned());
+            }
+            if fenced == "1" {
+                let tokens: Vec<_> =
+                    keys.iter().map(|key| format!("redisson_lock_token:{{{key}}}")).collect();
+                keys.extend(tokens);
+            }
+            (keys, vec![number, owner, lease, fenced])
+        }
+        "release_all" => {
+            let mut keys = vec![name];
+            let mut args = vec![number, "publish".into(), owner, CHANNEL.into()];
+            for _ in 0..dice.roll(4) {
+                keys.push(dice.pick(&["a", "b", "{t}x", "c", "d", "string"]).to_owned());
+                args.extend([dice.pick(&OWNERS).to_owned(), dice.pick(&["", CHANNEL]).to_owned()]);
+            }
+            (keys, args)
+        }
         "enter" => (vec![name], vec![number, owner, lease, known]),
         "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "renew" => {
@@ -462,7 +484,7 @@ fn every_script_does_the_same_on_the_engine_and_on_the_server() {
                 both(&mut engine, &mut connection, &["SET", "{rate}:value", "3"]);
             }
             // Counters far above any clock, so that the tokens of both sides are the same.
-            for name in NAMES.iter().chain(&RW_NAMES) {
+            for name in NAMES.iter().chain(&RW_NAMES).chain(&["c", "d"]) {
                 both(
                     &mut engine,
                     &mut connection,

@@ -295,6 +295,10 @@ impl Store for RedisStore {
         Box::pin(self.shared.clone().diagnose())
     }
 
+    fn place(&self) -> Option<String> {
+        Some(self.describe())
+    }
+
     fn describe(&self) -> String {
         self.shared.dial.describe()
     }

@@ -10,6 +10,7 @@ mod lanes;
 mod latch;
 mod leaving;
 mod looking;
+mod multi;
 mod non_reentrant;
 mod permits;
 mod rate;
@@ -179,6 +180,21 @@ contracts! {
         threads_exclude_each_other_and_enter_again,
         a_blocking_wait_can_be_cancelled,
         blocking_calls_refuse_to_run_inside_a_runtime,
+    }
+    multi::{
+        a_multi_lock_holds_all_members_or_none,
+        members_may_be_of_any_kind_and_client,
+        a_multi_lock_waits_for_the_member_that_is_busy,
+        losing_one_member_loses_the_multi_lock,
+        members_have_the_final_lease_from_the_start,
+        an_owner_enters_a_multi_lock_again,
+        sets_that_make_no_sense_are_refused,
+        sets_that_overlap_never_meet_and_never_stop,
+        a_dropped_wait_for_several_locks_leaves_nothing,
+        threads_hold_several_locks_at_once,
+        test_lock_unlock,
+        test_wait_and_lease_timeouts,
+        test_multi_threads,
     }
     semaphore::{
         permits_are_taken_and_put_back,

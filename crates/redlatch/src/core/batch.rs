@@ -1,0 +1,322 @@
+//! Several locks in one request: all or none are taken, and all are given back.
+//!
+//! Each of them has a lane and a lease of its own, as if it had been taken alone. Only the traffic is shared.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use futures_util::future::join_all;
+
+use super::release::Unlocked;
+use super::{
+    Core, Grant, Request,
+    contest::{Attempt, Contender},
+    flight::Flight,
+    lane::Enter,
+    lease::Lease,
+    release::{Certainty, Step, found},
+    wait::{Deadline, Place},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    name::hash_tag,
+    owner::Owner,
+    scripts::{ACQUIRE_ALL, RELEASE_ALL},
+    store::{Arg, Call, Fault},
+};
+
+/// What became of asking for several locks at once.
+pub(crate) enum Batch {
+    /// All are held.
+    Taken(Vec<Grant>),
+    /// None is: this one is busy.
+    Busy(usize),
+    /// Nothing was asked: a task of this process has to be entered or waited for, which each lock does by itself.
+    OneByOne,
+}
+
+/// The owner of one such request; sees to it that nothing stays behind when no grant followed.
+struct Group<'a> {
+    core: &'a Arc<Core>,
+    requests: &'a [Arc<Request>],
+    owner: Owner,
+    tainted: bool,
+    granted: bool,
+}
+
+enum Prize {
+    All(Vec<Arc<Lease>>),
+    Busy(usize),
+}
+
+impl Contender for Group<'_> {
+    type Prize = Prize;
+
+    fn channel(&self) -> Option<Arc<[u8]>> {
+        None
+    }
+
+    async fn attempt(&mut self) -> Result<Attempt<Prize>, Fault> {
+        self.core.ask_for_all(self.requests, &self.owner).await
+    }
+
+    fn outcome_unknown(&mut self) {
+        self.tainted = true;
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        if self.tainted && !self.granted {
+            self.core.undo_all(self.requests, &self.owner, Certainty::MayArriveLater);
+        }
+    }
+}
+
+/// A release that was begun: who leads the lane, and whether the owner is noted as leaving.
+struct Ending {
+    at: usize,
+    lease: Arc<Lease>,
+    leads: bool,
+    marked: bool,
+}
+
+type Outcome = (usize, Result<Unlocked, Error>);
+
+impl Core {
+    /// Asks once for all locks of these requests, which differ in nothing but the name and do not wait.
+    pub(crate) async fn acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        deadline: &Deadline,
+    ) -> Result<Batch, Error> {
+        let _under_way = self.keeper.begin();
+        self.check_open()?;
+        let Some(first) = requests.first() else { return Ok(Batch::Taken(Vec::new())) };
+        let owner = first.owner.clone().unwrap_or_else(|| self.fresh_owner());
+        if owner.is_foreign() {
+            return Ok(Batch::OneByOne);
+        }
+        let now_ms = self.now_ms();
+        let mut places = Vec::with_capacity(requests.len());
+        for (at, request) in requests.iter().enumerate() {
+            let keys = &request.keys;
+            keys.check()?;
+            match self.lanes.enter(request, now_ms) {
+                Enter::Go => places.push(Place::lead(self, keys)),
+                Enter::Aside => places.push(Place::aside(self, keys)),
+                Enter::Busy => return Ok(Batch::Busy(at)),
+                Enter::Again(_) => return Ok(Batch::OneByOne),
+                Enter::Queue(handoff) => {
+                    drop(Place::queued(self, keys, handoff));
+                    return Ok(Batch::OneByOne);
+                }
+            }
+            if owner.is_exposed() && self.lanes.is_leaving(keys, &owner) {
+                // The owner's earlier release is still on its way and would take this hold with it.
+                return Ok(Batch::Busy(at));
+            }
+        }
+        let mut group = Group { core: self, requests, owner, tainted: false, granted: false };
+        let prize = self.contest(&mut group, first.wait, deadline, false).await;
+        let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
+            Some(Prize::All(leases)) => leases,
+            Some(Prize::Busy(at)) => return Ok(Batch::Busy(at)),
+            None => return Ok(Batch::Busy(0)),
+        };
+        group.granted = true;
+        for (place, lease) in places.into_iter().zip(&leases) {
+            lease.tainted.fetch_or(group.tainted, Ordering::Relaxed);
+            place.granted(lease);
+        }
+        let renewed = first.term.renewed;
+        if self.is_closed() {
+            leases.iter().for_each(|lease| self.drop_hold(lease, renewed));
+            return Err(self.closed_error());
+        }
+        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, renewed }).collect()))
+    }
+
+    /// Asks the server once.
+    async fn ask_for_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        owner: &Owner,
+    ) -> Result<Attempt<Prize>, Fault> {
+        let first = &requests[0];
+        let sent_ms = self.now_ms();
+        let mut call =
+            requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
+        if first.fenced {
+            call = requests.iter().fold(call, |call, request| call.key(&request.keys.token));
+        }
+        let call = call
+            .int(owner.number())
+            .text(owner.field())
+            .int(first.term.lease_ms)
+            .constant(if first.fenced { "1" } else { "0" });
+        self.keeper.touch();
+        let flight = Flight::new(self, self.store.run(call), || {
+            let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
+            // An owner that is used again must not be taken for this one of its requests.
+            let marked = owner.is_exposed();
+            if marked {
+                requests.iter().for_each(|request| core.lanes.leaving(&request.keys, &owner));
+            }
+            Some(Box::new(move |outcome| {
+                match core.read(&ACQUIRE_ALL, outcome, owner.number()) {
+                    Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
+                    Err(Fault::NotSent(_) | Fault::Server(_)) => {}
+                    // They were granted, or may have been, and nobody is there to take them.
+                    Ok(_) => core.undo_all(&requests, &owner, Certainty::Arrived),
+                    Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
+                }
+                if marked {
+                    requests.iter().for_each(|request| core.lanes.left(&request.keys, &owner));
+                }
+            }))
+        });
+        let outcome = flight.await;
+        let reply = self.read(&ACQUIRE_ALL, outcome, owner.number())?;
+        let tokens = match reply[..] {
+            [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
+                let at = which as usize - 1;
+                tracing::debug!(lock = %requests[at].keys.name, ttl_ms, "one of several locks is busy");
+                return Ok(Attempt::Won(Prize::Busy(at)));
+            }
+            [_, -1, which, _] if (1..=requests.len() as i64).contains(&which) => {
+                let error =
+                    Error::new(ErrorKind::WrongLockKind, "the name is in use by a lock of another kind");
+                return Err(Fault::Server(error.on(&requests[which as usize - 1].keys.name)));
+            }
+            [_, 1, ref tokens @ ..] if tokens.len() == if first.fenced { requests.len() } else { 0 } => {
+                tokens
+            }
+            _ => {
+                return Err(Fault::Unknown(Error::new(
+                    ErrorKind::Protocol,
+                    "an acquire of several locks answered nonsense",
+                )));
+            }
+        };
+        let leases = requests.iter().enumerate().map(|(at, request)| {
+            let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
+            let (keys, term) = (request.keys.clone(), request.term);
+            Arc::new(Lease::new(keys, owner.clone(), request.recipe, token, term, sent_ms))
+        });
+        let leases: Vec<_> = leases.collect();
+        if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
+            self.undo_all(requests, owner, Certainty::Arrived);
+            return Ok(Attempt::TooLate);
+        }
+        Ok(Attempt::Won(Prize::All(leases)))
+    }
+
+    fn undo_all(self: &Arc<Self>, requests: &[Arc<Request>], owner: &Owner, certainty: Certainty) {
+        for request in requests {
+            drop(self.undo_later(request, owner, certainty));
+        }
+    }
+
+    /// Gives several holds back, in one request as far as that is possible; the outcomes come in the same order. Cancelling
+    /// the future does not cancel the releases.
+    pub(crate) async fn unlock_all(
+        self: &Arc<Self>,
+        holds: Vec<(Arc<Lease>, bool)>,
+    ) -> Vec<Result<Unlocked, Error>> {
+        let work = self.clone().give_back_all(holds);
+        Flight::new(self, Box::pin(work), || None).await
+    }
+
+    /// The same without waiting for it: for guards that are dropped.
+    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, bool)>) {
+        let work = self.clone().give_back_all(holds);
+        self.keeper.spawn(async move {
+            for error in work.await.into_iter().filter_map(Result::err) {
+                tracing::warn!(%error, "a dropped lock could not be released; its lease ends it");
+            }
+        });
+    }
+
+    /// Renewal ends, and tasks of this process have what they wait for, when this returns; the future does the rest.
+    fn give_back_all(
+        self: Arc<Self>,
+        holds: Vec<(Arc<Lease>, bool)>,
+    ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
+        let count = holds.len();
+        let (mut together, mut alone) = (Vec::new(), Vec::new());
+        for (at, (lease, renewed)) in holds.into_iter().enumerate() {
+            let simple = lease.recipe.batches()
+                && !lease.has_turns()
+                && !lease.tainted.load(Ordering::Relaxed)
+                && !lease.owner.is_shared();
+            match self.begin(&lease, renewed) {
+                Step::Release { leads, marked } if simple => {
+                    together.push(Ending { at, lease, leads, marked })
+                }
+                step => alone.push((at, lease, step)),
+            }
+        }
+        async move {
+            let mut groups: Vec<Vec<Ending>> = Vec::new();
+            for ending in together {
+                let fits = |group: &&mut Vec<Ending>| {
+                    let tag = |ending: &Ending| hash_tag(&ending.lease.keys.key).to_vec();
+                    self.store.one_slot() || group.first().is_some_and(|first| tag(first) == tag(&ending))
+                };
+                match groups.iter_mut().find(fits) {
+                    Some(group) => group.push(ending),
+                    None => groups.push(vec![ending]),
+                }
+            }
+            let groups = join_all(groups.into_iter().map(|group| self.release_group(group)));
+            let alone = join_all(alone.into_iter().map(async |(at, lease, step)| {
+                let outcome = self.clone().complete(lease.clone(), step).await;
+                (at, outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
+            }));
+            let (groups, alone) = futures_util::future::join(groups, alone).await;
+            let mut outcomes: Vec<_> = groups.into_iter().flatten().chain(alone).collect();
+            outcomes.sort_unstable_by_key(|(at, _)| *at);
+            debug_assert_eq!(outcomes.len(), count);
+            outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+        }
+    }
+
+    async fn release_group(self: &Arc<Self>, group: Vec<Ending>) -> Vec<Outcome> {
+        let number = self.fresh_number();
+        let call =
+            group.iter().fold(Call::new(&RELEASE_ALL), |call, ending| call.key(&ending.lease.keys.key));
+        let mut call = call.int(number).constant(self.store.publish_command());
+        for Ending { lease, .. } in &group {
+            let channel = lease.recipe.channel(&lease.keys, &lease.owner);
+            call = call.text(lease.owner.field());
+            call.args.push(channel.map_or(Arg::Static(""), Arg::Bytes));
+        }
+        let reply = self.run_checked(call, number, false).await;
+        let reply = match reply {
+            Ok(items) if items.len() != 2 * group.len() + 1 => Err(Fault::Unknown(Error::new(
+                ErrorKind::Protocol,
+                "a release of several locks answered nonsense",
+            ))),
+            reply => reply,
+        };
+        let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
+            let Ending { at, lease, leads, marked } = ending;
+            let outcome = match &reply {
+                Ok(items) if items[2 * nth + 1] >= 0 => {
+                    let outcome = found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2]);
+                    self.released(&lease, leads, marked, Ok(outcome))
+                }
+                Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
+                    self.clone().settle(lease.clone(), leads, marked, Err(fault.clone())).await
+                }
+                // What was refused together may be allowed for each.
+                Ok(_) | Err(Fault::Server(_)) => {
+                    let outcome = self.release_whole(&lease, false).await;
+                    self.released(&lease, leads, marked, outcome)
+                }
+            };
+            (at, outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
+        });
+        join_all(outcomes).await
+    }
+}

@@ -1,0 +1,344 @@
+//! The quorum lock: a majority of independent servers, whatever the others do.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redlatch::{Client, ErrorKind, Lease, LossReason, QuorumLock, Unlocked, Wait, blocking};
+use redlatch_testkit::{
+    leftovers::LeftoverCheck,
+    proxy::{Proxy, Scope},
+    server::RedisServer,
+};
+
+use crate::fixture::{Fixture, LATE, ms, soon};
+
+/// Three servers, a proxy before each, and clients through the proxies.
+struct Rig {
+    servers: Vec<RedisServer>,
+    proxies: Vec<Proxy>,
+    clients: Vec<Client>,
+}
+
+async fn clients(urls: impl Iterator<Item = String>, lease: Duration) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for url in urls {
+        let client = Client::builder()
+            .url(url)
+            .watchdog_lease(lease)
+            .response_timeout(ms(600))
+            .connect_timeout(ms(1_000))
+            .connect()
+            .await
+            .unwrap();
+        // The first call teaches the server the scripts, so that later calls are one command each.
+        client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
+        clients.push(client);
+    }
+    clients
+}
+
+async fn rig(lease: Duration) -> Rig {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(&server.url()).unwrap()).collect();
+    let clients = clients(proxies.iter().map(Proxy::url), lease).await;
+    Rig { servers, proxies, clients }
+}
+
+fn quorum(clients: &[Client], name: &str) -> QuorumLock {
+    QuorumLock::new(clients.iter().map(|client| client.lock(name))).unwrap()
+}
+
+impl Rig {
+    /// Clients of another process, as it were, that reach the servers directly.
+    async fn others(&self) -> Vec<Client> {
+        clients(self.servers.iter().map(RedisServer::url), ms(30_000)).await
+    }
+
+    async fn nothing_left(&self, name: &str) {
+        for server in &self.servers {
+            LeftoverCheck::new(server, name).assert_clean_async(Duration::from_secs(8)).await;
+        }
+    }
+
+    fn has(&self, at: usize, name: &str) -> bool {
+        self.servers[at].cmd(&["EXISTS", name]).unwrap() == redis::Value::Int(1)
+    }
+}
+
+/// One member on each kind of store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_stores_make_a_quorum() {
+    let stores = [Fixture::memory(), Fixture::local(), Fixture::redis()];
+    let name = stores[0].name("q");
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for store in &stores {
+        ours.push(store.client().await);
+        others.push(store.client().await);
+    }
+    let (set, other) = (quorum(&ours, &name), quorum(&others, &name));
+    assert_eq!(set.quorum(), 2);
+    let guard = set.lock().await.unwrap();
+    assert_eq!((guard.quorum(), guard.members().len()), (2, 3));
+    assert!(guard.is_valid() && guard.remaining() > ms(20_000) && guard.remaining() < ms(29_700));
+    assert!(other.try_lock().await.unwrap().is_none());
+    assert!(set.try_lock().await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { other.lock().await.unwrap() });
+    tokio::time::sleep(ms(100)).await;
+    assert!(!waiting.is_finished());
+    assert!(guard.unlock().await.is_clean());
+    let released = Instant::now();
+    let guard = soon("the other's turn", waiting).await.unwrap();
+    assert!(released.elapsed() < LATE, "told, not found by looking: {:?}", released.elapsed());
+    drop(guard);
+    let guard = soon("a release by dropping", set.lock()).await.unwrap();
+    // Somebody else has one member: two are enough.
+    guard.unlock().await.into_result().unwrap();
+    let held = others[1].lock(name.as_str()).lock().await.unwrap();
+    let guard = set.try_lock().await.unwrap().expect("two of three are a quorum");
+    assert_eq!(guard.members().len(), 2);
+    drop(guard);
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_on_one_server_and_odd_limits_are_refused() {
+    let server = RedisServer::start().unwrap();
+    let urls = [server.url(), server.url()];
+    let twice = clients(urls.into_iter(), ms(30_000)).await;
+    let kind = |lock: Result<QuorumLock, redlatch::Error>| lock.unwrap_err().kind();
+    assert_eq!(kind(QuorumLock::new(Vec::<redlatch::Member>::new())), ErrorKind::InvalidOption);
+    assert_eq!(kind(QuorumLock::new([twice[0].lock("x"), twice[1].lock("y")])), ErrorKind::InvalidOption);
+    assert_eq!(kind(QuorumLock::new([twice[0].lock("x"), twice[0].lock("y")])), ErrorKind::InvalidOption);
+    let one = QuorumLock::new([twice[0].lock("x")]).unwrap();
+    assert_eq!(one.quorum(), 1);
+    for limit in [Duration::ZERO, ms(15_001)] {
+        let error = one.clone().member_timeout(limit).try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    }
+    let guard = one.clone().member_timeout(ms(15_000)).try_lock().await.unwrap().expect("it is free");
+    assert!(guard.unlock().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_of_three_may_be_down() {
+    let rig = rig(ms(1_500)).await;
+    let others = rig.others().await;
+    rig.servers[1].kill9();
+    let (set, other) = (quorum(&rig.clients, "down1"), quorum(&others, "down1"));
+    let start = Instant::now();
+    let guard = set.lock().await.unwrap();
+    assert!(start.elapsed() < LATE, "{:?}", start.elapsed());
+    assert_eq!(guard.members().len(), 2);
+    assert!(other.try_lock().await.unwrap().is_none());
+    // Renewed by the keepers of the members that stand.
+    tokio::time::sleep(ms(3_500)).await;
+    assert!(guard.is_valid() && guard.loss().is_none());
+    assert!(other.try_lock().await.unwrap().is_none());
+    // Now one of the two goes as well: fewer than a quorum are left.
+    rig.servers[2].kill9();
+    let lost = soon("the notice", guard.lost()).await;
+    assert_eq!(lost.reason, LossReason::Expired);
+    assert!(!guard.is_valid());
+    let report = guard.unlock().await;
+    assert!(!report.is_clean());
+    rig.servers[1].restart().unwrap();
+    rig.servers[2].restart().unwrap();
+    let guard = soon("a new quorum", other.lock()).await.unwrap();
+    drop(guard);
+    rig.nothing_left("down1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_of_three_down_are_no_quorum() {
+    let rig = rig(ms(30_000)).await;
+    rig.servers[0].kill9();
+    rig.servers[2].kill9();
+    let set = quorum(&rig.clients, "down2");
+    let start = Instant::now();
+    let error = set.try_lock().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(start.elapsed() < ms(600) + LATE, "{:?}", start.elapsed());
+    let start = Instant::now();
+    let error = set.lock_for(ms(700)).await.unwrap_err();
+    assert!(error.is_retryable(), "trouble is not reported as busy: {error}");
+    assert!(start.elapsed() >= ms(600) && start.elapsed() < ms(700 + 600) + LATE, "{:?}", start.elapsed());
+    soon("the release of the one that granted", async {
+        while rig.has(1, "down2") {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+    let waiting = {
+        let set = set.clone();
+        tokio::spawn(async move { set.lock().await.unwrap() })
+    };
+    tokio::time::sleep(ms(300)).await;
+    rig.servers[0].restart().unwrap();
+    let guard = soon("the grant once there is a quorum again", waiting).await.unwrap();
+    assert_eq!(guard.members().len(), 2);
+    let _ = guard.unlock().await;
+    rig.servers[2].restart().unwrap();
+    rig.nothing_left("down2").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_costs_no_more_than_the_time_of_a_member() {
+    let rig = rig(ms(30_000)).await;
+    let set = quorum(&rig.clients, "frozen").member_timeout(ms(200));
+    set.lock().await.unwrap().unlock().await.into_result().unwrap();
+    rig.proxies[1].stall(Scope::Both);
+    for _ in 0..5 {
+        let start = Instant::now();
+        let guard = set.lock().await.unwrap();
+        assert!(start.elapsed() < ms(200), "two answers are enough: {:?}", start.elapsed());
+        assert_eq!(guard.members().len(), 2);
+        let start = Instant::now();
+        assert!(guard.unlock().await.is_clean());
+        assert!(start.elapsed() < ms(200), "{:?}", start.elapsed());
+    }
+    // With two frozen there is no quorum, and the time of a member bounds the answer.
+    rig.proxies[2].stall(Scope::Both);
+    let start = Instant::now();
+    let error = set.try_lock().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(start.elapsed() < 2 * ms(200) + LATE, "{:?}", start.elapsed());
+    // A server that freezes while the lock is held does not hold up the release for longer, either.
+    rig.proxies[1].heal().unwrap();
+    rig.proxies[2].heal().unwrap();
+    let guard = soon("a quorum again", set.lock()).await.unwrap();
+    rig.proxies.iter().for_each(|proxy| proxy.stall(Scope::Both));
+    let start = Instant::now();
+    let report = guard.unlock().await;
+    assert!(start.elapsed() < ms(200) + LATE, "{:?}", start.elapsed());
+    assert!(!report.is_clean() && report.into_result().unwrap_err().kind() == ErrorKind::Timeout);
+    for proxy in &rig.proxies {
+        proxy.heal().unwrap();
+    }
+    rig.nothing_left("frozen").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_comes_too_late_is_no_grant() {
+    let rig = rig(ms(30_000)).await;
+    // Answers take longer than the lease is valid.
+    for proxy in &rig.proxies {
+        proxy.latency(ms(70), ms(0), 1);
+    }
+    let set = quorum(&rig.clients, "late").member_timeout(ms(50));
+    let lease = Lease::Fixed(ms(100));
+    let error = set.acquire().lease(lease).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let error = set.acquire().lease(lease).wait(Wait::AtMost(ms(500))).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    for proxy in &rig.proxies {
+        proxy.heal().unwrap();
+    }
+    rig.nothing_left("late").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_stands_until_fewer_than_a_quorum_of_members_do() {
+    let rig = rig(ms(900)).await;
+    let others = rig.others().await;
+    let set = quorum(&rig.clients, "stands");
+    let guard = set.lock().await.unwrap();
+    assert_eq!(guard.members().len(), 3);
+    assert!(others[0].lock("stands").force_unlock().await.unwrap());
+    soon("the loss of the member", async {
+        while guard.members()[0].is_valid() {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+    tokio::time::sleep(ms(1_000)).await;
+    assert!(guard.is_valid() && guard.loss().is_none() && guard.remaining() > ms(300));
+    assert!(quorum(&others, "stands").try_lock().await.unwrap().is_none());
+    assert!(others[2].lock("stands").force_unlock().await.unwrap());
+    let lost = soon("the notice", guard.lost()).await;
+    assert_eq!(lost.reason, LossReason::Deleted);
+    assert!(!guard.is_valid() && guard.loss().is_some());
+    assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
+    let report = guard.unlock().await;
+    assert!(matches!(report.members[1].1, Ok(Unlocked::Released)), "{report:?}");
+    rig.nothing_left("stands").await;
+}
+
+/// Many want one lock whose members they may split between them; nobody may get in beside anybody, and all must get in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_that_split_the_members_all_get_their_turn() {
+    let rig = rig(ms(30_000)).await;
+    let others = rig.others().await;
+    let (inside, turns) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let tasks = (0..6).map(|task| {
+        let set = quorum(if task % 2 == 0 { &rig.clients } else { &others }, "split");
+        let (inside, turns) = (inside.clone(), turns.clone());
+        tokio::spawn(async move {
+            for _ in 0..8 {
+                let guard = set.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                tokio::time::sleep(ms(1)).await;
+                assert!(guard.is_valid());
+                inside.fetch_sub(1, Ordering::SeqCst);
+                turns.fetch_add(1, Ordering::SeqCst);
+                let _ = guard.unlock().await;
+            }
+        })
+    });
+    let all = tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(tasks)).await;
+    let all = all.unwrap_or_else(|_| panic!("stuck after {} turns", turns.load(Ordering::SeqCst)));
+    all.into_iter().for_each(|task| task.unwrap());
+    rig.nothing_left("split").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threads_take_a_quorum() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
+    tokio::task::spawn_blocking(move || {
+        std::thread::spawn(move || {
+            let clients: Vec<_> = urls.iter().map(|url| blocking::Client::connect(url).unwrap()).collect();
+            let set = blocking::QuorumLock::new(clients.iter().map(|client| client.lock("t"))).unwrap();
+            let guard = set.lock().unwrap();
+            assert!(guard.is_valid());
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(set.lock_for(ms(100)).unwrap().is_none()));
+            });
+            assert!(guard.unlock().unwrap().is_clean());
+            assert!(set.try_lock().unwrap().unwrap().unlock().unwrap().is_clean());
+        })
+        .join()
+        .unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+/// RedissonMultiLockTest.test: members on three servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn test_multi_lock_with_members_on_three_servers() {
+    let rig = rig(ms(30_000)).await;
+    let others = rig.others().await;
+    let set = |clients: &[Client]| {
+        let locks = clients.iter().enumerate().map(|(n, client)| client.lock(format!("lock{}", n + 1)));
+        redlatch::MultiLock::new(locks).unwrap()
+    };
+    let (ours, other) = (set(&rig.clients), set(&others));
+    let guard = ours.lock().await.unwrap();
+    for _ in 0..2 {
+        assert!(other.try_lock().await.unwrap().is_none());
+    }
+    guard.unlock().await.into_result().unwrap();
+    let guard = other.try_lock().await.unwrap().expect("it is free");
+    // Reliability row 41: a member that fails late leaves no part of the set.
+    guard.unlock().await.into_result().unwrap();
+    rig.proxies[2].stall(Scope::Both);
+    let error = ours.lock_for(ms(300)).await.map(|_| ()).unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    rig.proxies[2].heal().unwrap();
+    rig.nothing_left("lock").await;
+}

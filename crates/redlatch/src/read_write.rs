@@ -111,10 +111,6 @@ impl Recipe for Read {
 }
 
 impl Recipe for Write {
-    fn leaves_traces(&self) -> bool {
-        true
-    }
-
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
         acquire(&scripts::WRITE_ACQUIRE, keys, owner, lease_ms, fenced)
     }

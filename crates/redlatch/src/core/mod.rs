@@ -266,13 +266,19 @@ impl Core {
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             tracing::warn!(lock = %lease.keys.name, %reason, "a lock was lost");
-            if reason == LossReason::Expired && lease.recipe.leaves_traces() {
+            if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 let term = Term { lease_ms: lease.lease_ms, renewed: false };
                 let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
                 drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
             }
             self.lanes.forget(lease);
         }
+    }
+
+    /// Whether a hold that is over here may still stand on the server, where others keep its hash.
+    fn outlives_its_time(&self, lease: &Arc<Lease>) -> bool {
+        let reads_besides = |readers| self.lanes.find(readers).iter().any(|held| held.owner == lease.owner);
+        lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides)
     }
 
     /// Ends everything: no new holds, no more waiting; what is held is released.

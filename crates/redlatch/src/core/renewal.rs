@@ -165,19 +165,22 @@ impl Core {
         let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
         let by = found.ok().and_then(Result::ok).and_then(|reply| {
             let fields = reply.array()?.get(4)?.array()?.chunks_exact(2);
-            fields.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field)).map(|field| {
-                String::from_utf8_lossy(field.strip_suffix(b":write").unwrap_or(field)).into_owned()
-            })
+            let field = fields.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field))?;
+            let owner = field.strip_suffix(WRITE).unwrap_or(field);
+            Some(String::from_utf8_lossy(owner).into_owned())
         });
         self.lose(lease, by.map_or(LossReason::Deleted, |by| LossReason::TakenOver { by }));
     }
 }
 
+/// What the field of a write hold ends with, after its owner.
+const WRITE: &[u8] = b":write";
+
 /// Whether a field of the hash is a holder that shuts this hold out.
 fn took_over(lease: &Lease, field: &[u8]) -> bool {
     let own = lease.owner.field().as_bytes();
     match lease.keys.kind {
-        Kind::Read => field.ends_with(b":write"),
+        Kind::Read => field.ends_with(WRITE),
         Kind::Write => field != b"mode" && field != own,
         _ => true,
     }

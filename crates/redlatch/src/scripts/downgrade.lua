@@ -14,9 +14,9 @@
 local key, owner = KEYS[1], ARGV[2]
 local field, own = owner .. ':write', KEYS[2] .. owner .. ':rwlock_timeout:'
 local held = redis.call('hmget', key, field, owner)
-local writes, reads = tonumber(held[1] or '0'), math.min(tonumber(held[2] or '0'), 1000)
+local writes, reads = tonumber(held[1] or '0'), tonumber(held[2] or '0')
 local longest = 0
-for i = 1, reads do longest = math.max(longest, redis.call('pttl', own .. i)) end
+for i = 1, math.min(reads, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
 if longest == 0 then reads = 0 end
 if writes < tonumber(ARGV[6]) and reads > tonumber(ARGV[7]) then return {tonumber(ARGV[1]), reads, writes} end
 if writes == 0 then
@@ -25,7 +25,7 @@ if writes == 0 then
 end
 if longest < tonumber(ARGV[3]) then longest = ARGV[3] end
 reads = reads + 1
-for i = reads, 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
+for i = math.min(reads, 1000), 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
 redis.call('hset', key, owner, reads)
 if writes > 1 and ARGV[6] ~= '1' then
   redis.call('hincrby', key, field, -1)

@@ -27,12 +27,12 @@ if ARGV[4] == '1' then
   if last >= token then token = last + 1 end
   redis.call('set', KEYS[3], string.format('%.0f', token))
 end
-local count, longest = math.min(tonumber(held[2] or '0'), 1000), 0
-for i = 1, count do longest = math.max(longest, redis.call('pttl', own .. i)) end
+local count, longest = tonumber(held[2] or '0'), 0
+for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
 local fresh = longest == 0
 if fresh then count = 1 end
 if longest < tonumber(lease) then longest = lease end
-for i = 1, count do redis.call('set', own .. i, '1', 'px', longest) end
+for i = 1, math.min(count, 1000) do redis.call('set', own .. i, '1', 'px', longest) end
 if ttl == -2 then
   redis.call('hset', key, 'mode', 'read', owner, '1')
 elseif fresh then

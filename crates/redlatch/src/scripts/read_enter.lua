@@ -10,8 +10,8 @@
 -- Reply:  {number, new count, 0}; {number, 0, ttl ms} when the owner holds nothing.
 local key, owner, known = KEYS[1], ARGV[2], tonumber(ARGV[4])
 local own = KEYS[2] .. owner .. ':rwlock_timeout:'
-local count, longest = math.min(tonumber(redis.call('hget', key, owner) or '0'), 1000), 0
-for i = 1, count do longest = math.max(longest, redis.call('pttl', own .. i)) end
+local count, longest = tonumber(redis.call('hget', key, owner) or '0'), 0
+for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
 local ttl = redis.call('pttl', key)
 if longest == 0 then
   redis.call('del', own .. '1')
@@ -20,7 +20,7 @@ end
 if longest < tonumber(ARGV[3]) then longest = ARGV[3] end
 local wanted = count
 if known == 0 or count <= known then wanted = count + 1 end
-for i = wanted, 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
+for i = math.min(wanted, 1000), 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
 if wanted > count then redis.call('hset', key, owner, wanted) end
 if ttl < tonumber(longest) then redis.call('pexpire', key, longest) end
 return {tonumber(ARGV[1]), wanted, 0}

@@ -12,8 +12,9 @@
 local key, base, owner, known = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[5])
 local own = base .. owner .. ':rwlock_timeout:'
 local held = redis.call('hget', key, owner)
-local count, longest = math.min(tonumber(held or '1'), 1000), 0
-for i = 1, count do longest = math.max(longest, redis.call('pttl', own .. i)) end
+local count, longest = tonumber(held or '1'), 0
+local looked = math.min(count, 1000)
+for i = 1, looked do longest = math.max(longest, redis.call('pttl', own .. i)) end
 if not held then
   redis.call('del', own .. '1')
   return {tonumber(ARGV[1]), -1, 0}
@@ -24,12 +25,12 @@ if longest > 0 and count > 1 then
   redis.call('hincrby', key, owner, -1)
   redis.call('del', own .. count)
   if longest < tonumber(ARGV[6]) then longest = ARGV[6] end
-  for i = 1, count - 1 do redis.call('pexpire', own .. i, longest) end
+  for i = 1, math.min(count - 1, 1000) do redis.call('pexpire', own .. i, longest) end
   if ttl < tonumber(longest) then redis.call('pexpire', key, longest) end
   return {tonumber(ARGV[1]), count - 1, 0}
 end
 redis.call('hdel', key, owner)
-for i = 1, count do redis.call('del', own .. i) end
+for i = 1, looked do redis.call('del', own .. i) end
 local left, kept = 0, false
 if longest == 0 then left = -1 end
 if redis.call('hlen', key) > 1 then

@@ -35,8 +35,11 @@ fn server(answers: &Answers) -> FakeServer {
         let keys: usize = std::str::from_utf8(&request[2]).unwrap().parse().unwrap();
         let number: i64 = std::str::from_utf8(&request[3 + keys]).unwrap().parse().unwrap_or(0);
         let items: Vec<i64> = match name {
-            "renew" | "permit_renew" => std::iter::once(number).chain(std::iter::repeat_n(1, keys)).collect(),
-            "enter" => vec![number, 2, 0],
+            "renew" | "write_renew" | "permit_renew" => {
+                std::iter::once(number).chain(std::iter::repeat_n(1, keys)).collect()
+            }
+            "read_renew" => std::iter::once(number).chain(std::iter::repeat_n(1, keys / 2)).collect(),
+            "enter" | "read_enter" | "write_enter" => vec![number, 2, 0],
             _ => vec![number, 1, 0],
         };
         FakeReply::Reply(resp::array(&items.into_iter().map(resp::integer).collect::<Vec<_>>()))
@@ -165,6 +168,64 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     set("permit_end");
     assert_eq!(permits.delete().await.unwrap_err().kind(), kind, "delete with {text}");
     assert_eq!(client.stats().names, 0, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_error_class_is_typed_at_every_operation_of_a_read_write_lock() {
+    let cases = classes().into_iter().map(|(text, kind)| tokio::spawn(each_read_write_operation(text, kind)));
+    for case in futures_util::future::join_all(cases).await {
+        case.unwrap();
+    }
+}
+
+async fn each_read_write_operation(text: &'static str, kind: ErrorKind) {
+    let answers = Answers::default();
+    let server = server(&answers);
+    let client = client(&server).await;
+    let set = |script: &'static str| {
+        answers.lock().unwrap().clear();
+        answers.lock().unwrap().insert(script, FakeReply::Error(text.to_owned()));
+    };
+    let lock = client.read_write_lock("x");
+    set("read_acquire");
+    let error = soon("an answer", lock.read().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "read with {text}: {error}");
+    assert!(error.to_string().contains("\"x\""), "the lock is named: {error}");
+    set("write_acquire");
+    let error = soon("an answer", lock.write().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "write with {text}: {error}");
+    set("rw_query");
+    assert_eq!(lock.read().is_locked().await.unwrap_err().kind(), kind, "{text}");
+    set("rw_force");
+    assert_eq!(lock.write().force_unlock().await.unwrap_err().kind(), kind, "{text}");
+    set("read_release");
+    let guard = lock.read().try_lock().await.unwrap().unwrap();
+    assert!(soon("an answer", guard.unlock()).await.is_err(), "read unlock with {text}");
+    set("write_release");
+    let guard = lock.write().try_lock().await.unwrap().unwrap();
+    assert!(soon("an answer", guard.unlock()).await.is_err(), "write unlock with {text}");
+    set("downgrade");
+    let guard = lock.write().try_lock().await.unwrap().unwrap();
+    let start = Instant::now();
+    let error = soon("an answer", guard.downgrade()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "downgrade with {text}: {error}");
+    assert!(start.elapsed() < ms(1_300), "{text}: {:?}", start.elapsed());
+    set("read_enter");
+    let guard = lock.read().try_lock().await.unwrap().unwrap();
+    assert!(soon("an answer", guard.reenter()).await.is_err(), "read again with {text}");
+    guard.unlock().await.unwrap();
+    set("read_renew");
+    let guard = lock.read().try_lock().await.unwrap().unwrap();
+    assert_eq!(soon("the deadline", guard.lost()).await, redlatch::LossReason::Expired, "{text}");
+    set("write_renew");
+    let guard = lock.write().try_lock().await.unwrap().unwrap();
+    assert_eq!(soon("the deadline", guard.lost()).await, redlatch::LossReason::Expired, "{text}");
+    soon("quiet", async {
+        while client.stats().names > 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,6 +36,9 @@ fn handles_and_guards_move_between_threads() {
     main_bounds::<redlatch::Client>();
     main_bounds::<redlatch::Lock>();
     main_bounds::<redlatch::Guard>();
+    main_bounds::<redlatch::ReadWriteLock>();
+    main_bounds::<redlatch::ReadGuard>();
+    main_bounds::<redlatch::WriteGuard>();
     main_bounds::<redlatch::Owner>();
     main_bounds::<redlatch::PermitSemaphore>();
     main_bounds::<redlatch::PermitGuard>();

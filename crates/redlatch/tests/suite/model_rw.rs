@@ -459,3 +459,32 @@ fn random_schedules_do_what_the_model_says() {
     }
     assert!(ran.len() == 14 && ran.values().all(|times| *times > 100), "{ran:?}");
 }
+
+/// More holds than the scripts look at one by one are counted exactly all the same.
+#[test]
+fn a_thousand_and_more_holds_are_counted_exactly() {
+    let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
+    let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
+    let mut rig = Rig { engine, clock, model: Model::default() };
+    let me = owner(0);
+    rig.eval(&scripts::WRITE_ACQUIRE, &[&me, "60000", "0"]);
+    rig.eval(&scripts::READ_ACQUIRE, &[&me, "60000", "0"]);
+    for n in 2..=1_010 {
+        assert_eq!(rig.eval(&scripts::READ_ENTER, &[&me, "60000", &(n - 1).to_string()]), [n, 0]);
+    }
+    assert_eq!(rig.eval(&scripts::READ_ACQUIRE, &[&me, "60000", "0"]), [1_010, 0]);
+    assert_eq!(
+        rig.eval(&scripts::DOWNGRADE, &[&me, "60000", "redisson_rwlock:{x}", "publish", "1", "1010"]),
+        [1_011, 0]
+    );
+    for n in (2..=1_011).rev() {
+        let args = [me.as_str(), "redisson_rwlock:{x}", "publish", &n.to_string(), "60000"];
+        assert_eq!(rig.eval(&scripts::READ_LEAVE, &args), [n - 1, 0]);
+        if n == 1_005 {
+            assert_eq!(rig.eval(&scripts::READ_RENEW, &["90000", &me]), [1]);
+        }
+    }
+    assert_eq!(rig.int(&["pttl", &format!("{{x}}:{me}:rwlock_timeout:1")]), 90_000);
+    assert_eq!(rig.eval(&scripts::READ_RELEASE, &[&me, "redisson_rwlock:{x}", "publish"]), [1, 0]);
+    assert_eq!(rig.int(&["dbsize"]), 0);
+}

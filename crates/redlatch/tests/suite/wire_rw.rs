@@ -654,3 +654,38 @@ async fn a_reader_is_two_requests_and_draws_tokens_when_asked() {
     let script = scripts::ALL.iter().find(|script| script.name() == "write_acquire").unwrap();
     assert!(script.source().contains("KEYS[3]"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let commands = "evalsha eval ping publish subscribe unsubscribe pttl pexpire hset hget hmget hdel hexists hincrby \
+                    hlen hgetall set del exists";
+    let allowed: String = commands.split_whitespace().map(|command| format!(" +{command}")).collect();
+    let rights = format!("reader on >pw ~x ~{{x}}:* resetchannels &redisson_rwlock:* -@all{allowed}");
+    let server = RedisServer::builder().acl(&rights).start().unwrap();
+    let builder = Client::builder().url(server.url()).username("reader").password("pw");
+    let client = builder.watchdog_lease(ms(600)).connect().await.unwrap();
+    let lock = client.read_write_lock("x");
+    let write = lock.write().lock().await.unwrap();
+    let again = write.reenter().await.unwrap();
+    let nested = write.read().await.unwrap();
+    let waiting = lock.clone();
+    let reader = tokio::spawn(async move { waiting.read().lock().await.unwrap() });
+    tokio::time::sleep(ms(700)).await;
+    again.unlock().await.unwrap();
+    let read = write.downgrade().await.unwrap();
+    let beside = soon("the reader", reader).await.unwrap();
+    assert_eq!(lock.read().hold_count(read.owner()).await.unwrap(), 2);
+    assert_eq!(nested.unlock().await.unwrap(), Unlocked::StillHeld(1));
+    read.unlock().await.unwrap();
+    tokio::time::sleep(ms(700)).await;
+    assert!(beside.is_valid());
+    assert!(lock.read().force_unlock().await.unwrap());
+    let (write, owner) = (lock.write().lock().await.unwrap(), client.owner());
+    let next = lock.write();
+    let wait = redlatch::Wait::Forever;
+    let next = async { next.acquire().owner(&owner).wait(wait).await.unwrap().unwrap() };
+    let (next, unlocked) = tokio::join!(next, write.unlock());
+    assert_eq!(unlocked.unwrap(), Unlocked::Released);
+    next.unlock().await.unwrap();
+    assert_keyspace!(server, tolerance_ms = 1_000, []);
+}

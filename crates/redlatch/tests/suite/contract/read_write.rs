@@ -553,7 +553,8 @@ pub(crate) async fn a_lost_write_hold_cannot_be_downgraded(on: Fixture) {
 }
 
 pub(crate) async fn a_write_hold_with_a_read_hold_beside_is_not_passed_on(on: Fixture) {
-    let client = on.client().await;
+    // Turns so long that a waiting task would be handed the lock.
+    let client = on.builder().turn_time(ms(60_000)).connect().await.unwrap();
     let lock = client.read_write_lock(on.name("x"));
     let write = lock.write().lock().await.unwrap();
     let read = write.read().await.unwrap();
@@ -607,7 +608,12 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
     soon("the release", async { while lock.read().remaining_ttl().await.unwrap().is_none() {} }).await;
     let waiting = lock.clone();
     let writer = tokio::spawn(async move { waiting.write().lock().await.unwrap() });
-    soon("the writer's place", async { while lock.read().try_lock().await.unwrap().is_some() {} }).await;
+    soon("the writer's place", async {
+        while lock.read().try_lock().await.unwrap().is_some() {
+            tokio::time::sleep(ms(1)).await;
+        }
+    })
+    .await;
     let again = read.reenter().await.expect("whoever reads may read once more");
     let unasked = client.read_write_lock(on.name("x"));
     assert!(unasked.read().try_lock().await.unwrap().is_some(), "the gate is for those who ask for it");
@@ -622,7 +628,13 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
     let nested =
         soon("a read hold beside", write.read()).await.expect("the gate is not for the writer itself");
     nested.unlock().await.unwrap();
+    let another = lock.clone();
+    let another = tokio::spawn(async move { another.write().lock().await.unwrap().unlock().await.unwrap() });
+    tokio::time::sleep(ms(50)).await;
+    let nested = lock.read().acquire().owner(write.owner()).await.unwrap();
+    nested.expect("nor when another writer waits").unlock().await.unwrap();
     write.unlock().await.unwrap();
+    soon("the other writer", another).await.unwrap();
     soon("the reader", reader).await.unwrap().unlock().await.unwrap();
     // A writer that gives up no longer holds anybody back, and one that never gets in does so for a limited time.
     let other = on.client().await;

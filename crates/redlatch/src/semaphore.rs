@@ -118,7 +118,7 @@ impl Semaphore {
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let deadline = Deadline::new(core, wait);
-        let mut taker = Taker { semaphore: self, permits };
+        let mut taker = Taker { semaphore: self, permits, left: i64::MAX };
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);
         let taken = taken.map_err(|error| error.on(self.name()))?.is_some();
         if taken && core.is_closed() {
@@ -320,6 +320,8 @@ impl Semaphore {
 struct Taker<'a> {
     semaphore: &'a Semaphore,
     permits: i64,
+    /// How many permits were left by what was won.
+    left: i64,
 }
 
 impl Contender for Taker<'_> {
@@ -334,12 +336,19 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
+    fn took_the_last(&self) -> Option<Option<Duration>> {
+        (self.left < self.permits).then_some(None)
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
         let permits = self.permits;
         let taken = move |reply: &[i64]| if item(reply, 1) == 1 { permits } else { 0 };
         match self.semaphore.taking(&scripts::SEMAPHORE_TAKE, |call| call.int(permits), taken).await {
             Ok(reply) => Ok(match item(&reply, 1) {
-                1 => Attempt::Won(Ok(())),
+                1 => {
+                    self.left = item(&reply, 2);
+                    Attempt::Won(Ok(()))
+                }
                 0 => Attempt::Busy(None),
                 _ => Attempt::Won(Err(Error::new(ErrorKind::NotInitialised, "nobody has set permits"))),
             }),

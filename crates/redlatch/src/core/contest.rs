@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::GateKey,
+    gate::{GateKey, Turn},
     jitter::jittered,
     wait::{Deadline, Waker},
 };
@@ -49,6 +49,12 @@ pub(crate) trait Contender: Send {
         None
     }
 
+    /// After a win: whether nothing is left for others who want the same, as far as the answer told; and when that may
+    /// change without a message.
+    fn took_the_last(&self) -> Option<Option<Duration>> {
+        None
+    }
+
     /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
     fn woken_by(&mut self, _notify: &Arc<Notify>) {}
 
@@ -78,10 +84,21 @@ impl Core {
             }
             waker.wait(self, YIELD_TIME, deadline).await?;
         }
+        if wait != Wait::No
+            && let Some(key) = contender.gate()
+            && self.gates.is_taken(&key)
+        {
+            // Others of this process wait already; asking before them would be in vain, or unfair.
+            turn = self.take_turn(contender, &mut waker, key, deadline).await?;
+            if turn.is_none() {
+                return Ok(None);
+            }
+        }
         loop {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
+            let sent_ms = self.now_ms();
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
                 return Err(Error::new(
@@ -90,7 +107,12 @@ impl Core {
                 ));
             };
             match outcome {
-                Ok(Attempt::Won(prize)) => return Ok(Some(prize)),
+                Ok(Attempt::Won(prize)) => {
+                    if let (Some(turn), Some(again)) = (&turn, contender.took_the_last()) {
+                        turn.nothing_left(sent_ms, again);
+                    }
+                    return Ok(Some(prize));
+                }
                 Ok(busy @ (Attempt::Busy(_) | Attempt::Behind)) => {
                     trouble = Trouble::default();
                     if wait == Wait::No || deadline.is_over(self) {
@@ -99,17 +121,16 @@ impl Core {
                     if turn.is_none()
                         && let Some(key) = contender.gate()
                     {
-                        // Subscribed before queueing, so that the subscription outlasts each who asks.
-                        if let Some(channel) = contender.channel() {
-                            waker.subscribe(self, channel);
-                        }
-                        turn = waker.take_turn(self, self.gates.turn(key), deadline).await?;
+                        turn = self.take_turn(contender, &mut waker, key, deadline).await?;
                         if turn.is_none() {
                             return Ok(None);
                         }
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
+                    if let Some(turn) = &turn {
+                        turn.nothing_left(sent_ms, hint);
+                    }
                     match contender.channel().map(|channel| waker.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
                         Some(true) => waker.confirmed(self, deadline).await?,
@@ -144,6 +165,31 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+impl Core {
+    /// Waits for the right to ask; `None` when time is up. If it is known by then that there is nothing, waits for a change, too.
+    async fn take_turn<C: Contender>(
+        &self,
+        contender: &C,
+        waker: &mut Waker,
+        key: GateKey,
+        deadline: &Deadline,
+    ) -> Result<Option<Turn>, Error> {
+        // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
+        if let Some(channel) = contender.channel() {
+            waker.subscribe(self, channel);
+        }
+        let Some(turn) = waker.take_turn(self, self.gates.turn(key), deadline).await? else {
+            return Ok(None);
+        };
+        let hears_ms = waker.hears_since_ms();
+        let nothing = hears_ms.and_then(|hears_ms| turn.known_to_be_nothing(hears_ms, self.now_ms()));
+        if let Some(again) = nothing {
+            waker.wait_for_turn(self, again, deadline).await?;
+        }
+        Ok(Some(turn))
     }
 }
 

@@ -6,7 +6,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::sync::OwnedMutexGuard;
@@ -14,11 +18,18 @@ use tokio::sync::OwnedMutexGuard;
 /// What is waited for, and how much of it.
 pub(crate) type GateKey = (Arc<[u8]>, i64);
 
-/// The queue is first come, first served, and leaving it early is safe.
-type Gate = tokio::sync::Mutex<()>;
-
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;
+
+struct Gate {
+    /// The queue is first come, first served, and leaving it early is safe.
+    queue: Arc<tokio::sync::Mutex<()>>,
+    /// When the last request was sent of which the answer was that nothing is left. Whoever has heard every message since
+    /// then, and has heard none, need not ask.
+    nothing_left_ms: AtomicU64,
+    /// When something may come free without a message.
+    again_ms: AtomicU64,
+}
 
 /// The gates of one client.
 #[derive(Default)]
@@ -27,7 +38,33 @@ pub(crate) struct Gates {
 }
 
 /// The right to ask, until dropped.
-pub(crate) struct Turn(#[expect(dead_code, reason = "held so that others wait")] OwnedMutexGuard<()>);
+pub(crate) struct Turn {
+    gate: Arc<Gate>,
+    _queue: OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// Notes that a request of that moment left nothing, and when that may change without a message.
+    pub(crate) fn nothing_left(&self, sent_ms: u64, again: Option<Duration>) {
+        self.gate.nothing_left_ms.fetch_max(sent_ms, Ordering::Relaxed);
+        if let Some(again) = again {
+            let at_ms = sent_ms.saturating_add(u64::try_from(again.as_millis()).unwrap_or(u64::MAX));
+            // A moment that has passed says nothing any more; of those to come the first one counts.
+            let known = self.gate.again_ms.load(Ordering::Relaxed);
+            let first = if known > sent_ms { known.min(at_ms) } else { at_ms };
+            self.gate.again_ms.store(first, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether somebody who hears messages since `hears_ms` may trust that there is nothing, and until when.
+    pub(crate) fn known_to_be_nothing(&self, hears_ms: u64, now_ms: u64) -> Option<Option<Duration>> {
+        if hears_ms >= self.gate.nothing_left_ms.load(Ordering::Relaxed) {
+            return None;
+        }
+        let again_ms = self.gate.again_ms.load(Ordering::Relaxed);
+        Some((again_ms > now_ms).then(|| Duration::from_millis(again_ms - now_ms)))
+    }
+}
 
 impl Gates {
     /// Waits for its turn.
@@ -37,7 +74,14 @@ impl Gates {
     /// Cancel safe: dropping the future leaves the queue.
     pub(crate) async fn turn(&self, key: GateKey) -> Turn {
         let gate = self.gate(key);
-        Turn(gate.lock_owned().await)
+        let queue = gate.queue.clone().lock_owned().await;
+        Turn { gate, _queue: queue }
+    }
+
+    /// Whether somebody has the turn.
+    pub(crate) fn is_taken(&self, key: &GateKey) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.get(key).and_then(Weak::upgrade).is_some_and(|gate| gate.queue.try_lock().is_err())
     }
 
     fn gate(&self, key: GateKey) -> Arc<Gate> {
@@ -48,7 +92,11 @@ impl Gates {
         if open.len() >= SWEEP_FROM && open.len().is_multiple_of(SWEEP_FROM) {
             open.retain(|_, gate| gate.strong_count() > 0);
         }
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(Gate {
+            queue: Arc::default(),
+            nothing_left_ms: AtomicU64::new(0),
+            again_ms: AtomicU64::new(0),
+        });
         open.insert(key, Arc::downgrade(&gate));
         gate
     }
@@ -71,6 +119,27 @@ mod tests {
         drop(gates.turn(key(2)).await);
         drop(first);
         drop(second.await);
+    }
+
+    #[tokio::test]
+    async fn what_is_known_of_nothing_left_is_passed_on() {
+        let turn = Gates::default().turn(key(1)).await;
+        assert_eq!(turn.known_to_be_nothing(5, 5), None, "nobody has asked");
+        turn.nothing_left(10, Some(Duration::from_millis(100)));
+        assert_eq!(
+            turn.known_to_be_nothing(10, 20),
+            None,
+            "a message of the same moment may have been missed"
+        );
+        assert_eq!(turn.known_to_be_nothing(9, 20), Some(Some(Duration::from_millis(90))));
+        turn.nothing_left(20, Some(Duration::from_millis(500)));
+        assert_eq!(
+            turn.known_to_be_nothing(9, 20),
+            Some(Some(Duration::from_millis(90))),
+            "the first end counts"
+        );
+        turn.nothing_left(200, None);
+        assert_eq!(turn.known_to_be_nothing(9, 200), Some(None), "an end that has passed says nothing");
     }
 
     #[tokio::test]

@@ -149,6 +149,8 @@ impl Drop for Place {
 pub(super) struct Waker {
     notify: Arc<Notify>,
     state: State,
+    /// Since when messages are heard.
+    hears_ms: Option<u64>,
 }
 
 #[derive(Default)]
@@ -235,7 +237,7 @@ impl Waker {
             tokio::select! {
                 biased;
                 turn = &mut turn => return Ok(Some(turn)),
-                outcome = settle(&mut self.state) => self.state = outcome.map_or(State::Refused, State::Subscribed),
+                outcome = settle(&mut self.state) => self.settled(core, outcome),
                 () = closing => return Err(core.closed_error()),
                 () = limit => return Ok(None),
             }
@@ -253,6 +255,24 @@ impl Waker {
         self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await
     }
 
+    fn settled(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
+        match outcome {
+            Ok(subscription) => {
+                self.hears_ms = Some(core.now_ms());
+                self.state = State::Subscribed(subscription);
+            }
+            Err(fault) => {
+                tracing::debug!(error = %fault, "no subscription; the waiter looks at intervals instead");
+                self.state = State::Refused;
+            }
+        }
+    }
+
+    /// Since when every message is heard, if it is.
+    pub(super) fn hears_since_ms(&self) -> Option<u64> {
+        self.hears_ms
+    }
+
     async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<(), Error> {
         let closing = core.closing.notified();
         let mut closing = std::pin::pin!(closing);
@@ -268,10 +288,7 @@ impl Waker {
                 biased;
                 () = &mut closing => return Err(core.closed_error()),
                 outcome = settle(&mut self.state) => {
-                    if let Err(fault) = &outcome {
-                        tracing::debug!(error = %fault, "no subscription; the waiter looks at intervals instead");
-                    }
-                    self.state = outcome.map_or(State::Refused, State::Subscribed);
+                    self.settled(core, outcome);
                     if until != Until::Message {
                         return Ok(());
                     }

@@ -196,7 +196,8 @@ macro_rules! lock_face {
                 Ok(guard.map(<$guard as $crate::lock::Hold>::from_guard))
             }
 
-            /// Sets the lease of an owner's hold anew; `false` if the owner does not hold the lock.
+            /// Makes an owner's hold last at least `lease` (1 ms to 100 years) from now; `false` if the owner does not hold
+            /// the lock. What is left of its lease is never shortened.
             ///
             /// # Cancel safety
             ///
@@ -204,7 +205,7 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// A server that is unreachable or refuses; a lease out of range (1 ms to 100 years).
+            /// A server that is unreachable or refuses; a lease out of range.
             pub async fn renew(
                 &self,
                 owner: &$crate::Owner,

@@ -213,7 +213,8 @@ impl Guard {
         Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
     }
 
-    /// Sets the lease to `lease` from now (1 ms to 100 years). A hold that is renewed keeps being renewed.
+    /// Makes the hold last at least `lease` from now (1 ms to 100 years); what is left of it is never shortened. A hold that
+    /// is renewed keeps being renewed.
     ///
     /// # Cancel safety
     ///

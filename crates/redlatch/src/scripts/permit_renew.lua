@@ -1,16 +1,19 @@
 -- Set the leases of taken permits anew, for many holds in one call, or look whether they are still taken.
 --
 -- KEYS permits taken, one for each hold
--- ARGV[1] batch number, echoed   ARGV[2] lease in ms, or 0 to look only   ARGV[3…] the ids of each hold, 16 bytes each
+-- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only, negative to set it even if that is shorter than what is left
+-- ARGV[3…] the ids of each hold, 16 bytes each
 --
 -- Check:  every id of a hold is taken and not over; older releases of Redisson write an id as 32 hexadecimal digits.
--- Change: the time at which each ends, by the server's clock. Removing a member that is not there comes first: a read-only
+-- Change: the time at which each ends, by the server's clock. A renewal never brings it closer, because the holder may count on
+--         an extension that was longer. Removing a member that is not there comes first: a read-only
 --         replica refuses it, instead of saying "no longer held", and it lets the rest pass when memory is full.
 -- Reply:  {batch, 1 or 0 for each hold}.
 local never = 922337203685477
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local ends = string.format('%.0f', math.min(now + 1 + tonumber(ARGV[2]), never))
+local lease = tonumber(ARGV[2])
+local ends = math.min(now + 1 + math.abs(lease), never)
 local reply = {tonumber(ARGV[1])}
 for i, taken in ipairs(KEYS) do
   redis.call('zrem', taken, '')
@@ -26,10 +29,10 @@ for i, taken in ipairs(KEYS) do
       held = 0
       break
     end
-    members[#members + 1] = id
+    if lease < 0 or (lease > 0 and tonumber(score) < ends) then members[#members + 1] = id end
   end
-  if held == 1 and ARGV[2] ~= '0' then
-    for _, id in ipairs(members) do redis.call('zadd', taken, ends, id) end
+  if held == 1 then
+    for _, id in ipairs(members) do redis.call('zadd', taken, string.format('%.0f', ends), id) end
   end
   reply[i + 1] = held
 end

@@ -3,14 +3,15 @@
 -- KEYS lock hashes   ARGV[1] batch number, echoed   ARGV[2] lease in ms, or 0 to look only   ARGV[3…] the owner field of each key
 --
 -- Check:  each hash still has the owner's field.
--- Change: PEXPIRE for those that do. For the others a deletion that changes nothing, so that a read-only replica
+-- Change: the TTL of those that do grows to the lease; it never shrinks, because its holder may count on an extension that was
+--         longer than this renewal. For the others a deletion that changes nothing, so that a read-only replica
 --         answers with an error instead of a false "no longer held".
 -- Reply:  {batch, 1 or 0 for each key}.
-local reply = {tonumber(ARGV[1])}
+local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 for i, key in ipairs(KEYS) do
   local owner = ARGV[i + 2]
   if redis.call('hexists', key, owner) == 1 then
-    if ARGV[2] ~= '0' then redis.call('pexpire', key, ARGV[2]) end
+    if lease > 0 and redis.call('pttl', key) < lease then redis.call('pexpire', key, ARGV[2]) end
     reply[i + 1] = 1
   else
     redis.call('hdel', key, owner)

@@ -158,6 +158,20 @@ pub(crate) async fn extending_moves_the_deadline(on: Fixture) {
     assert_eq!(guard.extend(ms(1_000)).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
+/// Server and holder must agree on the end of a hold: were the server's sooner, two holds could be valid.
+pub(crate) async fn a_renewal_does_not_cut_an_extension_short(on: Fixture) {
+    let client = on.brisk(ms(900)).await;
+    let lock = on.lock(&client, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    guard.extend(ms(60_000)).await.unwrap();
+    // Several renewals of 900 ms each.
+    tokio::time::sleep(ms(1_200)).await;
+    assert!(guard.remaining() > ms(50_000));
+    assert!(lock.remaining_ttl().await.unwrap().unwrap() > ms(50_000), "{:?}", lock.remaining_ttl().await);
+    guard.extend(ms(1_000)).await.unwrap();
+    assert!(lock.remaining_ttl().await.unwrap().unwrap() > ms(50_000), "nor does an extension by less");
+}
+
 pub(crate) async fn work_is_stopped_when_the_lock_is_lost(on: Fixture) {
     let client = on.brisk(ms(600)).await;
     let lock = client.lock(on.name("x"));

@@ -81,6 +81,7 @@ macro_rules! of_every_lock {
                     a_forced_unlock_is_announced_to_the_holder,
                     a_forced_unlock_of_the_shown_owner_only,
                     extending_moves_the_deadline,
+                    a_renewal_does_not_cut_an_extension_short,
                     loss_cancels_the_token,
                 }
                 $($more)*
@@ -142,6 +143,7 @@ contracts! {
         a_forced_unlock_of_the_shown_owner_only,
         tokens_grow_with_every_grant,
         extending_moves_the_deadline,
+        a_renewal_does_not_cut_an_extension_short,
         work_is_stopped_when_the_lock_is_lost,
         loss_cancels_the_token,
     }

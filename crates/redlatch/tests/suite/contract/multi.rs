@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use redlatch::{Client, ErrorKind, Lease, LossReason, Member, MultiLock, Unlocked, Wait, blocking};
+use redlatch::{Client, ErrorKind, Hold, Lease, LossReason, Member, MultiLock, Unlocked, Wait, blocking};
 
 use super::blocking::aside;
 use crate::fixture::{Fixture, LATE, ms, soon};
@@ -64,7 +64,10 @@ pub(crate) async fn a_multi_lock_holds_all_members_or_none(on: Fixture) {
 
 pub(crate) async fn members_may_be_of_any_kind_and_client(on: Fixture) {
     let (client, second, other) = (on.client().await, on.client().await, on.client().await);
-    let names = names(&on, &["plain", "fair", "fenced", "spin", "once", "fair-once", "second", "nested"]);
+    let names = names(
+        &on,
+        &["plain", "fair", "fenced", "spin", "once", "fair-once", "second", "nested", "reads", "writes"],
+    );
     let nested = MultiLock::new([second.lock(names[7].as_str())]).unwrap();
     let set = MultiLock::new([
         Member::from(client.lock(names[0].as_str())),
@@ -75,30 +78,39 @@ pub(crate) async fn members_may_be_of_any_kind_and_client(on: Fixture) {
         Member::from(client.non_reentrant_fair_lock(names[5].as_str())),
         Member::from(second.lock(names[6].as_str())),
         Member::from(nested),
+        Member::from(client.read_write_lock(names[8].as_str()).read()),
+        Member::from(client.read_write_lock(names[9].as_str()).write()),
     ])
     .unwrap();
     assert_eq!(set.names().map(ToString::to_string).collect::<Vec<_>>(), names);
     let guard = set.lock().await.unwrap();
-    assert_eq!(are_locked(&other, &names).await, [true; 8]);
+    assert_eq!(are_locked(&other, &names).await, [true; 10]);
     let tokens: Vec<_> = guard.tokens().collect();
     assert_eq!(tokens.iter().filter(|token| token.is_some()).count(), 1, "{tokens:?}");
     let first = tokens[2].expect("the fenced member draws a token");
     assert!(guard.unlock().await.is_clean());
-    assert_eq!(are_locked(&other, &names).await, [false; 8]);
-    for at in 0..8 {
-        let held = other.lock(names[at].as_str()).lock().await.unwrap();
-        assert!(set.try_lock().await.unwrap().is_none(), "{} is busy", names[at]);
+    assert_eq!(are_locked(&other, &names).await, [false; 10]);
+    for (at, name) in names.iter().enumerate() {
+        // A read-write lock is kept busy by one of its own kind: on a plain hold it is refused.
+        let held = if at < 8 {
+            other.lock(name.as_str()).lock().await.unwrap()
+        } else {
+            other.read_write_lock(name.as_str()).write().lock().await.unwrap().into_guard()
+        };
+        assert!(set.try_lock().await.unwrap().is_none(), "{name} is busy");
         held.unlock().await.unwrap();
         soon("what was tried is free again", async {
-            while are_locked(&other, &names).await != [false; 8] {
+            while are_locked(&other, &names).await != [false; 10] {
                 tokio::time::sleep(ms(5)).await;
             }
         })
         .await;
     }
-    let guard = set.acquire().fenced().await.unwrap().expect("all are free");
-    assert!(guard.tokens().all(|token| token.is_some()));
+    let guard = set.lock().await.unwrap();
     assert!(guard.tokens().nth(2).flatten() > Some(first));
+    guard.unlock().await.into_result().unwrap();
+    let guard = multi(&client, &names[..3]).acquire().fenced().await.unwrap().expect("all are free");
+    assert!(guard.tokens().all(|token| token.is_some()));
     guard.unlock().await.into_result().unwrap();
 }
 
@@ -168,7 +180,9 @@ pub(crate) async fn members_have_the_final_lease_from_the_start(on: Fixture) {
     let (client, other) = (on.client().await, on.client().await);
     let names = names(&on, &["a", "b", "c"]);
     let set = multi(&client, &names);
+    let looks = Arc::new(AtomicUsize::new(0));
     let watch = {
+        let looks = looks.clone();
         let (other, names, stop) = (other.clone(), names.clone(), Arc::new(AtomicBool::new(false)));
         let seen = stop.clone();
         let task = tokio::spawn(async move {
@@ -181,6 +195,7 @@ pub(crate) async fn members_have_the_final_lease_from_the_start(on: Fixture) {
                         longest = longest.max(ttl);
                     }
                 }
+                looks.fetch_add(1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
             }
             longest
@@ -201,6 +216,14 @@ pub(crate) async fn members_have_the_final_lease_from_the_start(on: Fixture) {
             let ttl = other.lock(name.as_str()).remaining_ttl().await.unwrap().unwrap();
             assert!(ttl <= ms(3_000) && ttl > ms(1_500), "{name}: {ttl:?}");
         }
+        // Held until it has been seen from beginning to end of a look.
+        let before = looks.load(Ordering::SeqCst);
+        soon("two looks", async {
+            while looks.load(Ordering::SeqCst) < before + 2 {
+                tokio::time::sleep(ms(1)).await;
+            }
+        })
+        .await;
         guard.unlock().await.into_result().unwrap();
     }
     watch.1.store(true, Ordering::SeqCst);

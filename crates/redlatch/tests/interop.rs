@@ -10,6 +10,8 @@ mod contention;
 mod control;
 #[path = "interop/expiry.rs"]
 mod expiry;
+#[path = "interop/fenced.rs"]
+mod fenced;
 #[path = "interop/golden.rs"]
 mod golden;
 #[path = "interop/holding.rs"]
@@ -20,6 +22,8 @@ mod kinds;
 mod latch;
 #[path = "interop/multi.rs"]
 mod multi;
+#[path = "interop/non_reentrant.rs"]
+mod non_reentrant;
 #[path = "interop/permits.rs"]
 mod permits;
 #[path = "interop/rate.rs"]
@@ -28,6 +32,8 @@ mod rate;
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
 mod semaphore_contention;
+#[path = "interop/spin.rs"]
+mod spin;
 #[path = "interop/waking.rs"]
 mod waking;
 
@@ -97,6 +103,11 @@ with_both_releases!(
     multi::either_language_waits_for_the_set_of_the_other,
     multi::leases_of_sets_end_for_both_languages,
     multi::one_member_is_enough_to_keep_the_set_of_the_other_out,
+    spin::a_spin_lock_leaves_what_javas_leaves,
+    spin::a_waiter_of_another_kind_is_not_told_and_finds_out,
+    spin::looks_are_as_rare_as_the_backoff_says,
+    spin::nothing_is_published_and_nothing_subscribed,
+    spin::spin_locks_and_plain_locks_of_both_languages_exclude,
     waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
     waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
     waking::a_release_by_java_wakes_us_at_once,
@@ -114,3 +125,21 @@ with_release!(
     rate::what_one_side_takes_the_other_misses,
 );
 with_release!(rate_of_redisson_3_15_1, RedissonVersion::Old3_15_1, rate::what_another_form_leaves_is_refused,);
+
+// Kinds of lock that 3.15.1 does not have.
+with_release!(
+    kinds_of_redisson_newest,
+    RedissonVersion::Newest,
+    fenced::a_counter_that_java_deletes_does_not_lower_our_tokens,
+    fenced::a_key_without_end_is_a_grant_to_java_and_none_to_us,
+    fenced::a_release_wakes_the_other_language_with_a_higher_token,
+    fenced::each_language_goes_on_from_the_others_token,
+    fenced::our_tokens_grow_over_a_flush_and_javas_start_again,
+    fenced::test_token_increase,
+    fenced::tokens_grow_over_a_mixed_schedule,
+    non_reentrant::a_non_reentrant_lock_leaves_what_javas_leaves,
+    non_reentrant::a_second_acquire_of_java_is_refused_and_leaves_everything,
+    non_reentrant::a_second_acquire_of_ours_is_refused_and_leaves_javas_hold,
+    non_reentrant::both_languages_keep_each_other_out,
+    non_reentrant::waiters_of_both_languages_are_served_in_the_order_of_asking,
+);

@@ -145,6 +145,12 @@ impl Contender for Asker {
                 self.looks = self.looks.saturating_add(1);
                 Ok(Attempt::Busy(Some(pause)))
             }
+            // Another process holds under this owner. Giving up a place in the queue would give back that hold, and a place
+            // from an earlier attempt went with the grant.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::AlreadyHeld => {
+                self.step_out();
+                Err(Fault::Server(error))
+            }
             outcome => outcome,
         }
     }

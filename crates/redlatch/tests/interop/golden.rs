@@ -113,10 +113,15 @@ pub(crate) fn differences(one: &Trace, other: &Trace) -> Vec<String> {
 
 /// Lock, enter again, leave, leave; a fixed lease; a forced unlock: as Java does it.
 pub(crate) fn java_trace(bed: &Bed, server: &RedisServer, name: &str) -> Trace {
+    java_trace_of(bed, server, "lock", name)
+}
+
+/// The same steps with another kind of lock that can be entered again.
+pub(crate) fn java_trace_of(bed: &Bed, server: &RedisServer, kind: &str, name: &str) -> Trace {
     let client = bed.name("golden");
     bed.java.connect(&Connection::single(&server.url()).named(&client)).unwrap();
-    let (java, other) =
-        (bed.thread().with(&format!("{client}@lock")), bed.thread().with(&format!("{client}@lock")));
+    let kind = format!("{client}@{kind}");
+    let (java, other) = (bed.thread().with(&kind), bed.thread().with(&kind));
     let steps: Vec<Step<'_>> = vec![
         Box::new(|| java.lock(name)),
         Box::new(|| java.lock(name)),

@@ -27,6 +27,7 @@ mod wire_permits;
 mod wire_rate;
 mod wire_rw;
 mod wire_semaphore;
+mod wire_spin;
 
 fn main_bounds<T: Send + Sync + 'static>() {}
 

@@ -12,6 +12,7 @@ use redlatch_testkit::server::RedisServer;
 
 use crate::{
     fixture::{ms, soon},
+    kinds::{AnyLock, Face},
     wire::alone,
 };
 
@@ -29,17 +30,19 @@ async fn until_nobody_is_subscribed(server: &RedisServer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_failed() {
-    let (server, client) = alone().await;
-    let lock = client.lock("failed");
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    server.stop();
-    let start = Instant::now();
-    let error = soon("the refusal", lock.try_lock()).await.map(|_| ()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Timeout), "{error}");
-    assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
-    server.restart().unwrap();
-    let guard = soon("service after the restart", lock.lock_for(ms(8_000))).await.unwrap();
-    guard.expect("a free lock").unlock().await.unwrap();
+    for face in [Face::Plain, Face::Spin] {
+        let (server, client) = alone().await;
+        let lock = AnyLock::new(face, &client, "failed");
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        server.stop();
+        let start = Instant::now();
+        let error = soon("the refusal", lock.try_lock()).await.map(|_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Timeout), "{face:?}: {error}");
+        assert!(start.elapsed() < ms(5_000), "{face:?}: {:?}", start.elapsed());
+        server.restart().unwrap();
+        let guard = soon("service after the restart", lock.lock_for(ms(8_000))).await.unwrap();
+        guard.expect("a free lock").unlock().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +140,11 @@ fn every_test_that_the_contract_names_exists() {
         document.split('`').filter_map(|words| words.split_once(".rs::")).collect();
     assert!(named.len() > 60, "the tables were not found: {named:?}");
     for (file, test) in named {
-        let folder = if file.starts_with("interop/") { "tests" } else { "tests/suite" };
+        let folder = match file.split_once('/') {
+            Some(("interop", _)) => "tests",
+            Some(("src", _)) => "",
+            _ => "tests/suite",
+        };
         let path = root.join(folder).join(format!("{file}.rs"));
         let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(source.contains(&format!("fn {test}(")), "{file}.rs has no {test}");

@@ -18,6 +18,7 @@ mod read_write;
 mod redisson;
 mod redisson_counters;
 mod semaphore;
+mod spin;
 
 /// Expands each test over the stores, for one kind of lock.
 macro_rules! contracts {
@@ -105,9 +106,28 @@ of_every_lock! { fenced_lock Fenced reentrant {
         every_grant_draws_a_token_and_a_reentry_keeps_it,
         an_adopted_hold_has_its_token,
         tokens_grow_after_the_counter_is_lost,
+        a_lock_that_is_passed_on_draws_its_token_from_the_counter,
+        test_token_increase,
     }
 } }
-of_every_lock! { spin_lock Spin reentrant {} }
+of_every_lock! { spin_lock Spin reentrant {
+    redisson::{
+        auto_expire,
+        hold_count,
+        is_locked,
+        lock_unlock,
+        concurrency_single_instance,
+        concurrency_loop_multi_instance,
+        concurrency_multi_instance,
+    }
+    spin::{
+        test_try_lock_async,
+        test_timed_try_lock_async,
+        test_try_lock_async_wait_time,
+        test_try_lock_async_failed,
+        test_try_lock_async_succeed,
+    }
+} }
 of_every_lock! { write_lock Write reentrant {} }
 of_every_lock! { non_reentrant_lock NonReentrant {
     non_reentrant::{

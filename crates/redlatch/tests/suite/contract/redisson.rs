@@ -18,12 +18,13 @@ use crate::fixture::{Fixture, LATE, ms, soon};
 const ALL_ROUNDS: Duration = Duration::from_secs(60);
 
 /// Each client enters the lock so many times, alone inside each time; how often all of them did.
-async fn entered(clients: Vec<Client>, name: &str, rounds: usize, stay: Duration) -> usize {
+async fn entered(on: &Fixture, clients: Vec<Client>, rounds: usize, stay: Duration) -> usize {
     let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|client| {
-            let (lock, inside, entered) = (client.lock(name), inside.clone(), entered.clone());
+            let lock = on.lock(&client, on.name("x"));
+            let (inside, entered) = (inside.clone(), entered.clone());
             tokio::spawn(async move {
                 for _ in 0..rounds {
                     let guard = lock.lock().await.unwrap();
@@ -54,10 +55,10 @@ pub(crate) async fn auto_expire(on: Fixture) {
     let (a, b) = (on.brisk(ms(900)).await, on.client().await);
     let name = on.name("x");
     // A holder that is gone without having released: nobody renews it any more.
-    let held = a.lock(name.as_str()).lock().await.unwrap().detach();
+    let held = on.lock(&a, name.as_str()).lock().await.unwrap().detach();
     let start = Instant::now();
     drop(held);
-    let guard = soon("the end of the lease", b.lock(name.as_str()).lock()).await.unwrap();
+    let guard = soon("the end of the lease", on.lock(&b, name.as_str()).lock()).await.unwrap();
     assert!(start.elapsed() > ms(300), "taken from a lease that had not ended: {:?}", start.elapsed());
     // The lease, and at most one look more.
     assert!(start.elapsed() < ms(900) + ms(800) + LATE, "{:?}", start.elapsed());
@@ -66,7 +67,7 @@ pub(crate) async fn auto_expire(on: Fixture) {
 
 pub(crate) async fn hold_count(on: Fixture) {
     let client = on.client().await;
-    let (lock, owner) = (client.lock(on.name("x")), client.owner());
+    let (lock, owner) = (on.lock(&client, on.name("x")), client.owner());
     let holds = async || lock.hold_count(&owner).await.unwrap();
     assert_eq!(holds().await, 0);
     let outer = lock.acquire().owner(&owner).await.unwrap().expect("a free lock");
@@ -104,7 +105,7 @@ pub(crate) async fn is_held_by_current_thread(on: Fixture) {
 
 pub(crate) async fn is_locked(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
-    let (here, there) = (a.lock(on.name("x")), b.lock(on.name("x")));
+    let (here, there) = (on.lock(&a, on.name("x")), on.lock(&b, on.name("x")));
     let locked = async || (here.is_locked().await.unwrap(), there.is_locked().await.unwrap());
     assert_eq!(locked().await, (false, false));
     let guard = here.lock().await.unwrap();
@@ -115,7 +116,7 @@ pub(crate) async fn is_locked(on: Fixture) {
 
 pub(crate) async fn lock_unlock(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     for _ in 0..2 {
         let guard = lock.lock().await.unwrap();
         assert!(lock.is_locked().await.unwrap());
@@ -126,17 +127,17 @@ pub(crate) async fn lock_unlock(on: Fixture) {
 
 pub(crate) async fn concurrency_single_instance(on: Fixture) {
     let client = on.client().await;
-    assert_eq!(entered(vec![client.clone(); 15], &on.name("x"), 1, ms(1)).await, 15);
+    assert_eq!(entered(&on, vec![client.clone(); 15], 1, ms(1)).await, 15);
     assert_eq!(client.stats().names, 0);
 }
 
 pub(crate) async fn concurrency_loop_multi_instance(on: Fixture) {
     // The stay there is 10 ms, which would be a run of 16 seconds and show no more.
-    assert_eq!(entered(clients(&on, 16).await, &on.name("x"), 100, ms(0)).await, 1_600);
+    assert_eq!(entered(&on, clients(&on, 16).await, 100, ms(0)).await, 1_600);
 }
 
 pub(crate) async fn concurrency_multi_instance(on: Fixture) {
-    assert_eq!(entered(clients(&on, 100).await, &on.name("x"), 1, ms(0)).await, 100);
+    assert_eq!(entered(&on, clients(&on, 100).await, 1, ms(0)).await, 100);
 }
 
 pub(crate) async fn remain_time_to_live(on: Fixture) {

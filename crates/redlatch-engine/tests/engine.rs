@@ -31,7 +31,7 @@ fn eval(engine: &mut Engine, script: &str) -> Result<Value, EngineError> {
 
 #[test]
 fn the_command_list_is_frozen() {
-    assert_eq!(COMMANDS.len(), 56);
+    assert_eq!(COMMANDS.len(), 57);
     let mut engine = engine();
     for name in COMMANDS {
         let reply = engine.call(&[name]);
@@ -40,6 +40,29 @@ fn the_command_list_is_frozen() {
     for absent in ["keys", "config", "eval", "append", "monitor", "debug", "getset", "hpexpire"] {
         let error = engine.call(&[absent]).expect_err(absent);
         assert!(error.message().starts_with("ERR unknown command"), "{error}");
+    }
+}
+
+#[test]
+fn some_fields_are_fields_of_the_hash_each_once() {
+    let mut engine = engine();
+    engine.call(&["hset", "h", "a", "1", "b", "2", "c", "3"]).unwrap();
+    let mut pairs = |count: &str| {
+        let reply = engine.call(&["hrandfield", "h", count, "withvalues"]).unwrap();
+        let Value::Array(items) = reply else { panic!("{reply:?}") };
+        let mut pairs: Vec<Vec<Value>> = items.chunks(2).map(<[Value]>::to_vec).collect();
+        pairs.sort_by_key(|pair| format!("{pair:?}"));
+        pairs
+    };
+    let all = pairs("9");
+    assert_eq!(all.len(), 3);
+    let two = pairs("2");
+    assert!(two.len() == 2 && two[0] != two[1] && two.iter().all(|pair| all.contains(pair)), "{two:?}");
+    assert_eq!(engine.call(&["hrandfield", "none", "2", "withvalues"]).unwrap(), Value::Array(Vec::new()));
+    for bad in
+        [["h", "0", "withvalues"], ["h", "-2", "withvalues"], ["h", "2", "values"], ["h", "x", "withvalues"]]
+    {
+        assert!(engine.call(&["hrandfield", bad[0], bad[1], bad[2]]).is_err(), "{bad:?}");
     }
 }
 

@@ -174,6 +174,23 @@ pub(crate) fn hgetall(core: &mut Core, args: &[&[u8]]) -> Reply {
     })
 }
 
+/// `HRANDFIELD key count WITHVALUES` with a count above 0: some fields, each once. Which ones is nobody's promise; here they
+/// are the first ones, because the engine has no randomness of its own.
+pub(crate) fn hrandfield(core: &mut Core, args: &[&[u8]]) -> Reply {
+    let count = parse_int(args[2]).ok_or(NOT_INTEGER)?;
+    let count = usize::try_from(count).ok().filter(|count| *count > 0);
+    let (Some(count), true) = (count, args.len() == 4 && args[3].eq_ignore_ascii_case(b"withvalues")) else {
+        return Err(EngineError::fixed("ERR syntax error"));
+    };
+    let mut out = Vec::new();
+    if let Some(hash) = core.hash(args[1])? {
+        for (field, value) in hash.iter().take(count) {
+            out.extend([Value::bytes(field), Value::bytes(value)]);
+        }
+    }
+    Ok(Value::Array(out))
+}
+
 fn collect(core: &mut Core, key: &[u8], add: impl Fn(&[u8], &[u8], &mut Vec<Value>)) -> Reply {
     let mut out = Vec::new();
     if let Some(hash) = core.hash(key)? {

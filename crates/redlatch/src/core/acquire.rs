@@ -44,6 +44,8 @@ struct Asker {
     tainted: bool,
     granted: bool,
     looks: u32,
+    /// The last item of the last answer.
+    value: i64,
     /// Until when others of this process may go first.
     yields_until_ms: u64,
     /// The lane knows that this task waits.
@@ -91,6 +93,14 @@ impl Contender for Asker {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
+    fn took_the_last(&self) -> Option<Option<Duration>> {
+        let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
+        self.request
+            .recipe
+            .took_the_last(&self.owner, self.value)
+            .then(|| Some(Duration::from_millis(lease_ms)))
+    }
+
     fn woken_by(&mut self, notify: &Arc<Notify>) {
         self.wake = Some(notify.clone());
     }
@@ -109,7 +119,7 @@ impl Contender for Asker {
         if lines_up && matches!(self.line, Line::Outside) {
             self.line = Line::Asked;
         }
-        let outcome = self.core.attempt(&self.request, &self.owner, lines_up).await;
+        let outcome = self.core.attempt(&self.request, &self.owner, lines_up, &mut self.value).await;
         match outcome {
             Ok(Attempt::Won(lease)) => {
                 // A release may have handed over at the same moment; both leases are the same hold.
@@ -280,6 +290,7 @@ impl Core {
             tainted: false,
             granted: false,
             looks: 0,
+            value: 0,
             yields_until_ms: self.now_ms() + YIELD_MS_MAX,
             waits_beside: false,
             line: Line::Outside,
@@ -307,6 +318,7 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         lines_up: bool,
+        value: &mut i64,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         if owner.is_exposed() && self.lanes.is_leaving(&request.keys, owner) {
             // The owner's earlier release is still on its way and would take this hold with it.
@@ -352,6 +364,7 @@ impl Core {
         });
         let outcome = flight.await;
         let reply = Asked::read(&self.read(&ACQUIRE, outcome, owner.number())?)?;
+        *value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves_readers()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }

@@ -123,6 +123,12 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         false
     }
 
+    /// Whether the last item of a grant's reply says that nothing is left for others who want as much.
+    fn took_the_last(&self, owner: &Owner, value: i64) -> bool {
+        let _ = (owner, value);
+        false
+    }
+
     /// Where waiters are told; `None` when nobody is told and waiting is looking again.
     fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>>;
 }

@@ -16,6 +16,9 @@ use crate::{
 
 /// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while,
+/// and to give up on one is trouble, not "busy".
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// How long to wait for a subscription to be confirmed before looking again without it.
 const CONFIRM_TIME: Duration = Duration::from_millis(250);
 
@@ -49,7 +52,7 @@ impl Deadline {
             None => Some(work.await),
             Some(left) => {
                 // A look at a free lock must be possible even with no time left, and an answer takes a moment.
-                let limit = core.keeper.sleep(left.max(Duration::from_millis(20)));
+                let limit = core.keeper.sleep(left.max(ANSWER_TIME));
                 tokio::select! {
                     biased;
                     outcome = work => Some(outcome),

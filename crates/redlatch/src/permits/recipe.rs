@@ -11,6 +11,9 @@ use crate::{
     store::{Call, Store},
 };
 
+/// The hexadecimal digits of one id.
+const ID_DIGITS: usize = 32;
+
 /// The score, in ms, of permits that never end; a lease of that length has no end.
 pub(super) const NEVER_MS: i64 = 922_337_203_685_477;
 
@@ -80,6 +83,10 @@ impl Recipe for Permits {
     fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
         // The owner's text is as long as it has permits.
         Some((keys.channel.clone(), owner.field().len() as i64))
+    }
+
+    fn took_the_last(&self, owner: &Owner, free: i64) -> bool {
+        free < (owner.field().len() / ID_DIGITS) as i64
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {

@@ -8,7 +8,7 @@
 -- Change: DECRBY, and one member for each id with the time at which it ends. A lease that reaches the score for "never"
 --         gets that score. The members live no longer than the counter. DECRBY is the first write, because it is refused
 --         when memory is full and nothing may have changed then.
--- Reply:  {number, permits, 0} taken; {number, 0, ms until the next one ends or -1} too few are free; {number, -3, 0}
+-- Reply:  {number, permits, permits still free} taken; {number, 0, ms until the next one ends or -1} too few are free; {number, -3, 0}
 --         nobody has set permits. A refusal removes a member that is not there, so that a read-only replica answers with
 --         an error instead of letting the caller wait.
 local never = 922337203685477
@@ -44,4 +44,4 @@ for at = 1, #ids, 16 do
 end
 local ttl = redis.call('pttl', counter)
 if ttl > 0 then redis.call('pexpire', taken, ttl) end
-return {n, #ids / 16, 0}
+return {n, #ids / 16, free - wanted}

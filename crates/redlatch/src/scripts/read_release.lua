@@ -12,7 +12,8 @@
 --         held any more, which is also what a repeat gets.
 local key, base, owner = KEYS[1], KEYS[2], ARGV[2]
 local own = base .. owner .. ':rwlock_timeout:'
-local count, longest = math.min(tonumber(redis.call('hget', key, owner) or '1'), 1000), 0
+local held = redis.call('hmget', key, owner, 'mode')
+local count, longest = math.min(tonumber(held[1] or '1'), 1000), 0
 for i = 1, count do longest = math.max(longest, redis.call('pttl', own .. i)) end
 local found = redis.call('hdel', key, owner)
 for i = 1, count do redis.call('del', own .. i) end
@@ -23,17 +24,21 @@ local ttl, kept = redis.call('pttl', key), false
 if redis.call('hlen', key) > 1 then
   -- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
   local enough = ttl - 10
-  if redis.call('hget', key, 'mode') == 'write' or (ttl >= 0 and longest > 0 and longest < enough) then
+  if held[2] == 'write' or (ttl >= 0 and longest > 0 and longest < enough) then
     kept = true
   else
     if ttl < 0 then enough = 9007199254740992 end
-    local needed, fields = 0, redis.call('hgetall', key)
-    for at = 1, #fields, 2 do
-      for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
-        needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
+    local needed = 0
+    local function look(fields)
+      for at = 1, #fields, 2 do
+        for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
+          needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
+        end
+        if needed >= enough then return true end
       end
-      if needed >= enough then break end
     end
+    -- Among many readers of alike leases the first few will do; only otherwise all are read.
+    if not look(redis.call('hrandfield', key, 3, 'withvalues')) then look(redis.call('hgetall', key)) end
     kept = needed > 0
     if kept and needed < enough then redis.call('pexpire', key, needed) end
   end

@@ -658,7 +658,7 @@ async fn a_reader_is_two_requests_and_draws_tokens_when_asked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rights_are_enough() {
     let commands = "evalsha eval ping publish subscribe unsubscribe pttl pexpire hset hget hmget hdel hexists hincrby \
-                    hlen hgetall set del exists";
+                    hlen hgetall hrandfield set del exists";
     let allowed: String = commands.split_whitespace().map(|command| format!(" +{command}")).collect();
     let rights = format!("reader on >pw ~x ~{{x}}:* resetchannels &redisson_rwlock:* -@all{allowed}");
     let server = RedisServer::builder().acl(&rights).start().unwrap();

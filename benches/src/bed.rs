@@ -92,6 +92,15 @@ impl Bed {
         let counts = self.server.command_counts()?;
         Ok(sent.iter().filter_map(|name| counts.get(*name)).sum())
     }
+
+    /// For how many microseconds the server has run scripts so far.
+    pub(crate) fn script_us(&self) -> Outcome<f64> {
+        let info = self.server.cmd(&["INFO", "commandstats"])?;
+        let info: String = redis::from_redis_value(info)?;
+        let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+        let time = line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
+        Ok(time.map_or(Ok(0.0), str::parse)?)
+    }
 }
 
 impl Drop for Bed {

@@ -1,6 +1,7 @@
 //! The sections: each measures one thing in every round, and says at the end what came out.
 
 mod contention;
+mod fair;
 mod handoff;
 mod held;
 mod kinds;
@@ -16,8 +17,8 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 9] =
-    ["pair", "multi", "memory", "local", "handoff", "latency", "held", "contention", "kinds"];
+pub(crate) const NAMES: [&str; 10] =
+    ["pair", "multi", "memory", "local", "handoff", "fair", "latency", "held", "contention", "kinds"];
 
 pub(crate) enum Section {
     Pair(pair::Pair),
@@ -25,6 +26,7 @@ pub(crate) enum Section {
     Memory(stores::Memory),
     Local(stores::Local),
     Handoff(handoff::Handoff),
+    Fair(fair::Fair),
     Latency(latency::Latency),
     Held(held::Held),
     Contention(contention::Contention),
@@ -39,6 +41,7 @@ macro_rules! each {
             Section::Memory($inner) => $do,
             Section::Local($inner) => $do,
             Section::Handoff($inner) => $do,
+            Section::Fair($inner) => $do,
             Section::Latency($inner) => $do,
             Section::Held($inner) => $do,
             Section::Contention($inner) => $do,
@@ -56,6 +59,7 @@ impl Section {
             "memory" => Section::Memory(stores::Memory::open(bed).await?),
             "local" => Section::Local(stores::Local::open(bed).await?),
             "handoff" => Section::Handoff(handoff::Handoff::open(bed).await?),
+            "fair" => Section::Fair(fair::Fair::open(bed).await?),
             "latency" => Section::Latency(latency::Latency::open(bed).await?),
             "held" => Section::Held(held::Held),
             "contention" => Section::Contention(contention::Contention),
@@ -71,6 +75,7 @@ impl Section {
             Section::Memory(_) => "memory",
             Section::Local(_) => "local",
             Section::Handoff(_) => "handoff",
+            Section::Fair(_) => "fair",
             Section::Latency(_) => "latency",
             Section::Held(_) => "held",
             Section::Contention(_) => "contention",

@@ -312,7 +312,15 @@ impl ClientBuilder {
             Some(store) => store,
             None => store::open(&self.config, keeper.handle()).await?,
         };
-        let id = uuid::Uuid::new_v4().to_string();
+        let id = client_id(uuid::Uuid::new_v4());
         Ok(Client { core: Core::new(id, self.config, store, keeper) })
     }
+}
+
+/// The id of a client: random like that of any Redisson client, but of version 8 (free form), by which scripts know our
+/// waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock).
+fn client_id(random: uuid::Uuid) -> String {
+    let mut bytes = random.into_bytes();
+    bytes[6] = 0x80 | (bytes[6] & 0x0f);
+    uuid::Uuid::from_bytes(bytes).to_string()
 }

@@ -24,6 +24,8 @@ pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
 pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// For how long a waiter for a fair lock counts, after the present lease, without being heard of again.
 pub const FAIR_WAIT: Duration = Duration::from_secs(30);
+/// The same for a waiter of Redisson, who adds it to its time and subtracts it from those behind it (its default).
+pub const REDISSON_FAIR_WAIT: Duration = Duration::from_secs(300);
 /// How long one process may pass a lock on among its own tasks before others get their turn.
 pub const TURN_TIME_MAX: Duration = Duration::from_millis(8);
 /// How often one process may pass a lock on among its own tasks before others get their turn.

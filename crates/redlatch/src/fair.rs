@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    config::FAIR_WAIT,
+    config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
     core::{Asks, Core, Heir, Recipe, lane::LanePolicy, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, locker::Locker},
     name::{Keys, Kind, LockName},
@@ -32,7 +32,7 @@ impl Recipe for Fair {
     }
 
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        self.ask(keys, owner, lease_ms, fenced, Asks { waits: false, publish: "publish" })
+        self.ask(keys, owner, lease_ms, fenced, Asks { waits: false, recount: false, publish: "publish" })
     }
 
     fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
@@ -42,6 +42,8 @@ impl Recipe for Fair {
             .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
             .bytes(&keys.channel)
             .constant(asks.publish)
+            .int(REDISSON_FAIR_WAIT.as_millis() as i64)
+            .constant(if asks.recount { "1" } else { "0" })
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {

@@ -10,6 +10,8 @@ mod contention;
 mod control;
 #[path = "interop/expiry.rs"]
 mod expiry;
+#[path = "interop/fair.rs"]
+mod fair;
 #[path = "interop/fenced.rs"]
 mod fenced;
 #[path = "interop/golden.rs"]
@@ -56,6 +58,7 @@ macro_rules! with_both_releases {
 
 with_both_releases!(
     contention::owners_of_both_languages_never_overlap,
+    contention::owners_of_a_fair_lock_never_overlap,
     control::a_client_that_writes_other_bytes_is_found_out,
     control::a_release_with_other_bytes_wakes_nobody,
     expiry::a_fixed_lease_of_java_ends_and_its_late_unlock_frees_nobody,
@@ -64,6 +67,16 @@ with_both_releases!(
     expiry::a_killed_rust_holder_is_followed_when_its_lease_ends,
     expiry::either_watchdog_keeps_the_other_language_out_for_three_leases,
     expiry::holds_counted_twice_by_a_retry_end_with_their_lease,
+    fair::a_fair_release_by_java_wakes_us_at_once,
+    fair::a_fair_release_by_us_wakes_java_at_once,
+    fair::a_forced_unlock_of_a_fair_lock_tells_the_next_of_the_other_language,
+    fair::a_killed_java_holder_of_a_fair_lock_is_followed_in_order,
+    fair::a_killed_java_waiter_is_passed_over,
+    fair::a_waiter_of_ours_that_is_cancelled_lets_java_through,
+    fair::both_languages_are_served_in_the_order_of_asking,
+    fair::either_watchdog_keeps_a_fair_lock_for_three_leases,
+    fair::holds_of_a_fair_lock_are_counted_by_both,
+    fair::waits_of_java_that_time_out_let_us_through,
     golden::every_step_leaves_and_says_the_same,
     holding::names_of_any_shape_are_one_lock,
     holding::re_entries_of_java_keep_us_out_until_the_last_unlock,

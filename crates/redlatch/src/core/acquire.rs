@@ -50,6 +50,8 @@ struct Asker {
     yields_until_ms: u64,
     /// The lane knows that this task waits.
     waits_beside: bool,
+    /// The next request has to count those before this owner.
+    recount: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
 }
@@ -119,7 +121,11 @@ impl Contender for Asker {
         if lines_up && matches!(self.line, Line::Outside) {
             self.line = Line::Asked;
         }
-        let outcome = self.core.attempt(&self.request, &self.owner, lines_up, &mut self.value).await;
+        let (recount, value) = (self.recount, &mut self.value);
+        let outcome = self.core.attempt(&self.request, &self.owner, lines_up, recount, value).await;
+        if let Ok(Attempt::Behind { recount }) = outcome {
+            self.recount = recount;
+        }
         match outcome {
             Ok(Attempt::Won(lease)) => {
                 // A release may have handed over at the same moment; both leases are the same hold.
@@ -128,7 +134,7 @@ impl Contender for Asker {
                 }
                 Ok(Attempt::Won(lease))
             }
-            Ok(Attempt::Busy(_) | Attempt::Behind) if lines_up && matches!(self.line, Line::Asked) => {
+            Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up && matches!(self.line, Line::Asked) => {
                 let (tell, handoff) = oneshot::channel();
                 self.line = Line::Inside(handoff);
                 let request = &self.request;
@@ -293,6 +299,7 @@ impl Core {
             value: 0,
             yields_until_ms: self.now_ms() + YIELD_MS_MAX,
             waits_beside: false,
+            recount: true,
             line: Line::Outside,
             wake: None,
         };
@@ -318,6 +325,7 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         lines_up: bool,
+        recount: bool,
         value: &mut i64,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         if owner.is_exposed() && self.lanes.is_leaving(&request.keys, owner) {
@@ -329,7 +337,7 @@ impl Core {
         let leaves_readers = || readers.is_some_and(|readers| self.lanes.is_leaving(readers, owner));
         let left_readers = leaves_readers();
         let sent_ms = self.now_ms();
-        let call = request.acquire_call(owner, self.store.publish_command());
+        let call = request.acquire_call(owner, recount, self.store.publish_command());
         let work = if owner.is_foreign() {
             Box::pin(self.clone().ask_as_another(request.clone(), owner.clone(), call))
         } else {
@@ -372,8 +380,8 @@ impl Core {
             return Err(Fault::Server(refusal(reply.count)));
         }
         if reply.count == 0 {
-            if reply.value == BEHIND {
-                return Ok(Attempt::Behind);
+            if reply.value <= BEHIND {
+                return Ok(Attempt::Behind { recount: reply.value < BEHIND });
             }
             return Ok(Attempt::Busy(u64::try_from(reply.value).ok().map(Duration::from_millis)));
         }
@@ -459,8 +467,8 @@ fn refusal(count: i64) -> Error {
 }
 
 impl Request {
-    fn acquire_call(&self, owner: &Owner, publish: &'static str) -> Call {
-        let asks = Asks { waits: self.wait != Wait::No, publish };
+    fn acquire_call(&self, owner: &Owner, recount: bool, publish: &'static str) -> Call {
+        let asks = Asks { waits: self.wait != Wait::No, recount, publish };
         self.recipe.ask(&self.keys, owner, self.term.lease_ms, self.fenced, asks)
     }
 }

@@ -30,8 +30,9 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet, and not before others that wait on the server; a message will come.
-    Behind,
+    /// Not yet, and not before others that wait on the server; a message will come. `recount`: some of them may subtract
+    /// from this one's time there, and have to be counted again next time.
+    Behind { recount: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
 }
@@ -113,7 +114,7 @@ impl Core {
                     }
                     return Ok(Some(prize));
                 }
-                Ok(busy @ (Attempt::Busy(_) | Attempt::Behind)) => {
+                Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
                     trouble = Trouble::default();
                     if wait == Wait::No || deadline.is_over(self) {
                         return Ok(None);
@@ -134,7 +135,7 @@ impl Core {
                     match contender.channel().map(|channel| waker.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
                         Some(true) => waker.confirmed(self, deadline).await?,
-                        Some(false) if matches!(busy, Attempt::Behind) => {
+                        Some(false) if matches!(busy, Attempt::Behind { .. }) => {
                             waker.wait_behind(self, deadline).await?;
                         }
                         Some(false) => waker.wait_for_turn(self, hint, deadline).await?,

@@ -55,7 +55,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
-    /// TTL, [`BEHIND`] when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
+    /// TTL, [`BEHIND`] or less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
     /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
@@ -133,13 +133,16 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>>;
 }
 
-/// The time of a busy reply that means: others come before this owner.
+/// The time of a busy reply that means: others come before this owner. One less: some of them may subtract from its
+/// time in the queue.
 pub(crate) const BEHIND: i64 = -3;
 
 /// What else a request says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asks {
     pub(crate) waits: bool,
+    /// Somebody before the owner in the queue may subtract from its time, so that they have to be counted.
+    pub(crate) recount: bool,
     pub(crate) publish: &'static str,
 }
 

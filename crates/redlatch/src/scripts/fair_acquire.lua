@@ -4,27 +4,32 @@
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
 -- ARGV[5] ms for which a waiter counts without being heard of, 0 = do not line up
 -- ARGV[6] channel, to which `:owner` is appended   ARGV[7] publish command
+-- ARGV[8] ms that a waiter of Redisson subtracts from those behind it   ARGV[9] 0 = no such waiter is before this owner
 --
--- Check:  first, heads of the queue whose time is over by the server's clock are dropped; a head without a time, which
---         nothing would ever drop, gets a short one. Then: the hash is absent and the queue empty or headed by this
---         owner; or the hash holds this very owner (a repeat).
+-- Check:  first, heads of the queue whose time is over by the server's clock are dropped, but not this owner, who is
+--         heard of just now; a head without a time, which nothing would ever drop, gets a short one, and a head of ours
+--         that was left with a long one gets the time of a head. Then: the hash is absent and the queue empty or headed by
+--         this owner; or the hash holds this very owner (a repeat).
 -- Change: the owner leaves the queue, its field is written with count 1, the lease is set. Otherwise it lines up once, and
---         each repeat moves its own time ahead. The time is never below that of the one before, so that what
---         others subtract for those before leaves it above theirs; it adds nothing of its own, so nothing of it has
---         to be subtracted from those behind, and a grant costs the same behind 10 waiters as behind 10,000.
+--         each repeat sets its own time anew: the lease, its wait, and what those before it will subtract from it when
+--         they get the lock or give up, which only Redisson's do. A field of ours is known by the version of its UUID.
+--         Ours add nothing for those behind them, so nothing has to be subtracted, and a grant costs the same behind
+--         10 waiters as behind 10,000.
 -- Reply:  {number, count, token or 0}; {number, 0, ttl ms} when busy and this owner is next or did not line up;
---         {number, 0, -3} when others come first; {number, -1, 0} when the hash belongs to a read-write lock.
+--         {number, 0, -3} when others come first, {number, 0, -4} when some of them are Redisson's or too many to tell;
+--         {number, -1, 0} when the hash belongs to a read-write lock.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[5])
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local head, dropped = false, false
+local function theirs(member) return string.sub(member, 15, 15) ~= '8' end
+local head, dropped, time = false, false, false
 for _ = 1, 1000 do
   head = redis.call('lindex', queue, 0)
-  if not head then break end
-  local time = redis.call('zscore', times, head)
+  if not head or head == owner then break end
+  time = redis.call('zscore', times, head)
   if not time then
-    if head ~= owner then redis.call('zadd', times, string.format('%.0f', now + 5000), head) end
+    redis.call('zadd', times, string.format('%.0f', now + 5000), head)
     break
   end
   if tonumber(time) > now then break end
@@ -39,24 +44,40 @@ if held and held[2] and not held[1] then return {n, -1, 0} end
 if (held and not held[1]) or (not held and head and head ~= owner) then
   -- A write that changes nothing: a server that has become a read-only replica refuses here.
   redis.call('hdel', key, owner)
+  local before, recount = 0, false
   if wait > 0 then
-    local time = now + math.max(ttl, 0) + wait
-    local own = redis.call('zscore', times, owner)
-    local least = own
-    if not own then
-      local tail = redis.call('lindex', queue, -1)
-      least = tail and redis.call('zscore', times, tail)
+    local alone = now + math.max(ttl, 0) + wait
+    if head and head ~= owner then
+      local placed = redis.call('zscore', times, owner)
+      -- Nobody who comes later comes first, so who found none of them before it needs not count again.
+      -- Only the first 300 are counted: nobody further back gets its turn before it looks again.
+      if not placed or ARGV[9] ~= '0' then
+        local members, found = redis.call('lrange', queue, 0, 299), false
+        for _, member in ipairs(members) do
+          if member == owner then
+            found = true
+            break
+          end
+          if theirs(member) then before = before + 1 end
+        end
+        placed = placed or found
+        recount = before > 0 or (#members == 300 and not found)
+      end
+      if not placed then redis.call('rpush', queue, owner) end
+      if time and tonumber(time) > alone and not theirs(head) then
+        redis.call('zadd', times, string.format('%.0f', alone), head)
+      end
+    elseif not head then
+      redis.call('rpush', queue, owner)
+      head = owner
     end
-    if least and tonumber(least) > time then time = tonumber(least) end
-    redis.call('zadd', times, string.format('%.0f', time), owner)
-    if not own and head ~= owner then redis.call('rpush', queue, owner) end
-    head = head or owner
+    redis.call('zadd', times, string.format('%.0f', alone + before * ARGV[8]), owner)
   end
   if not held and dropped then
     -- Those who were dropped may have been the last ones that were told.
     redis.pcall(ARGV[7], ARGV[6] .. ':' .. head, '0')
   end
-  if head and head ~= owner and (wait > 0 or not held) then return {n, 0, -3} end
+  if head and head ~= owner and (wait > 0 or not held) then return {n, 0, recount and -4 or -3} end
   return {n, 0, ttl}
 end
 if held then count = tonumber(held[1]) end

@@ -6,17 +6,22 @@
 --
 -- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
 -- Change: as in leave.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
---         An owner that holds nothing leaves the queue: who gives back does not wait any more.
--- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
+--         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next for a
+--         free lock, it has been told, so the one behind it is told now.
+-- Reply:  {number, holds left, receivers}; {number, -1, receivers} when the owner holds nothing.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
 local count = tonumber(redis.call('hget', key, owner) or '-1')
+local left = 0
 if count == -1 then
   redis.call('hdel', key, owner)
-  if redis.call('zrem', times, owner) == 1 then redis.call('lrem', queue, 1, owner) end
-  return {n, -1, 0}
+  local next = redis.call('lindex', queue, 0) == owner
+  if next then redis.call('lpop', queue) end
+  if redis.call('zrem', times, owner) == 1 and not next then redis.call('lrem', queue, 1, owner) end
+  if not next or redis.call('exists', key) == 1 then return {n, -1, 0} end
+  left = -1
 end
-if count < tonumber(ARGV[5]) then return {n, count, 0} end
+if count < tonumber(ARGV[5]) and left == 0 then return {n, count, 0} end
 if count > 1 then
   redis.call('hincrby', key, owner, -1)
   if tonumber(ARGV[6]) > redis.call('pttl', key) then redis.call('pexpire', key, ARGV[6]) end
@@ -33,7 +38,7 @@ for _ = 1, 1000 do
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
 end
-if not head then return {n, 0, 0} end
+if not head then return {n, left, 0} end
 local heard = redis.pcall(ARGV[4], ARGV[3] .. ':' .. head, '0')
 if type(heard) == 'table' then heard = -1 end
-return {n, 0, heard}
+return {n, left, heard}

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use redlatch::Lock;
+use redlatch::{Client, Error, FairLock, Guard, Lock};
 use redlatch_testkit::{
     history::{CheckOptions, Event, Floors, Kind, Outcome, Recorder, check, now_ns},
     redisson::RedissonVersion,
@@ -57,11 +57,37 @@ impl Notes {
     }
 }
 
-async fn rust_rounds(lock: Lock, counter: Arc<Counter>, notes: Notes) {
+/// A lock of ours of either kind.
+trait Takes: Send + Sync + 'static {
+    fn of(client: &Client, name: &str) -> Self;
+    fn take(&self) -> impl Future<Output = Result<Guard, Error>> + Send;
+}
+
+impl Takes for Lock {
+    fn of(client: &Client, name: &str) -> Self {
+        client.lock(name)
+    }
+
+    async fn take(&self) -> Result<Guard, Error> {
+        self.lock().await
+    }
+}
+
+impl Takes for FairLock {
+    fn of(client: &Client, name: &str) -> Self {
+        client.fair_lock(name)
+    }
+
+    async fn take(&self) -> Result<Guard, Error> {
+        self.lock().await
+    }
+}
+
+async fn rust_rounds<L: Takes>(lock: L, rounds: u64, counter: Arc<Counter>, notes: Notes) {
     let mut connection = counter.connect().await;
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let asked = now_ns();
-        let guard = lock.lock().await.unwrap();
+        let guard = lock.take().await.unwrap();
         notes.granted(asked);
         counter.raise(&mut connection).await;
         assert!(guard.is_valid());
@@ -72,9 +98,9 @@ async fn rust_rounds(lock: Lock, counter: Arc<Counter>, notes: Notes) {
     }
 }
 
-fn java_rounds(java: &Java, counter: &Counter, notes: &Notes) {
+fn java_rounds(java: &Java, rounds: u64, counter: &Counter, notes: &Notes) {
     let mut connection = runtime().block_on(counter.connect());
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let asked = now_ns();
         java.lock(&notes.name);
         notes.granted(asked);
@@ -87,6 +113,14 @@ fn java_rounds(java: &Java, counter: &Counter, notes: &Notes) {
 }
 
 pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
+    fight::<Lock>(version, "lock", ROUNDS);
+}
+
+pub(crate) fn owners_of_a_fair_lock_never_overlap(version: RedissonVersion) {
+    fight::<FairLock>(version, "fair", ROUNDS / 3);
+}
+
+fn fight<L: Takes>(version: RedissonVersion, kind: &str, rounds_each: u64) {
     let bed = Bed::of(version);
     let name = bed.name("contended");
     let counter = Arc::new(Counter { url: bed.server.url(), key: bed.name("counter") });
@@ -97,7 +131,8 @@ pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
     for (client, letter) in [(&bed.ours, 'a'), (&bed.ours_too, 'b')] {
         for task in 0..TASKS_PER_CLIENT {
             let rounds = rust_rounds(
-                client.lock(name.as_str()),
+                L::of(client, &name),
+                rounds_each,
                 counter.clone(),
                 notes(format!("rust-{letter}{task}")),
             );
@@ -106,8 +141,8 @@ pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
     }
     thread::scope(|scope| {
         for number in 0..JAVA_THREADS {
-            let (java, counter, notes) = (bed.thread(), &counter, notes(format!("java-{number}")));
-            scope.spawn(move || java_rounds(&java, counter, &notes));
+            let (java, counter, notes) = (bed.thread().with(kind), &counter, notes(format!("java-{number}")));
+            scope.spawn(move || java_rounds(&java, rounds_each, counter, &notes));
         }
     });
     for task in tasks {
@@ -115,7 +150,7 @@ pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
     }
     let took_ms = (now_ns() - begin) / 1_000_000;
 
-    let total = ROUNDS * (2 * TASKS_PER_CLIENT + JAVA_THREADS);
+    let total = rounds_each * (2 * TASKS_PER_CLIENT + JAVA_THREADS);
     assert_eq!(bed.number(&["GET", &counter.key]), i64::try_from(total).unwrap(), "lost updates");
     let events = recorder.events();
     let floors = Floors { grants: total, contended: total / 4, ..Floors::default() };
@@ -127,7 +162,7 @@ pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
     let languages = |event: &Event| event.owner.starts_with("java");
     let changes = grants.windows(2).filter(|pair| languages(pair[0]) != languages(pair[1])).count();
     println!(
-        "{version:?}: {total} grants in {took_ms} ms, {} contended, {changes} changes of language",
+        "{version:?}, {kind}: {total} grants in {took_ms} ms, {} contended, {changes} changes of language",
         verdict.stats.contended
     );
     assert!(changes >= 40, "the languages took turns only {changes} times");

@@ -11,7 +11,10 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::fixture::{ms, soon};
+use crate::{
+    fixture::{ms, soon},
+    kinds::{AnyLock, Face},
+};
 
 /// How often each operation is dropped.
 const DROPS: usize = 1_000;
@@ -78,9 +81,18 @@ impl Rig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_dropped_acquires_leave_nothing() {
-    let rig = rig(1).await;
+    acquires(Face::Plain, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_acquires_of_a_fair_lock_leave_nothing() {
+    acquires(Face::Fair, 11).await;
+}
+
+async fn acquires(face: Face, seed: u64) {
+    let rig = rig(seed).await;
     rig.sweep("acquire", |client, _, name| {
-        let lock = client.lock(name);
+        let lock = AnyLock::new(face, client, name);
         Box::pin(async move {
             let guard = lock.try_lock().await.unwrap().unwrap();
             guard.unlock().await.unwrap();
@@ -91,11 +103,21 @@ async fn a_thousand_dropped_acquires_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_dropped_waits_leave_nothing() {
-    let rig = rig(2).await;
+    waits(Face::Plain, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_waits_for_a_fair_lock_leave_nothing() {
+    waits(Face::Fair, 12).await;
+}
+
+async fn waits(face: Face, seed: u64) {
+    let rig = rig(seed).await;
     // Every ten rounds share a name that somebody else holds for a moment, so that there is a line to wait in.
     rig.sweep("wait", |client, other, name| {
         let name = name[..name.len() - 1].to_owned();
-        let (lock, held) = (client.lock(name.as_str()), other.lock(name.as_str()));
+        let (lock, held) =
+            (AnyLock::new(face, client, name.as_str()), AnyLock::new(face, other, name.as_str()));
         Box::pin(async move {
             let blocker = held.acquire().lease(redlatch::Lease::Fixed(ms(20_000))).await.unwrap();
             let waiting = async {
@@ -114,16 +136,47 @@ async fn a_thousand_dropped_waits_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_dropped_unlocks_leave_nothing() {
-    let rig = rig(3).await;
+    unlocks(Face::Plain, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_unlocks_of_a_fair_lock_leave_nothing() {
+    unlocks(Face::Fair, 13).await;
+}
+
+async fn unlocks(face: Face, seed: u64) {
+    let rig = rig(seed).await;
     let held = std::sync::Mutex::new(std::collections::VecDeque::new());
     for n in 0..DROPS {
-        let guard = rig.client.lock(format!("unlock-{n}")).try_lock().await.unwrap().unwrap();
+        let lock = AnyLock::new(face, &rig.client, format!("unlock-{n}"));
+        let guard = lock.try_lock().await.unwrap().unwrap();
         held.lock().unwrap().push_back(guard);
     }
     rig.sweep("unlock", |_, _, _| {
         let guard = held.lock().unwrap().pop_front().unwrap();
         Box::pin(async move {
             guard.unlock().await.unwrap();
+        })
+    })
+    .await;
+}
+
+/// A release of a fair lock whose next is of the same process grants to it; both sides of that are dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_dropped_hand_overs_of_a_fair_lock_leave_nothing() {
+    let rig = rig(14).await;
+    rig.sweep("handover", |client, _, name| {
+        let lock = client.fair_lock(name);
+        Box::pin(async move {
+            let guard = lock.try_lock().await.unwrap().unwrap();
+            let waiting = async {
+                let next = lock.lock().await.unwrap();
+                next.unlock().await.unwrap();
+            };
+            tokio::join!(waiting, async {
+                tokio::time::sleep(ms(8)).await;
+                guard.unlock().await.unwrap();
+            });
         })
     })
     .await;

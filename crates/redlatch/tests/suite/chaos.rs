@@ -16,7 +16,10 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::fixture::{ms, soon};
+use crate::{
+    fixture::{ms, soon},
+    kinds::{AnyLock, Face},
+};
 
 const RUN_TIME: Duration = Duration::from_secs(15);
 const CLIENTS: u32 = 4;
@@ -24,7 +27,7 @@ const TASKS: u32 = 6;
 const NAMES: u64 = 4;
 
 /// One task: takes a lock, stays a moment, gives it back, and writes down when.
-async fn work(client: Client, recorder: Recorder, task: u64, stop: Arc<AtomicBool>) {
+async fn work(face: Face, client: Client, recorder: Recorder, task: u64, stop: Arc<AtomicBool>) {
     let mut round = task;
     while !stop.load(Ordering::Relaxed) {
         round = round.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -32,7 +35,7 @@ async fn work(client: Client, recorder: Recorder, task: u64, stop: Arc<AtomicBoo
         let op = recorder.next_op_id();
         // Each grant is an owner to the checker, also when one process passes a lease from task to task.
         let holder = format!("{task}-{op}");
-        let lock = client.lock(name.as_str());
+        let lock = AnyLock::new(face, &client, name.as_str());
         let acquire = lock.acquire().wait(Wait::AtMost(ms(1_500)));
         let acquire = match (round >> 40) % 4 {
             0 => acquire.lease(Lease::Fixed(ms(900))),
@@ -113,6 +116,15 @@ async fn trouble(server: &RedisServer, proxy: &Proxy, stop: &AtomicBool) -> usiz
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn valid_holds_exclude_under_every_fault_at_once() {
+    everything_at_once(Face::Plain).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valid_holds_of_a_fair_lock_exclude_under_every_fault_at_once() {
+    everything_at_once(Face::Fair).await;
+}
+
+async fn everything_at_once(face: Face) {
     let server = RedisServer::builder().appendonly(true).arg("appendfsync", "always").start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let recorder = Recorder::new("chaos", 0);
@@ -128,7 +140,7 @@ async fn valid_holds_exclude_under_every_fault_at_once() {
             .unwrap();
         for task in 0..TASKS {
             let id = u64::from(n * TASKS + task);
-            tasks.push(tokio::spawn(work(client.clone(), recorder.clone(), id, stop.clone())));
+            tasks.push(tokio::spawn(work(face, client.clone(), recorder.clone(), id, stop.clone())));
         }
         clients.push(client);
     }

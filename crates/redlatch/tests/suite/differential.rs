@@ -38,7 +38,7 @@ impl Dice {
 const OWNERS: [&str; 3] = [
     "1b671a64-40d5-491e-99b0-da01ff1f3341:1",
     "1b671a64-40d5-491e-99b0-da01ff1f3341:2",
-    "aaaaaaaa-40d5-491e-99b0-da01ff1f3341:1",
+    "aaaaaaaa-40d5-891e-99b0-da01ff1f3341:1",
 ];
 /// State that scripts of other kinds leave, with deadlines far away or long ago.
 const BESIDE: [&[&str]; 9] = [
@@ -138,7 +138,9 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "fair_acquire" => {
             let wait = dice.pick(&["0", "30000", "30000"]).to_owned();
             let (channel, publish) = (CHANNEL.into(), "publish".into());
-            ([fair, vec![token]].concat(), vec![number, owner, lease, fenced, wait, channel, publish])
+            let recount = dice.pick(&["0", "1"]).to_owned();
+            let args = vec![number, owner, lease, fenced, wait, channel, publish, "300000".into(), recount];
+            ([fair, vec![token]].concat(), args)
         }
         "fair_release" => {
             let heir = if dice.roll(3) == 0 { String::new() } else { other };

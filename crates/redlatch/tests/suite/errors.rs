@@ -137,6 +137,8 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     assert!(outcome.is_err(), "reenter with {text}");
     answers.lock().unwrap().clear();
     guard.unlock().await.unwrap();
+    fair_lock(&client, &set, text, kind).await;
+    answers.lock().unwrap().clear();
     set("rate_take");
     let error = soon("an answer", client.rate_limiter("x").try_acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), kind, "a rate limiter with {text}: {error}");
@@ -168,6 +170,31 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     set("permit_end");
     assert_eq!(permits.delete().await.unwrap_err().kind(), kind, "delete with {text}");
     assert_eq!(client.stats().names, 0, "{text}");
+}
+
+async fn fair_lock(client: &Client, set: &impl Fn(&'static str), text: &str, kind: ErrorKind) {
+    let lock = client.fair_lock("x");
+    set("fair_acquire");
+    let error = soon("an answer", lock.try_lock()).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), kind, "a fair try_lock with {text}: {error}");
+    let start = Instant::now();
+    let error = soon("an answer", lock.lock_for(ms(80))).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), kind, "a fair lock_for with {text}: {error}");
+    assert!(start.elapsed() < ms(80 + 400), "{text}: {:?}", start.elapsed());
+    set("fair_release");
+    let guard = lock.try_lock().await.unwrap().unwrap();
+    let outcome = soon("an answer", guard.unlock()).await;
+    assert!(outcome.is_err(), "a fair unlock with {text}: {outcome:?}");
+    set("fair_leave");
+    let guard = lock.try_lock().await.unwrap().unwrap();
+    let inner = guard.reenter().await.unwrap();
+    let outcome = soon("an answer", inner.unlock()).await;
+    assert!(outcome.is_err(), "a partial fair unlock with {text}: {outcome:?}");
+    set("fair_force");
+    // Whether the inner hold is still there is unknown, and what this server says of it is not to be relied on.
+    let _ = soon("an answer", guard.unlock()).await;
+    let error = soon("an answer", lock.force_unlock()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "a forced fair unlock with {text}: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,7 +284,11 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     let lock = client.lock("x");
     let permits = client.permit_semaphore("x");
     let (rates, leased) = (["rate_take", "rate_show"], ["permit_take", "permit_look", "permit_give"]);
-    for script in ["acquire", "show", "query", "force", "list"].into_iter().chain(rates).chain(leased) {
+    for script in ["acquire", "show", "query", "force", "list", "fair_acquire", "fair_force"]
+        .into_iter()
+        .chain(rates)
+        .chain(leased)
+    {
         answers.lock().unwrap().insert(script, answer.clone());
     }
     assert!(soon(&format!("{what}: lock.try_lock()"), lock.try_lock()).await.is_err(), "{what}");
@@ -271,6 +302,10 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     assert!(soon(&format!("{what}: lock.is_locked()"), lock.is_locked()).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: lock.force_unlock()"), lock.force_unlock()).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: client.list(None, 10)"), client.list(None, 10)).await.is_err(), "{what}");
+    let fair = client.fair_lock("x");
+    assert!(soon(&format!("{what}: fair.try_lock()"), fair.try_lock()).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: fair.lock_for()"), fair.lock_for(ms(100))).await.is_err(), "{what}");
+    assert!(soon(&format!("{what}: fair.force_unlock()"), fair.force_unlock()).await.is_err(), "{what}");
     let limiter = client.rate_limiter("x");
     assert!(soon(&format!("{what}: limiter"), limiter.try_acquire(1)).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: limiter"), limiter.available()).await.is_err(), "{what}");

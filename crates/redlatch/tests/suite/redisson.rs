@@ -150,3 +150,34 @@ fn every_test_that_the_contract_names_exists() {
         assert!(source.contains(&format!("fn {test}(")), "{file}.rs has no {test}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquire_failed_not_called_on_redis_timeout() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).response_timeout(ms(500)).connect().await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let guard = other.fair_lock("slow").lock().await.unwrap();
+    let lock = client.fair_lock("slow");
+    let waiter = tokio::spawn(async move { lock.lock_for(ms(2_000)).await });
+    let left = || server.cmd(&["LLEN", "redisson_lock_queue:{slow}"]).unwrap();
+    soon("its place", async {
+        while left() != redis::Value::Int(1) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    server.pause().unwrap();
+    tokio::time::sleep(ms(2_500)).await;
+    server.resume().unwrap();
+    // Time is up, or nobody knows; a lock that another holds it is not.
+    let outcome = soon("an answer", waiter).await.unwrap();
+    assert!(!matches!(outcome, Ok(Some(_))), "{outcome:?}");
+    soon("an empty queue", async {
+        while left() != redis::Value::Int(0) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    client.fair_lock("slow").try_lock().await.unwrap().expect("nobody waits").unlock().await.unwrap();
+}

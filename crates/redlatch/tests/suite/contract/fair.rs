@@ -5,7 +5,7 @@ use redlatch::{Client, Guard, Wait};
 use crate::fixture::{Fixture, ms, soon};
 
 /// Waits until so many wait in the queue on the server.
-async fn queued(client: &Client, name: &str, waiters: usize) {
+pub(crate) async fn queued(client: &Client, name: &str, waiters: usize) {
     soon("a queue of that length", async {
         while client.inspect(name).await.unwrap().waiters.len() != waiters {
             tokio::time::sleep(ms(5)).await;
@@ -153,7 +153,13 @@ pub(crate) async fn a_release_hands_over_within_the_process(on: Fixture) {
             let acquire = if fenced { acquire.fenced() } else { acquire };
             acquire.await.unwrap().unwrap()
         });
-        queued(&client, &name, 1).await;
+        // The release hands over to a task of whose place in the queue this process knows.
+        soon("the waiter in line", async {
+            while client.stats().in_line == 0 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
         guard.unlock().await.unwrap();
         assert!(
             client.inspect(name.as_str()).await.unwrap().holders.len() == 1,

@@ -17,6 +17,7 @@ mod rate;
 mod read_write;
 mod redisson;
 mod redisson_counters;
+mod redisson_fair;
 mod semaphore;
 mod spin;
 
@@ -99,6 +100,22 @@ of_every_lock! { fair_lock Fair reentrant {
         a_head_that_is_cancelled_after_the_release_passes_the_lock_on,
         a_release_hands_over_within_the_process,
         tasks_of_two_processes_take_turns,
+    }
+    redisson::{
+        auto_expire,
+        hold_count,
+        lock_unlock,
+        concurrency_single_instance,
+        concurrency_loop_multi_instance,
+        concurrency_multi_instance,
+        lock_reentrant_renew,
+    }
+    redisson_fair::{
+        lease_timeout,
+        multiple_locks,
+        wait_timeout_drift,
+        lock_acquired_timeout_drift,
+        try_lock_non_delayed,
     }
 } }
 of_every_lock! { fenced_lock Fenced reentrant {

@@ -142,7 +142,7 @@ pub(crate) async fn concurrency_multi_instance(on: Fixture) {
 
 pub(crate) async fn remain_time_to_live(on: Fixture) {
     let client = on.client().await;
-    let lock = client.lock(on.name("x"));
+    let lock = on.lock(&client, on.name("x"));
     let left = async || lock.remaining_ttl().await.unwrap();
     assert_eq!(left().await, None);
     let hour = Duration::from_secs(3_600);
@@ -160,7 +160,7 @@ pub(crate) async fn remain_time_to_live(on: Fixture) {
 
 pub(crate) async fn remain_time_to_live_2(on: Fixture) {
     let client = on.client().await;
-    let (lock, owner) = (client.lock(on.name("x")), client.owner());
+    let (lock, owner) = (on.lock(&client, on.name("x")), client.owner());
     let mut guards = Vec::new();
     for _ in 0..3 {
         let lease = Lease::Fixed(ms(10_000));
@@ -178,7 +178,7 @@ pub(crate) async fn concurrency_try_lock_unlock(on: Fixture) {
     let granted = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..16)
         .map(|_| {
-            let (client, lock, granted) = (client.clone(), client.lock(on.name("x")), granted.clone());
+            let (client, lock, granted) = (client.clone(), on.lock(&client, on.name("x")), granted.clone());
             tokio::spawn(async move {
                 for _ in 0..200 {
                     let Some(guard) = lock.try_lock().await.unwrap() else { continue };
@@ -194,12 +194,12 @@ pub(crate) async fn concurrency_try_lock_unlock(on: Fixture) {
     }
     assert!(granted.load(Ordering::Relaxed) >= 32, "refused too often to prove anything");
     assert_eq!(client.stats().names, 0);
-    assert!(!client.lock(on.name("x")).is_locked().await.unwrap());
+    assert!(!on.lock(&client, on.name("x")).is_locked().await.unwrap());
 }
 
 pub(crate) async fn lock_reentrant_renew(on: Fixture) {
     let (a, b) = (on.brisk(ms(700)).await, on.client().await);
-    let lock = a.lock(on.name("x"));
+    let lock = on.lock(&a, on.name("x"));
     let outer = lock.lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     inner.unlock().await.unwrap();
@@ -209,7 +209,7 @@ pub(crate) async fn lock_reentrant_renew(on: Fixture) {
     for _ in 0..10 {
         tokio::time::sleep(ms(700)).await;
         assert!(guard.is_valid());
-        assert!(b.lock(on.name("x")).try_lock().await.unwrap().is_none());
+        assert!(on.lock(&b, on.name("x")).try_lock().await.unwrap().is_none());
     }
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }

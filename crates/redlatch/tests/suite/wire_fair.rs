@@ -339,7 +339,7 @@ async fn a_try_drops_stale_heads_and_gets_a_lock_that_nobody_waits_for() {
     assert!(holder.ask() && !dead.ask() && holder.unlock());
     assert!(lock.try_lock().await.unwrap().is_none());
     assert!(lock.lock_for(ms(50)).await.unwrap().is_none());
-    assert_eq!(members(&server), [dead.field.clone()]);
+    assert_eq!(members(&server), std::slice::from_ref(&dead.field));
     move_time(&server, &dead.field, -340_000);
     let guard = lock.try_lock().await.unwrap().expect("nobody waits who is heard of");
     let owner = format!("{}:{}", client.id(), guard.owner().number());

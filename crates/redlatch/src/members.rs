@@ -6,7 +6,7 @@ use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Guard, Lease, Unlocked, Wait,
+    Guard, Held, Lease, Unlocked, Wait,
     config::MEMBERS_MAX,
     core::{Core, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
@@ -270,6 +270,11 @@ impl Holding {
             return Ok(());
         }
         outcomes.into_iter().collect::<Result<Vec<_>, _>>().map(|_| ())
+    }
+
+    /// Lets the members be held without guards.
+    pub(crate) fn detach(mut self) -> Vec<Held> {
+        std::mem::take(&mut self.guards).into_iter().map(Guard::detach).collect()
     }
 
     /// Gives everything back; one request for those that go together.

@@ -163,6 +163,12 @@ macro_rules! set_face {
                 self.0.unlock().await
             }
 
+            /// Lets the hold go on without a guard: renewal stops, and every member stays held until its lease ends or somebody
+            /// releases it by its owner. Answers in the order of listing.
+            pub fn detach(self) -> Vec<$crate::Held> {
+                self.0.detach()
+            }
+
             /// Whether the hold is good at this moment, by the local clock: no round trip.
             pub fn is_valid(&self) -> bool {
                 self.0.is_valid()

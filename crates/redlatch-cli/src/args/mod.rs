@@ -3,15 +3,16 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use redlatch::Owner;
 
 pub(crate) mod engine;
+pub(crate) mod kind;
 pub(crate) mod latch;
 pub(crate) mod rate;
 pub(crate) mod run;
 pub(crate) mod sem;
 
-use crate::durations;
+use self::kind::{Held, KindArgs};
+use crate::{durations, run::kind::Holder};
 
 /// Run commands under a distributed lock, and see who holds what.
 #[derive(Debug, Parser)]
@@ -65,15 +66,23 @@ pub(crate) struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Hold a lock while a command runs.
+    /// Hold a lock, several, or a permit while a command runs.
     #[command(
         after_help = "The command sees REDLATCH_NAME, REDLATCH_HELD=1, REDLATCH_KIND, REDLATCH_OWNER, REDLATCH_LEASE_MS, \
-                            REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It never sees the password.\n\n\
+                            REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It never sees the password. \
+                            REDLATCH_KIND is lock, fair, read, write or permits; the owner of a permit is its id. With several names, REDLATCH_NAME, \
+                            REDLATCH_OWNER and REDLATCH_TOKEN have one line for each, in the order of the command line.\n\n\
+                            Several names are held all or not at all: while one is busy none is held, whatever the order, and the \
+                            loss of one is the loss of all.\n\n\
+                            One name is one kind of lock for all its users: a name that is taken with --shared or --exclusive \
+                            anywhere is to be taken with one of them everywhere, and all users of permits say the same N. The \
+                            permits are made by whoever comes first, and stay.\n\n\
                             Exit codes: the command's own, 128 + the signal that ended it; 75 busy (see -E); 80 lease lost; 124 --max-hold \
-                            reached; 125 own failure; 126 not executable; 127 not found; 130, 143 interrupted while waiting."
+                            reached; 64 usage, and a name that is held as another kind of lock; 125 own failure; 126 not executable; \
+                            127 not found; 130, 143 interrupted while waiting."
     )]
     Run(Box<run::RunArgs>),
-    /// Take a lock and leave it held, for scripts.
+    /// Take a lock or a permit and leave it held, for scripts.
     Lock(LockArgs),
     /// Give back a lock taken by `lock`.
     Unlock(UnlockArgs),
@@ -183,9 +192,9 @@ pub(crate) struct LockArgs {
     /// Waiting.
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
-    /// Draw a fencing token.
-    #[arg(long)]
-    pub(crate) fenced: bool,
+    /// The kind of lock.
+    #[command(flatten)]
+    pub(crate) kind: KindArgs,
     /// Print shell assignments for `eval`.
     #[arg(long, conflicts_with = "format")]
     pub(crate) export: bool,
@@ -201,7 +210,10 @@ pub(crate) struct UnlockArgs {
     pub(crate) name: OsString,
     /// The owner that `lock` printed [env: REDLATCH_OWNER].
     #[arg(long, value_name = "ID")]
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<Holder>,
+    /// How it was taken; found out by looking unless given [env: REDLATCH_KIND, together with REDLATCH_OWNER].
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) kind: Option<Held>,
 }
 
 /// `redlatch renew`.
@@ -211,7 +223,10 @@ pub(crate) struct RenewArgs {
     pub(crate) name: OsString,
     /// The owner that `lock` printed [env: REDLATCH_OWNER].
     #[arg(long, value_name = "ID")]
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<Holder>,
+    /// How it was taken; found out by looking unless given [env: REDLATCH_KIND, together with REDLATCH_OWNER].
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) kind: Option<Held>,
     /// How long to hold it from now on.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
@@ -272,6 +287,9 @@ pub(crate) struct ForceUnlockArgs {
     /// The holder to take it from, as `show` prints it; nothing happens when somebody else holds it by then.
     #[arg(long, value_name = "ID")]
     pub(crate) owner: String,
+    /// How it is held; found out by looking unless given.
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub(crate) kind: Option<Held>,
     /// Why, for the record.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::WaitArgs;
+use super::{WaitArgs, kind::KindArgs};
 use crate::{durations, exit::Failure};
 
 /// What happens to the command when the lock is lost.
@@ -30,13 +30,16 @@ pub(crate) enum Reenter {
 /// `redlatch run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The lock.
+    /// The lock; of several names all are held, or none.
     #[arg(value_name = "NAME", required = true, num_args = 1..)]
     pub(crate) names: Vec<OsString>,
     /// The command and its arguments, run without a shell.
     #[arg(value_name = "CMD", required = true, last = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
+    /// The kind of lock.
+    #[command(flatten)]
+    pub(crate) kind: KindArgs,
     /// Waiting.
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
@@ -46,18 +49,12 @@ pub(crate) struct RunArgs {
     /// The command.
     #[command(flatten)]
     pub(crate) child: ChildArgs,
-    /// Kinds of lock that are not there yet.
-    #[command(flatten)]
-    pub(crate) later: LaterArgs,
 }
 
 /// How to hold the lock.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Holding")]
 pub(crate) struct HoldArgs {
-    /// Draw a fencing token and pass it as REDLATCH_TOKEN.
-    #[arg(long)]
-    pub(crate) fenced: bool,
     /// The lease, renewed every third of it: how long the lock survives a crash [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Option<Duration>,
@@ -76,7 +73,7 @@ pub(crate) struct HoldArgs {
     /// Time between TERM and KILL when --max-hold is reached [default: as --grace].
     #[arg(long, value_name = "TIME", value_parser = durations::parse)]
     pub(crate) kill_after: Option<Duration>,
-    /// Whether a nested run of the same name enters with the outer one.
+    /// Whether a nested run of the same name enters with the outer one; with --permits it never does.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) reenter: Reenter,
 }
@@ -96,49 +93,8 @@ pub(crate) struct ChildArgs {
     pub(crate) report: Option<PathBuf>,
 }
 
-/// Options of lock kinds that this version does not have: known, so that they are refused by name.
-#[derive(Debug, Args)]
-pub(crate) struct LaterArgs {
-    #[arg(short, long, hide = true)]
-    shared: bool,
-    #[arg(short = 'x', long, hide = true)]
-    exclusive: bool,
-    #[arg(long, hide = true)]
-    fair: bool,
-    #[arg(long, hide = true, value_name = "N")]
-    permits: Option<String>,
-}
-
 /// The default of `--grace`.
 const GRACE: Duration = Duration::from_secs(8);
-
-impl RunArgs {
-    /// The one lock name.
-    ///
-    /// # Errors
-    ///
-    /// Usage, for anything that this version cannot do: several names and other kinds of lock.
-    pub(crate) fn name(&self) -> Result<&OsString, Failure> {
-        let refused = [
-            (self.later.shared, "--shared needs the read-write lock"),
-            (self.later.fair, "--fair needs the fair lock"),
-            (self.later.permits.is_some(), "--permits needs the semaphore"),
-        ];
-        if let Some((_, what)) = refused.iter().find(|(given, _)| *given) {
-            return Err(Failure::usage(format!(
-                "{what}, which this version does not have; leave the option out"
-            )));
-        }
-        match &self.names[..] {
-            [name] => Ok(name),
-            names => Err(Failure::usage(format!(
-                "{} lock names were given: holding several at once needs the multi-lock, which this version does not have; \
-                 give one name, and put the command after --",
-                names.len()
-            ))),
-        }
-    }
-}
 
 impl HoldArgs {
     /// The time between TERM and KILL, checked against the lease in force.
@@ -184,26 +140,13 @@ mod tests {
     #[test]
     fn the_command_needs_its_dashes_and_keeps_its_own_options() {
         let args = run(&["n", "-w", "5s", "--", "cmd", "-n", "--wait", "x"]).unwrap();
-        assert_eq!(args.name().unwrap(), "n");
+        assert_eq!(args.names, ["n"]);
         assert_eq!(args.command, ["cmd", "-n", "--wait", "x"]);
         assert!(!args.wait.no_wait);
+        assert_eq!(run(&["a", "b", "--fair", "--", "cmd"]).unwrap().names, ["a", "b"]);
         assert!(run(&["n"]).is_err());
+        assert!(run(&["n", "--permits", "0", "--", "cmd"]).is_err());
         assert!(run(&["--", "cmd"]).is_err());
-    }
-
-    #[test]
-    fn what_is_not_there_yet_is_refused_by_name() {
-        for (args, word) in [
-            (vec!["a", "b", "--", "cmd"], "multi-lock"),
-            (vec!["a", "-s", "--", "cmd"], "read-write"),
-            (vec!["a", "--fair", "--", "cmd"], "fair"),
-            (vec!["a", "--permits", "3", "--", "cmd"], "semaphore"),
-        ] {
-            let failure = run(&args).unwrap().name().unwrap_err();
-            assert_eq!(failure.code(), crate::exit::USAGE);
-            assert!(failure.to_string().contains(word), "{failure}");
-        }
-        assert!(run(&["a", "-x", "--", "cmd"]).unwrap().name().is_ok(), "exclusive is what a lock is");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     args::ForceUnlockArgs,
     escape,
     exit::{self, Failure},
-    run::acquire::quoted,
+    run::{acquire::quoted, kind::Detached},
     store,
     timestamp::rfc3339,
 };
@@ -28,7 +28,8 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
         return Err(Failure::usage("not confirmed; nothing was changed"));
     }
     store::with_client(&settings, async |client| {
-        match client.lock(&name).force_unlock_if(&args.owner).await? {
+        let held = Detached::find(client, &name, &args.owner, args.kind).await?;
+        match held.force(&args.owner).await? {
             Forced::Released => {
                 let (at, reason) = (rfc3339(SystemTime::now()), escape::text(&args.reason));
                 context.talk.say(format_args!(

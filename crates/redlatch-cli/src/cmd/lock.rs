@@ -1,6 +1,6 @@
 //! `redlatch lock`: take a lock and leave it held, for scripts that release it later.
 
-use redlatch::{Guard, Lease};
+use redlatch::Lease;
 use serde::Serialize;
 
 use super::{Context, lock_name};
@@ -9,7 +9,10 @@ use crate::{
     durations, escape,
     exit::{self, Failure},
     output::{self, Record},
-    run::acquire::{self, Acquired, Patience, Request, quoted},
+    run::{
+        acquire::{self, Acquired, Patience, Request, quoted},
+        holding::Holding,
+    },
     signals::Signals,
     store,
 };
@@ -17,18 +20,19 @@ use crate::{
 #[derive(Serialize)]
 struct Taken {
     name: String,
+    kind: &'static str,
     owner: String,
     token: Option<u64>,
     lease_ms: u64,
 }
 
 impl Record for Taken {
-    const COLUMNS: &'static [&'static str] = &["NAME", "OWNER", "TOKEN", "LEASE"];
-    const NARROW: usize = 4;
+    const COLUMNS: &'static [&'static str] = &["NAME", "OWNER", "TOKEN", "LEASE", "KIND"];
+    const NARROW: usize = 5;
 
     fn cells(&self) -> Vec<String> {
         let token = self.token.map(|token| token.to_string()).unwrap_or_default();
-        vec![self.name.clone(), self.owner.clone(), token, format!("{}ms", self.lease_ms)]
+        vec![self.name.clone(), self.owner.clone(), token, format!("{}ms", self.lease_ms), self.kind.into()]
     }
 
     /// What `unlock` and `renew` need.
@@ -40,51 +44,58 @@ impl Record for Taken {
 pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
     let mut signals =
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
-    let name = lock_name(args.name)?;
+    let kind = args.kind.kind(std::slice::from_ref(&args.name))?;
+    let names = [lock_name(args.name)?];
+    let name = &names[0];
     let settings = context.settings()?;
     let patience = Patience::from(args.wait);
     let format = output::format(args.output, &settings);
     store::with_client(&settings, async |client| {
         let request = Request {
             client,
-            name: &name,
+            names: &names,
+            kind,
             lease: Lease::Fixed(args.lease),
-            fenced: args.fenced,
+            fenced: args.kind.fenced,
             patience,
             reenter: Reenter::Never,
             talk: context.talk,
         };
-        let guard = match acquire::acquire(request, &mut signals).await? {
-            Acquired::Held { guard, .. } => guard,
+        let holding = match acquire::acquire(request, &mut signals).await? {
+            Acquired::Held(holding) => holding,
             Acquired::Interrupted(signal) => return Ok(exit::by_signal(signal)),
             Acquired::Busy => {
                 if patience.skips {
-                    context.talk.detail(format_args!("{} is busy", quoted(&name)));
+                    context.talk.detail(format_args!("{} is busy", quoted(name)));
                 } else {
                     context.talk.say(acquire::busy_message(request).await);
                 }
                 return Ok(patience.busy_code);
             }
         };
+        let held = holding.names();
         let taken = Taken {
             name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
-            owner: guard.owner().to_string(),
-            token: guard.token(),
+            kind: kind.held().word(),
+            owner: held.iter().map(|held| held.owner.clone()).collect(),
+            token: held.iter().find_map(|held| held.token),
             lease_ms: durations::ms(args.lease),
         };
         let text =
             if args.export { export(name.as_bytes(), &taken) } else { output::rendered(format, &taken)? };
-        hand_over(guard, &text).await
+        hand_over(holding, &text).await
     })
 }
 
 /// Prints what the caller needs to release the lock. If nobody reads it, nobody could, so the lock is given back.
-async fn hand_over(guard: Guard, text: &str) -> Result<u8, Failure> {
+async fn hand_over(holding: Holding, text: &str) -> Result<u8, Failure> {
     if let Err(error) = output::try_emit(text) {
-        guard.unlock().await?;
+        for left in holding.release().await {
+            left.outcome?;
+        }
         return Err(Failure::internal(format!("cannot write to stdout: {error}; the lock was given back")));
     }
-    guard.detach();
+    holding.detach();
     Ok(exit::OK)
 }
 
@@ -101,7 +112,8 @@ fn export(name: &[u8], taken: &Taken) -> String {
         Some(token) => format!("export REDLATCH_TOKEN={token}"),
         None => "unset REDLATCH_TOKEN".into(),
     };
-    format!("{name}\nexport REDLATCH_OWNER={}\n{token}\n", quote(&taken.owner))
+    let (owner, kind) = (quote(&taken.owner), taken.kind);
+    format!("{name}\nexport REDLATCH_OWNER={owner}\nexport REDLATCH_KIND={kind}\n{token}\n")
 }
 
 /// Quotes a word for a POSIX shell.
@@ -115,10 +127,15 @@ mod tests {
 
     #[test]
     fn assignments_survive_any_shell() {
-        let taken = Taken { name: "n".into(), owner: "u:1".into(), token: Some(3), lease_ms: 1 };
+        let taken =
+            Taken { name: "n".into(), kind: "lock", owner: "u:1".into(), token: Some(3), lease_ms: 1 };
         let text = export(b"it's; rm -rf $(x)", &taken);
         assert_eq!(text.lines().next(), Some(r"export REDLATCH_NAME='it'\''s; rm -rf $(x)'"));
-        assert!(text.ends_with("export REDLATCH_OWNER='u:1'\nexport REDLATCH_TOKEN=3\n"));
+        assert!(
+            text.ends_with(
+                "export REDLATCH_OWNER='u:1'\nexport REDLATCH_KIND=lock\nexport REDLATCH_TOKEN=3\n"
+            )
+        );
         assert!(export(b"a\x1b", &taken).starts_with("unset REDLATCH_NAME\n"));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::{env, ffi::OsString, os::unix::ffi::OsStringExt};
 
-use redlatch::{LockName, Owner};
+use clap::ValueEnum;
+use redlatch::LockName;
 
 use crate::{
-    args::{Cli, Global, Verb},
+    args::{Cli, Global, Verb, kind::Held},
     config::{Settings, Surroundings},
     exit::{self, Failure},
+    run::kind::Holder,
     talk::Talk,
 };
 
@@ -75,17 +77,21 @@ fn lock_name(raw: OsString) -> Result<LockName, Failure> {
     Ok(LockName::new(raw.into_vec())?)
 }
 
-/// The owner of a detached hold: the flag, else what `lock --export` put into the environment.
-fn owner(flag: Option<Owner>) -> Result<Owner, Failure> {
+/// The owner of a detached hold, and its kind if that is known: the flags, else what `lock --export` put into the environment.
+fn owner(flag: Option<Holder>, kind: Option<Held>) -> Result<(Holder, Option<Held>), Failure> {
     if let Some(owner) = flag {
-        return Ok(owner);
+        return Ok((owner, kind));
     }
-    let variable = env::var("REDLATCH_OWNER").ok().filter(|value| !value.is_empty());
-    let Some(text) = variable else {
+    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(text) = variable("REDLATCH_OWNER") else {
         return Err(Failure::usage(
             "no owner was given; pass --owner ID or set REDLATCH_OWNER to what `redlatch lock` printed",
         ));
     };
-    text.parse()
-        .map_err(|error: redlatch::Error| Failure::new(exit::USAGE, format!("REDLATCH_OWNER: {error}")))
+    let owner = text
+        .parse()
+        .map_err(|error: redlatch::Error| Failure::new(exit::USAGE, format!("REDLATCH_OWNER: {error}")))?;
+    // An unknown word is one of a later version: then looking has to do.
+    let known = variable("REDLATCH_KIND").and_then(|word| Held::from_str(&word, false).ok());
+    Ok((owner, kind.or(known)))
 }

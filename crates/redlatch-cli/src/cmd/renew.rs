@@ -5,16 +5,17 @@ use crate::{
     args::RenewArgs,
     durations::human,
     exit::{self, Failure},
-    run::acquire::quoted,
+    run::{acquire::quoted, kind::Detached},
     store,
 };
 
 pub(super) fn renew(args: RenewArgs, context: &Context) -> Result<u8, Failure> {
     let name = lock_name(args.name)?;
-    let owner = owner(args.owner)?;
+    let (owner, kind) = owner(args.owner, args.kind)?;
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
-        if client.lock(&name).renew(&owner, args.lease).await? {
+        let held = Detached::find(client, &name, &owner.to_string(), kind).await?;
+        if held.renew(&owner, args.lease).await? {
             context.talk.detail(format_args!("{} is held for another {}", quoted(&name), human(args.lease)));
             return Ok(exit::OK);
         }

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use redlatch::{Client, Guard, Lease, LockName, Unlocked};
+use redlatch::{Client, Lease, LockName, Unlocked};
 
 use super::{Context, lock_name};
 use crate::{
-    args::run::{OnLost, RunArgs, margin},
+    args::{
+        kind::Kind,
+        run::{OnLost, RunArgs, margin},
+    },
     child::{self, Child, Ended, Group, Spec},
     config::Settings,
     durations::human,
@@ -14,6 +17,7 @@ use crate::{
     run::{
         acquire::{self, Acquired, Patience, Request, quoted},
         environment::{self, Told},
+        holding::{Ended as Left, Holding, Name},
         report::{Outcome, Report, ReportFile},
         supervise::{self, Plan, Stopped},
     },
@@ -29,13 +33,14 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     // Before anything else: a signal that comes while we connect must not leave a command or a lock behind.
     let mut signals =
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
-    let name = lock_name(args.name()?.clone())?;
+    let kind = args.kind.kind(&args.names)?;
+    let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;
     let settings = context.settings()?;
     let lease = args.hold.lease.unwrap_or(settings.lease);
     let grace = args.hold.grace(lease)?;
     let file = ReportFile::open(args.child.report.as_deref())?;
-    let mut report = Report::new(&name, args.child.why.as_deref());
-    let job = Job { name, lease, grace, settings, talk: context.talk, args };
+    let mut report = Report::new(&names, kind, args.child.why.as_deref());
+    let job = Job { names, kind, lease, grace, settings, talk: context.talk, args };
     let result = store::runtime()?.block_on(job.run(&mut signals, &mut report));
     let code = result.unwrap_or_else(|failure| {
         talk::error(&failure);
@@ -47,7 +52,8 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
 }
 
 struct Job {
-    name: LockName,
+    names: Vec<LockName>,
+    kind: Kind,
     lease: Duration,
     grace: Duration,
     settings: Settings,
@@ -75,13 +81,14 @@ impl Job {
         report: &mut Report,
     ) -> Result<u8, Failure> {
         let started = Instant::now();
-        let name = self.name.clone();
+        let names = self.names.clone();
         let patience = Patience::from(self.args.wait);
         let request = Request {
             client,
-            name: &name,
+            names: &names,
+            kind: self.kind,
             lease: Lease::Renewed,
-            fenced: self.args.hold.fenced,
+            fenced: self.args.kind.fenced,
             patience,
             reenter: self.args.hold.reenter,
             talk: self.talk,
@@ -91,38 +98,35 @@ impl Job {
         match acquired {
             Acquired::Interrupted(signal) => Ok(report.end(Outcome::Interrupted, exit::by_signal(signal))),
             Acquired::Busy if patience.skips => {
-                self.talk.detail(format_args!("{} is busy; the command was skipped", quoted(&name)));
+                self.talk.detail(format_args!("{} is busy; the command was skipped", self.quoted()));
                 Ok(report.end(Outcome::Skipped, patience.busy_code))
             }
             Acquired::Busy => {
                 self.talk.say(acquire::busy_message(request).await);
                 Ok(report.end(Outcome::Busy, patience.busy_code))
             }
-            Acquired::Held { guard, nested } => self.hold(client, guard, nested, signals, report).await,
+            Acquired::Held(holding) => self.hold(holding, signals, report).await,
         }
     }
 
-    /// Runs the command under the guard and gives the lock back.
+    /// Runs the command under the lock and gives the lock back.
     async fn hold(
         &mut self,
-        client: &Client,
-        guard: Guard,
-        nested: bool,
+        holding: Holding,
         signals: &mut Signals,
         report: &mut Report,
     ) -> Result<u8, Failure> {
         let (held_since, acquired_at) = (Instant::now(), SystemTime::now());
-        report.granted(guard.owner().to_string(), guard.token(), acquired_at);
-        self.talk.detail(format_args!(
-            "{} is ours as {}{}",
-            quoted(&self.name),
-            guard.owner(),
-            guard.token().map(|token| format!(", token {token}")).unwrap_or_default()
-        ));
+        let mut names = holding.names();
+        names.sort_by_key(|held| self.names.iter().position(|name| *name == held.name));
+        report.granted(&names, acquired_at);
+        for Name { name, owner, token } in &names {
+            let token = token.map(|token| format!(", token {token}")).unwrap_or_default();
+            self.talk.detail(format_args!("{} is ours as {owner}{token}", quoted(name)));
+        }
         let told = Told {
-            name: &self.name,
-            owner: guard.owner(),
-            token: guard.token(),
+            names: &names,
+            kind: self.kind,
             lease: self.lease,
             acquired_at,
             why: self.args.child.why.as_deref(),
@@ -134,8 +138,8 @@ impl Job {
         let mut child = match Child::spawn(&spec) {
             Ok(child) => child,
             Err(error) => {
-                // As if nested: nothing ran, so `--at-least` has nothing to protect.
-                self.release(client, guard, true, held_since, report).await;
+                // Nothing ran, so `--at-least` has nothing to protect.
+                self.release(holding, report).await;
                 return Err(Failure::internal(format!("cannot start a process: {error}")));
             }
         };
@@ -146,9 +150,16 @@ impl Job {
             max_hold: self.args.hold.max_hold.and_then(|limit| held_since.checked_add(limit)),
             on_lost: self.args.hold.on_lost,
         };
-        let watched = supervise::supervise(&mut child, &guard, plan, signals, self.talk).await;
+        let watched = supervise::supervise(&mut child, &holding, plan, signals, self.talk).await;
         report.child(watched.ended, held_since.elapsed());
-        let lost = self.release(client, guard, nested, held_since, report).await || watched.lost;
+        let least =
+            self.args.hold.at_least.filter(|_| !holding.is_nested() && !holding.remaining().is_zero());
+        let rest = least.and_then(|least| least.checked_sub(held_since.elapsed()));
+        let lost = match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
+            Some(rest) => self.keep(holding, rest, report).await,
+            None => self.release(holding, report).await,
+        };
+        let lost = lost || watched.lost;
         Ok(self.verdict(&watched, lost, report))
     }
 
@@ -171,65 +182,69 @@ impl Job {
         }
     }
 
-    /// Gives the lock back, or leaves it held for the rest of `--at-least`. Answers whether it had been lost.
-    async fn release(
-        &self,
-        client: &Client,
-        guard: Guard,
-        nested: bool,
-        held_since: Instant,
-        report: &mut Report,
-    ) -> bool {
-        let name = quoted(&self.name);
-        let rest = self.args.hold.at_least.and_then(|least| least.checked_sub(held_since.elapsed()));
-        if let Some(rest) =
-            rest.filter(|rest| *rest >= Duration::from_millis(1) && !nested && guard.is_valid())
-        {
-            let held = guard.detach();
-            let kept =
-                tokio::time::timeout(RELEASE_TIMEOUT, client.lock(&self.name).renew(&held.owner, rest)).await;
-            match kept {
-                Ok(Ok(true)) => self
+    /// Leaves the lock held for the rest of `--at-least`. Answers whether it had been lost.
+    async fn keep(&self, holding: Holding, rest: Duration, report: &mut Report) -> bool {
+        report.released(false);
+        let Ok(kept) = tokio::time::timeout(RELEASE_TIMEOUT, holding.keep(rest)).await else {
+            self.talk.say(format_args!("{}: no answer; it stays held until its lease ends", self.quoted()));
+            return false;
+        };
+        let mut lost = false;
+        for Left { name, outcome, .. } in kept {
+            let name = quoted(&name);
+            match outcome {
+                Ok(true) => self
                     .talk
                     .detail(format_args!("{name} stays held for another {} (--at-least)", human(rest))),
-                Ok(Ok(false)) => {
+                Ok(false) => {
                     self.talk.say(format_args!("{name} was lost before the command ended"));
-                    return true;
+                    lost = true;
                 }
-                Ok(Err(error)) => self.talk.say(Failure::from(error)),
-                Err(_) => {
-                    self.talk.say(format_args!("{name}: no answer; it stays held until its lease ends"))
-                }
+                Err(error) => self.talk.say(Failure::from(error)),
             }
-            report.released(false);
-            return false;
         }
+        lost
+    }
+
+    /// Gives the lock back. Answers whether it had been lost.
+    async fn release(&self, holding: Holding, report: &mut Report) -> bool {
         let lease = human(self.lease);
-        match tokio::time::timeout(RELEASE_TIMEOUT, guard.unlock()).await {
-            Ok(Ok(Unlocked::Released)) => report.released(true),
-            Ok(Ok(Unlocked::StillHeld(_))) if nested => report.released(true),
-            Ok(Ok(Unlocked::StillHeld(holds))) => {
-                report.released(false);
-                self.talk.say(format_args!(
+        let Ok(left) = tokio::time::timeout(RELEASE_TIMEOUT, holding.release()).await else {
+            report.released(false);
+            self.talk.say(format_args!(
+                "the release of {} was not confirmed; it frees itself within {lease}",
+                self.quoted()
+            ));
+            return false;
+        };
+        let (mut lost, mut released) = (false, true);
+        for Left { name, nested, outcome } in left {
+            let name = quoted(&name);
+            match outcome {
+                Ok(Unlocked::Released) => continue,
+                Ok(Unlocked::StillHeld(_)) if nested => continue,
+                Ok(Unlocked::StillHeld(holds)) => self.talk.say(format_args!(
                     "{name} was left entered {holds} times by nested runs; it frees itself within {lease}"
-                ));
-            }
-            Ok(Ok(Unlocked::AlreadyLost(reason))) => {
-                report.released(false);
-                self.talk.say(format_args!("{name} was lost before the command ended: {reason}"));
-                return true;
-            }
-            Ok(Ok(_)) | Err(_) => {
-                report.released(false);
-                self.talk.say(format_args!(
+                )),
+                Ok(Unlocked::AlreadyLost(reason)) => {
+                    lost = true;
+                    self.talk.say(format_args!("{name} was lost before the command ended: {reason}"));
+                }
+                Ok(_) => self.talk.say(format_args!(
                     "the release of {name} was not confirmed; it frees itself within {lease}"
-                ));
+                )),
+                Err(error) => {
+                    self.talk.say(format_args!("{}; it frees itself within {lease}", Failure::from(error)))
+                }
             }
-            Ok(Err(error)) => {
-                report.released(false);
-                self.talk.say(format_args!("{}; it frees itself within {lease}", Failure::from(error)));
-            }
+            released = false;
         }
-        false
+        report.released(released);
+        lost
+    }
+
+    /// The names in messages.
+    fn quoted(&self) -> String {
+        self.names.iter().map(quoted).collect::<Vec<_>>().join(", ")
     }
 }

@@ -5,12 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, Guard, Lease, LockName, LockState};
+use redlatch::{Client, ErrorKind, Lease, LockKind, LockName, LockState, MultiLock};
 use tokio::time::{interval, sleep};
 
-use super::environment;
+use super::{
+    environment,
+    holding::{Holding, Part},
+    kind::{Handle, Terms},
+};
 use crate::{
-    args::{IfBusy, WaitArgs, run::Reenter},
+    args::{IfBusy, WaitArgs, kind::Kind, run::Reenter},
     durations::{self, Wait},
     escape,
     exit::{self, Failure},
@@ -24,6 +28,8 @@ pub(crate) const TELL_AFTER: Duration = Duration::from_millis(200);
 pub(crate) const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `-v` looks for a new holder when nobody watches.
 pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// At how many names to look for whoever is in the way.
+const NAMES_LOOKED_AT: usize = 8;
 
 /// What to do about a busy lock, from `--wait`, `--no-wait`, `--if-busy` and `-E`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +56,8 @@ impl From<WaitArgs> for Patience {
 /// How the attempt ended.
 #[derive(Debug)]
 pub(crate) enum Acquired {
-    /// The lock is ours; `nested` when an outer run holds it too.
-    Held { guard: Guard, nested: bool },
+    /// It is ours.
+    Held(Holding),
     /// Somebody else has it.
     Busy,
     /// A signal asked us to end.
@@ -62,7 +68,8 @@ pub(crate) enum Acquired {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) name: &'a LockName,
+    pub(crate) names: &'a [LockName],
+    pub(crate) kind: Kind,
     pub(crate) lease: Lease,
     pub(crate) fenced: bool,
     pub(crate) patience: Patience,
@@ -100,42 +107,151 @@ pub(crate) async fn ending(signals: &mut Signals) -> i32 {
 }
 
 async fn take(request: Request<'_>) -> Result<Acquired, Failure> {
-    if let Some(guard) = reenter(request).await? {
-        return Ok(Acquired::Held { guard, nested: true });
-    }
-    let lock = request.client.lock(request.name);
-    let mut attempt = lock.acquire().lease(request.lease);
-    if request.fenced {
-        attempt = attempt.fenced();
-    }
-    let attempt = match request.patience.wait {
-        Wait::Forever => attempt.wait(redlatch::Wait::Forever),
-        Wait::AtMost(Duration::ZERO) => attempt.wait(redlatch::Wait::No),
-        Wait::AtMost(limit) => attempt.wait(redlatch::Wait::AtMost(limit)),
+    let parts = match (request.kind, request.names) {
+        (Kind::Permits(permits), [name]) => take_permit(request, name, permits).await?,
+        (_, names) => take_locks(request, names).await?,
     };
-    Ok(match attempt.await? {
-        Some(guard) => Acquired::Held { guard, nested: false },
-        None => Acquired::Busy,
-    })
+    Ok(parts.map_or(Acquired::Busy, |parts| Acquired::Held(Holding::new(parts))))
+}
+
+/// Takes the locks: those that an outer run holds by entering them with it, then the others.
+async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<Vec<Part>>, Failure> {
+    let (mut parts, mut others) = (Vec::new(), Vec::new());
+    for name in names {
+        match reenter(request, name).await? {
+            Some(part) => parts.push(part),
+            None => others.push(name),
+        }
+    }
+    let terms = Terms { wait: request.wait(), lease: request.lease, fenced: request.fenced, owner: None };
+    match others[..] {
+        [] => {}
+        [name] => {
+            let Some(lock) = request.lock(name) else { return Ok(None) };
+            let guard = match lock.acquire(terms).await {
+                Ok(guard) => guard,
+                Err(error) => return Err(explained(request, name, error).await),
+            };
+            let Some(guard) = guard else { return Ok(None) };
+            parts.push(Part::Lock { lock, guard, nested: false });
+        }
+        [..] => {
+            let locks: Vec<Handle> = others.iter().filter_map(|name| request.lock(name)).collect();
+            let set = MultiLock::new(locks.iter().map(Handle::member))?;
+            let owner = request.client.owner();
+            let mut attempt = set.acquire().wait(terms.wait).lease(terms.lease).owner(&owner);
+            if terms.fenced {
+                attempt = attempt.fenced();
+            }
+            let guard = match attempt.await {
+                Ok(guard) => guard,
+                Err(error) => {
+                    return Err(match error.lock().cloned() {
+                        Some(name) => explained(request, &name, error).await,
+                        None => error.into(),
+                    });
+                }
+            };
+            let Some(guard) = guard else { return Ok(None) };
+            parts.push(Part::Locks { locks, guard });
+        }
+    }
+    Ok(Some(parts))
+}
+
+impl Request<'_> {
+    fn lock(self, name: &LockName) -> Option<Handle> {
+        Handle::of(self.client, name, self.kind.held())
+    }
+
+    fn wait(self) -> redlatch::Wait {
+        match self.patience.wait {
+            Wait::Forever => redlatch::Wait::Forever,
+            Wait::AtMost(Duration::ZERO) => redlatch::Wait::No,
+            Wait::AtMost(limit) => redlatch::Wait::AtMost(limit),
+        }
+    }
+}
+
+/// Takes one permit of so many, and makes them if nobody has.
+async fn take_permit(
+    request: Request<'_>,
+    name: &LockName,
+    permits: u32,
+) -> Result<Option<Vec<Part>>, Failure> {
+    if environment::outer_permit(name) {
+        request
+            .talk
+            .say(format_args!("an outer run has a permit of {} too; this one takes another", quoted(name)));
+    }
+    let semaphore = request.client.permit_semaphore(name);
+    if !semaphore.set_if_absent(permits).await? {
+        let total = semaphore.total().await?;
+        if total != i64::from(permits) {
+            return Err(other_total(name, permits, total));
+        }
+    }
+    let guard = semaphore.request().wait(request.wait()).lease(request.lease).await;
+    let guard = guard.map_err(|error| match error.kind() {
+        ErrorKind::NotInitialised => Failure::new(
+            exit::LOST,
+            format!("the permits of {} were deleted by somebody during the wait; run again", quoted(name)),
+        ),
+        _ => error.into(),
+    })?;
+    Ok(guard.map(|guard| vec![Part::Permit { permits: semaphore, guard }]))
+}
+
+/// The name has another number of permits: the two numbers cannot both be what is meant.
+fn other_total(name: &LockName, permits: u32, total: i64) -> Failure {
+    let word = quoted(name);
+    let change = i64::from(permits) - total;
+    Failure::usage(format!(
+        "{word} has {total} permits, not {permits}; give --permits {total}, or change their number for everybody with \
+         `redlatch sem add {word} {change}`"
+    ))
 }
 
 /// Enters with an outer run, once the server has confirmed that its owner still holds the lock.
-async fn reenter(request: Request<'_>) -> Result<Option<Guard>, Failure> {
+async fn reenter(request: Request<'_>, name: &LockName) -> Result<Option<Part>, Failure> {
     let outer = match request.reenter {
-        Reenter::Auto => environment::outer_owner(request.name),
+        Reenter::Auto => environment::outer_owner(name),
         Reenter::Never => None,
     };
-    let Some(outer) = outer else { return Ok(None) };
-    let lock = request.client.lock(request.name);
-    if !lock.is_held_by(&outer).await? {
-        request.talk.detail(format_args!("the outer run does not hold {} any more", quoted(request.name)));
+    let Some((outer, lock)) = outer.zip(request.lock(name)) else { return Ok(None) };
+    if !lock.is_entered_by(&outer).await? {
+        request.talk.detail(format_args!("the outer run does not hold {} any more", quoted(name)));
         return Ok(None);
     }
-    let mut attempt = lock.acquire().lease(request.lease).owner(&outer).wait(redlatch::Wait::No);
-    if request.fenced {
-        attempt = attempt.fenced();
+    let wait = redlatch::Wait::No;
+    let terms = Terms { wait, lease: request.lease, fenced: request.fenced, owner: Some(&outer) };
+    match lock.acquire(terms).await {
+        Ok(guard) => Ok(guard.map(|guard| Part::Lock { lock, guard, nested: true })),
+        Err(error) => Err(explained(request, name, error).await),
     }
-    Ok(attempt.await?)
+}
+
+/// Says what to do about a name that is held as another kind of lock.
+async fn explained(request: Request<'_>, name: &LockName, error: redlatch::Error) -> Failure {
+    let (word, kind) = (quoted(name), request.kind);
+    let found = match error.kind() {
+        ErrorKind::UpgradeRefused => {
+            return Failure::usage(format!(
+                "{word} is held with --shared by an outer run, and a reader cannot become a writer; hold it with --exclusive there"
+            ));
+        }
+        ErrorKind::WrongLockKind => request.client.inspect(name).await.ok().map(|state| state.kind),
+        _ => None,
+    };
+    match (found, kind) {
+        (Some(LockKind::ReadWrite), _) => Failure::usage(format!(
+            "{word} is held as a read-write lock; give --shared to hold it together with its readers, or --exclusive to hold it alone"
+        )),
+        (Some(LockKind::Lock | LockKind::Fair), Kind::Read | Kind::Write) => Failure::usage(format!(
+            "{word} is held as a plain lock; use --shared and --exclusive wherever the name is used, or nowhere"
+        )),
+        _ => error.into(),
+    }
 }
 
 /// Says who has the lock, for as long as we wait: in one line that is updated, or with `-v` in one line for each holder.
@@ -150,14 +266,13 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
     loop {
         ticks.tick().await;
         // The wait itself reports what is wrong with the server; this line is a courtesy.
-        let Ok(state) = request.client.inspect(request.name).await else { continue };
+        let Some(state) = in_the_way(request).await else { continue };
         if talk.is_live() {
             talk.live(&line(&state, started.elapsed()));
             continue;
         }
         // Read holds last a little less at each look; who holds them is what matters.
-        let holders: Vec<(String, i64)> =
-            state.holders.iter().map(|holder| (holder.owner.clone(), holder.holds)).collect();
+        let holders = (state.name.clone(), holders(&state));
         if told.as_ref() != Some(&holders) {
             talk.detail(line(&state, started.elapsed()));
             told = Some(holders);
@@ -165,17 +280,37 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
     }
 }
 
+/// The state of the first name that somebody else holds, or of the first name.
+async fn in_the_way(request: Request<'_>) -> Option<LockState> {
+    let mut first = None;
+    for name in request.names.iter().take(NAMES_LOOKED_AT) {
+        let Ok(state) = request.client.inspect(name).await else { continue };
+        if !holders(&state).is_empty() && environment::outer_owner(name).is_none() {
+            return Some(state);
+        }
+        first = first.or(Some(state));
+    }
+    first
+}
+
+/// Everybody who has a hold or a permit.
+fn holders(state: &LockState) -> Vec<String> {
+    let owners = state.holders.iter().map(|holder| holder.owner.clone());
+    owners.chain(state.permits.iter().map(|permit| permit.id.clone())).collect()
+}
+
 /// `"order:42" — held by 1b67…:7, lease 28s; waited 1m12s`
 fn line(state: &LockState, waited: Duration) -> String {
-    let holders: Vec<String> =
-        state.holders.iter().take(3).map(|holder| escape::text(&holder.owner).to_string()).collect();
-    let held = if holders.is_empty() {
-        "free, being handed over".into()
-    } else {
-        format!("held by {}", holders.join(", "))
+    let named: Vec<String> =
+        holders(state).iter().take(3).map(|holder| escape::text(holder).to_string()).collect();
+    let held = match state.permits_in_use {
+        _ if named.is_empty() => "free, being handed over".into(),
+        0 => format!("held by {}", named.join(", ")),
+        permits => format!("{permits} permits taken, by {}", named.join(", ")),
     };
     let lease = state.ttl.map(|ttl| format!(", lease {}", durations::human(ttl))).unwrap_or_default();
-    format!("{} — {held}{lease}; waited {}", quoted(&state.name), durations::human(waited))
+    let queue = if state.waiting > 0 { format!(", {} in line", state.waiting) } else { String::new() };
+    format!("{} — {held}{lease}{queue}; waited {}", quoted(&state.name), durations::human(waited))
 }
 
 /// A lock name in messages.
@@ -189,16 +324,20 @@ pub(crate) fn quoted(name: &LockName) -> String {
 ///
 /// Those of the look at the lock are swallowed: the message then names no holder.
 pub(crate) async fn busy_message(request: Request<'_>) -> String {
-    let name = quoted(request.name);
-    let state = request.client.inspect(request.name).await.ok();
-    let holder = state.as_ref().and_then(|state| state.holders.first());
+    let state = in_the_way(request).await;
+    let name = state.as_ref().map_or(&request.names[0], |state| &state.name);
+    let name = quoted(name);
+    let holder = state.as_ref().and_then(|state| holders(state).into_iter().next());
     let Some(holder) = holder else { return format!("{name} is busy") };
     let lease = state.as_ref().and_then(|state| state.ttl);
     let lease = lease.map(|ttl| format!(" with {} of lease left", durations::human(ttl))).unwrap_or_default();
-    format!(
-        "{name} is busy: held by {}{lease}; wait with --wait, or look with `redlatch show`",
-        escape::text(&holder.owner)
-    )
+    let holder = escape::text(&holder);
+    let held = match state.map_or(0, |state| state.permits_in_use) {
+        0 => format!("held by {holder}{lease}"),
+        1 => format!("its permit is taken, by {holder}"),
+        permits => format!("all of its {permits} permits are taken, one by {holder}"),
+    };
+    format!("{name} is busy: {held}; wait with --wait, or look with `redlatch show`")
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::{
 
 use redlatch::{LockName, Owner};
 
-use crate::{config::PASSWORD_ENV, durations, timestamp::rfc3339};
+use super::{holding::Name, kind::Holder};
+use crate::{args::kind::Kind, config::PASSWORD_ENV, durations, timestamp::rfc3339};
 
 /// Every hold of the runs around this one, so that `run a -- run b -- run a` finds its way back in.
 const HOLDS: &str = "REDLATCH_HOLDS";
@@ -22,9 +23,8 @@ const HOLDS_MAX: usize = 32;
 /// What the command is told about the hold.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
-    pub(crate) name: &'a LockName,
-    pub(crate) owner: &'a Owner,
-    pub(crate) token: Option<u64>,
+    pub(crate) names: &'a [Name],
+    pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) acquired_at: SystemTime,
     pub(crate) why: Option<&'a str>,
@@ -32,19 +32,20 @@ pub(crate) struct Told<'a> {
 
 /// The variables to set, and those to take away: ours win over inherited ones, and no credentials are passed on.
 pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString>)> {
-    let owner = told.owner.to_string();
-    let own = format!("{}={owner}", hex(told.name.as_bytes()));
     let inherited = env::var(HOLDS).unwrap_or_default();
-    let holds: Vec<&str> =
-        [own.as_str()].into_iter().chain(inherited.split_ascii_whitespace()).take(HOLDS_MAX).collect();
+    let own = told.names.iter().map(|held| format!("{}={}", hex(held.name.as_bytes()), held.owner));
+    let holds: Vec<String> =
+        own.chain(inherited.split_ascii_whitespace().map(str::to_owned)).take(HOLDS_MAX).collect();
     // A NUL byte cannot be in an environment; a name that has one is known by REDLATCH_HOLDS only.
-    let name = Some(told.name.as_bytes()).filter(|name| !name.contains(&0));
+    let names = Some(told.names).filter(|names| !names.iter().any(|held| held.name.as_bytes().contains(&0)));
+    let tokens: Option<Vec<String>> =
+        told.names.iter().map(|held| held.token.map(|token| token.to_string())).collect();
     vec![
-        (NAME, name.map(|name| OsString::from_vec(name.to_vec()))),
+        (NAME, names.map(|names| OsString::from_vec(lines(names.iter().map(|held| held.name.as_bytes()))))),
         ("REDLATCH_HELD", Some("1".into())),
-        ("REDLATCH_KIND", Some("lock".into())),
-        ("REDLATCH_TOKEN", told.token.map(|token| token.to_string().into())),
-        (OWNER, Some(owner.into())),
+        ("REDLATCH_KIND", Some(told.kind.to_string().into())),
+        ("REDLATCH_TOKEN", tokens.map(|tokens| tokens.join("\n").into())),
+        (OWNER, Some(OsString::from_vec(lines(told.names.iter().map(|held| held.owner.as_bytes()))))),
         (HOLDS, Some(holds.join(" ").into())),
         ("REDLATCH_LEASE_MS", Some(durations::ms(told.lease).to_string().into())),
         ("REDLATCH_ACQUIRED_AT", Some(rfc3339(told.acquired_at).into())),
@@ -60,12 +61,25 @@ pub(crate) fn outer_owner(name: &LockName) -> Option<Owner> {
     direct.or_else(|| find(&env::var(HOLDS).ok()?, name.as_bytes()))
 }
 
+/// Whether a run around this one says that it has a permit of `name`.
+pub(crate) fn outer_permit(name: &LockName) -> bool {
+    let holds = env::var(HOLDS).unwrap_or_default();
+    let name = hex(name.as_bytes());
+    let mut outer = holds.split_ascii_whitespace().filter_map(|hold| hold.split_once('='));
+    outer.any(|(held, holder)| held == name && matches!(holder.parse(), Ok(Holder::Permit(_))))
+}
+
 fn find(holds: &str, name: &[u8]) -> Option<Owner> {
     let name = hex(name);
     holds.split_ascii_whitespace().find_map(|hold| {
         let (held, owner) = hold.split_once('=')?;
         if held == name { owner.parse().ok() } else { None }
     })
+}
+
+/// One line for each name, in the order of the command line.
+fn lines<'a>(each: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    each.collect::<Vec<_>>().join(&b'\n')
 }
 
 fn hex(bytes: &[u8]) -> String {

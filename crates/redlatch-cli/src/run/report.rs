@@ -10,7 +10,10 @@ use std::{
 use redlatch::LockName;
 use serde::Serialize;
 
-use crate::{child::Ended, durations, escape, exit::Failure, output::SCHEMA, timestamp::rfc3339};
+use super::holding::Name;
+use crate::{
+    args::kind::Kind, child::Ended, durations, escape, exit::Failure, output::SCHEMA, timestamp::rfc3339,
+};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -42,16 +45,29 @@ enum ChildStatus {
     Signal(i32),
 }
 
+/// How one name is held.
+#[derive(Debug, Serialize)]
+struct Held {
+    name: String,
+    owner: String,
+    token: Option<u64>,
+}
+
 /// The report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     schema: u32,
-    name: String,
+    /// The name, if there is one.
+    name: Option<String>,
+    names: Vec<String>,
+    kind: &'static str,
     outcome: Outcome,
     exit_code: u8,
     child: Option<ChildStatus>,
     owner: Option<String>,
     token: Option<u64>,
+    /// How each name is held; `owner` and `token` are those of the only one.
+    holds: Vec<Held>,
     acquired_at: Option<String>,
     waited_ms: u64,
     held_ms: Option<u64>,
@@ -62,15 +78,19 @@ pub(crate) struct Report {
 
 impl Report {
     /// A run that has not got anywhere yet.
-    pub(crate) fn new(name: &LockName, why: Option<&str>) -> Self {
+    pub(crate) fn new(names: &[LockName], kind: Kind, why: Option<&str>) -> Self {
+        let names: Vec<String> = names.iter().map(text).collect();
         Report {
             schema: SCHEMA,
-            name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
+            name: only(&names).cloned(),
+            names,
+            kind: kind.held().word(),
             outcome: Outcome::Failed,
             exit_code: crate::exit::INTERNAL,
             child: None,
             owner: None,
             token: None,
+            holds: Vec::new(),
             acquired_at: None,
             waited_ms: 0,
             held_ms: None,
@@ -81,9 +101,13 @@ impl Report {
     }
 
     /// The lock was granted.
-    pub(crate) fn granted(&mut self, owner: String, token: Option<u64>, at: SystemTime) {
-        self.owner = Some(owner);
-        self.token = token;
+    pub(crate) fn granted(&mut self, names: &[Name], at: SystemTime) {
+        self.owner = only(names).map(|held| held.owner.clone());
+        self.token = only(names).and_then(|held| held.token);
+        let holds = names.iter();
+        let holds =
+            holds.map(|held| Held { name: text(&held.name), owner: held.owner.clone(), token: held.token });
+        self.holds = holds.collect();
         self.acquired_at = Some(rfc3339(at));
     }
 
@@ -119,6 +143,18 @@ impl Report {
         self.outcome = Outcome::Failed;
         self.exit_code = failure.code();
         self.error = Some(failure.to_string());
+    }
+}
+
+fn text(name: &LockName) -> String {
+    String::from_utf8_lossy(name.as_bytes()).into_owned()
+}
+
+/// The item, if there is only one.
+fn only<T>(items: &[T]) -> Option<&T> {
+    match items {
+        [item] => Some(item),
+        _ => None,
     }
 }
 

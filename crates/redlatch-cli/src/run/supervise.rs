@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Guard, LossReason};
+use redlatch::LossReason;
 use signal_hook::consts::SIGTSTP;
 use tokio::time::{sleep_until, timeout};
 
@@ -14,7 +14,7 @@ use crate::{
     args::run::OnLost,
     child::{Child, Ended, Event, Group, can_be_continued},
     durations::human,
-    escape,
+    run::holding::{Holding, Loss},
     signals::{Received, Signals},
     talk::Talk,
 };
@@ -61,37 +61,23 @@ pub(crate) struct Outcome {
     pub(crate) lost: bool,
 }
 
-/// What is known about a lock that was lost.
-#[derive(Debug, Clone)]
-struct Loss {
-    reason: String,
-    /// By its lease's end, so that no time is left, rather than by somebody's deed.
-    expired: bool,
-}
-
-impl From<LossReason> for Loss {
-    fn from(reason: LossReason) -> Self {
-        Loss { expired: reason == LossReason::Expired, reason: escape::text(&reason.to_string()).to_string() }
-    }
-}
-
 /// Waits until the command and its group are gone, forwarding signals and stopping it when it must.
 pub(crate) async fn supervise(
     child: &mut Child,
-    guard: &Guard,
+    holding: &Holding,
     plan: Plan,
     signals: &mut Signals,
     talk: Talk,
 ) -> Outcome {
     let mut watch = Watch::new(plan, talk);
-    let loss = guard.lost();
+    let loss = holding.lost();
     tokio::pin!(loss);
     loop {
-        let remaining = guard.remaining();
+        let remaining = holding.remaining();
         if remaining.is_zero() && watch.loss.is_none() {
             // The reason decides how quickly the command must go, and comes at the same moment.
-            let reason = timeout(REASON_TIMEOUT, &mut loss).await.unwrap_or(LossReason::Expired);
-            watch.loss = Some(reason.into());
+            let known = timeout(REASON_TIMEOUT, &mut loss).await;
+            watch.loss = Some(known.unwrap_or_else(|_| LossReason::Expired.into()));
         }
         let next = watch.step(child, remaining, Instant::now());
         tokio::select! {
@@ -100,9 +86,9 @@ pub(crate) async fn supervise(
                 Event::Ended(ended) => watch.ended(ended),
                 Event::GroupEmpty => return watch.outcome(),
             },
-            reason = &mut loss, if watch.loss.is_none() => watch.loss = Some(reason.into()),
+            known = &mut loss, if watch.loss.is_none() => watch.loss = Some(known),
             received = signals.next() => {
-                forward(child, received, guard.remaining(), talk);
+                forward(child, received, holding.remaining(), talk);
                 watch.asked(child, received);
             }
             () = sleep_until(next.into()) => {}

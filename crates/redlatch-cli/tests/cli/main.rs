@@ -2,6 +2,8 @@
 
 mod demo;
 mod hold;
+mod kinds;
+mod kinds_detached;
 mod latch;
 mod looking;
 mod rate;

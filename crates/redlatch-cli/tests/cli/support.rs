@@ -98,14 +98,19 @@ impl Place {
 
     /// Starts a run of `name` that holds the lock until the file `end` exists, and waits until it does hold it.
     pub(crate) fn holder(&self, name: &str, options: &[&str]) -> Running {
+        self.holder_as(name, &[name], options)
+    }
+
+    /// A holder of these names that the test calls `tag`.
+    pub(crate) fn holder_as(&self, tag: &str, names: &[&str], options: &[&str]) -> Running {
         let script = format!(
             "echo $$ > {started}; while [ ! -e {end} ]; do sleep 0.02; done",
-            started = self.word(&format!("{name}.pid")),
-            end = self.word(&format!("{name}.end")),
+            started = self.word(&format!("{tag}.pid")),
+            end = self.word(&format!("{tag}.end")),
         );
-        let arguments = [&["run", name][..], options, &["--", "sh", "-c", &script]].concat();
+        let arguments = [&["run"], names, options, &["--", "sh", "-c", &script]].concat();
         let running = self.start(&arguments);
-        self.pid(name);
+        self.pid(tag);
         running
     }
 

@@ -119,6 +119,11 @@ macro_rules! blocking_set {
                 })
             }
 
+            /// Lets the hold go on without a guard; see the async form.
+            pub fn detach(self) -> Vec<crate::Held> {
+                self.0.detach()
+            }
+
             /// The guard that this one wraps, for the calls that do not block.
             pub fn as_async(&self) -> &crate::$guard {
                 &self.0

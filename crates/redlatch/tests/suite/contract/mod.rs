@@ -227,6 +227,7 @@ contracts! {
         losing_one_member_loses_the_multi_lock,
         members_have_the_final_lease_from_the_start,
         an_owner_enters_a_multi_lock_again,
+        a_detached_multi_lock_is_released_by_its_owner,
         sets_that_make_no_sense_are_refused,
         sets_that_overlap_never_meet_and_never_stop,
         a_dropped_wait_for_several_locks_leaves_nothing,

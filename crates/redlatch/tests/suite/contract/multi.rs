@@ -281,6 +281,33 @@ pub(crate) async fn an_owner_enters_a_multi_lock_again(on: Fixture) {
     }
 }
 
+pub(crate) async fn a_detached_multi_lock_is_released_by_its_owner(on: Fixture) {
+    let (client, other) = (on.client().await, on.client().await);
+    let names = names(&on, &["b", "a"]);
+    let held = multi(&client, &names).lock().await.unwrap().detach();
+    assert_eq!(
+        held.iter().map(|held| held.name.to_string()).collect::<Vec<_>>(),
+        names,
+        "in the order of listing"
+    );
+    assert_eq!(are_locked(&other, &names).await, [true; 2]);
+    for held in &held {
+        let lock = other.lock(&held.name);
+        assert!(lock.renew(&held.owner, ms(60_000)).await.unwrap());
+        assert_eq!(lock.release(&held.owner).await.unwrap(), Unlocked::Released);
+    }
+    assert_eq!(are_locked(&other, &names).await, [false; 2]);
+    // What became of the guard gives nothing back.
+    let minute = Lease::Fixed(ms(60_000));
+    let held = multi(&client, &names).acquire().lease(minute).await.unwrap().unwrap().detach();
+    assert!(held.iter().all(|held| held.remaining > ms(30_000)));
+    assert_eq!(client.stats().background_jobs, 0);
+    assert_eq!(are_locked(&other, &names).await, [true; 2]);
+    for held in held {
+        assert_eq!(other.lock(&held.name).release(&held.owner).await.unwrap(), Unlocked::Released);
+    }
+}
+
 pub(crate) async fn sets_that_make_no_sense_are_refused(on: Fixture) {
     let (client, same, closed) = (on.client().await, on.client().await, on.client().await);
     let kind = |members: Vec<Member>| MultiLock::new(members).unwrap_err().kind();

@@ -553,3 +553,46 @@ async fn a_waiter_keeps_its_time_ahead_and_one_place_however_long_it_waits() {
     ended(second, &other).await.unlock().await.unwrap();
     keys(&server, None, &[]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queue_and_times_keep_the_hash_tag_of_the_name() {
+    let (server, client) = alone().await;
+    for (name, tagged) in [("plain", "{plain}"), ("a{b}c", "a{b}c"), ("{t}:x", "{t}:x")] {
+        let lock = client.fair_lock(name);
+        let guard = lock.lock().await.unwrap();
+        let waiter = lock.clone();
+        let waiter = tokio::spawn(async move { waiter.lock().await.unwrap() });
+        soon("its place", async {
+            while client.inspect(name).await.unwrap().waiters.is_empty() {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        let mut want = [
+            name.to_owned(),
+            format!("redisson_lock_queue:{tagged}"),
+            format!("redisson_lock_timeout:{tagged}"),
+        ];
+        want.sort();
+        let keys = server.keys_dump().unwrap().into_keys();
+        let keys: Vec<_> = keys.map(|key| String::from_utf8(key).unwrap()).collect();
+        assert_eq!(keys, want);
+        let member = client.inspect(name).await.unwrap().waiters[0].owner.to_string();
+        let channel = format!("redisson_lock__channel:{tagged}:{member}");
+        soon("its subscription", async {
+            while server.subscriber_channels().unwrap() != [channel.as_bytes()] {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        guard.unlock().await.unwrap();
+        soon("the grant", waiter).await.unwrap().unlock().await.unwrap();
+        soon("the end of the subscription", async {
+            while !server.subscriber_channels().unwrap().is_empty() {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        assert!(server.keys_dump().unwrap().is_empty());
+    }
+}

@@ -30,6 +30,20 @@ mod non_reentrant;
 mod permits;
 #[path = "interop/rate.rs"]
 mod rate;
+#[path = "interop/read_write.rs"]
+mod read_write;
+#[path = "interop/read_write_contention.rs"]
+mod read_write_contention;
+#[path = "interop/read_write_expiry.rs"]
+mod read_write_expiry;
+#[path = "interop/read_write_golden.rs"]
+mod read_write_golden;
+#[path = "interop/read_write_model.rs"]
+mod read_write_model;
+#[path = "interop/read_write_schedule.rs"]
+mod read_write_schedule;
+#[path = "interop/read_write_waking.rs"]
+mod read_write_waking;
 #[path = "interop/semaphore.rs"]
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
@@ -121,6 +135,28 @@ with_both_releases!(
     spin::looks_are_as_rare_as_the_backoff_says,
     spin::nothing_is_published_and_nothing_subscribed,
     spin::spin_locks_and_plain_locks_of_both_languages_exclude,
+    read_write::readers_share_and_writers_keep_everybody_out,
+    read_write::holds_of_java_are_counted_by_us,
+    read_write::holds_of_ours_keep_java_out_until_the_last_one_goes,
+    read_write::strangers_to_a_read_write_lock_change_nothing,
+    read_write::each_side_is_freed_by_force_from_the_other_language,
+    read_write_contention::readers_never_meet_a_writer_and_writers_meet_nobody,
+    read_write_expiry::killed_holders_of_java_are_followed_when_their_lease_ends,
+    read_write_expiry::killed_holders_of_ours_are_followed_when_their_lease_ends,
+    read_write_expiry::dead_readers_of_java_do_not_outlast_our_living_ones,
+    read_write_expiry::dead_readers_of_ours_do_not_outlast_javas_living_ones,
+    read_write_expiry::a_reader_of_one_language_neither_cuts_nor_prolongs_that_of_the_other,
+    read_write_expiry::two_readers_of_the_other_language_follow_a_write_lease,
+    read_write_expiry::watchdogs_of_either_side_keep_the_other_language_out_for_three_leases,
+    read_write_expiry::late_unlocks_of_a_read_write_lock_free_nobody,
+    read_write_golden::every_step_of_a_read_write_lock_leaves_and_says_the_same,
+    read_write_golden::where_a_read_write_lock_is_different_on_purpose,
+    read_write_schedule::random_schedules_of_both_languages_do_what_the_model_says,
+    read_write_waking::our_writer_lets_all_readers_of_java_in_at_once,
+    read_write_waking::javas_writer_lets_all_our_readers_in_at_once,
+    read_write_waking::the_last_reader_lets_a_writer_of_the_other_language_in_at_once,
+    read_write_waking::a_writer_lets_a_writer_of_the_other_language_in_at_once,
+    read_write_waking::the_silent_downgrade_of_java_is_found_at_the_next_look,
     waking::a_forced_unlock_by_java_wakes_us_and_tells_our_holder,
     waking::a_forced_unlock_by_us_wakes_java_and_tells_its_holder,
     waking::a_release_by_java_wakes_us_at_once,

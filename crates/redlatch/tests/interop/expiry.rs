@@ -14,9 +14,9 @@ use redlatch_testkit::{
 use crate::bed::{BLOCKED, BRISK, Bed, LIMIT, ms, run, runtime};
 
 /// How much later than the end of a lease a waiter may come: it looks at fixed times, on a machine that is busy.
-const LATE: Duration = Duration::from_millis(1_500);
+pub(crate) const LATE: Duration = Duration::from_millis(1_500);
 /// How far the clocks of server and waiter, and the ways between them, may make an end look early.
-const EARLY: Duration = Duration::from_millis(60);
+pub(crate) const EARLY: Duration = Duration::from_millis(60);
 
 /// Set for the child process that is to hold a lock: the server's URL and the name.
 const HOLD_URL: &str = "REDLATCH_INTEROP_HOLD_URL";
@@ -28,14 +28,19 @@ fn holder_process() {
     let (Ok(url), Ok(name)) = (std::env::var(HOLD_URL), std::env::var(HOLD_NAME)) else { return };
     let client = run(Client::builder().url(url).watchdog_lease(BRISK).connect()).unwrap();
     let _guard = run(client.lock(name).lock()).unwrap();
-    // The line of the test harness is unfinished at this point.
-    println!("\nheld");
-    std::io::stdout().flush().unwrap();
+    say_held();
     // The parent kills this process long before.
     std::thread::sleep(LIMIT);
 }
 
-fn assert_at_the_end_of(lease_left: Duration, after: Duration) {
+/// Tells the parent of a process that is to be killed that it holds the lock.
+pub(crate) fn say_held() {
+    // The line of the test harness is unfinished at this point.
+    println!("\nheld");
+    std::io::stdout().flush().unwrap();
+}
+
+pub(crate) fn assert_at_the_end_of(lease_left: Duration, after: Duration) {
     println!("{lease_left:?} were left, followed after {after:?}");
     assert!(after + EARLY >= lease_left, "granted {after:?} after the kill, when {lease_left:?} were left");
     assert!(

@@ -64,7 +64,7 @@ fn name_owners(dump: &mut KeyDump) {
 }
 
 /// Whether a field is a version 4 UUID in lower case, a colon, and a decimal number without padding.
-fn is_owner(field: &[u8]) -> bool {
+pub(crate) fn is_owner(field: &[u8]) -> bool {
     let Some((uuid, [b':', number @ ..])) = field.split_at_checked(36) else { return false };
     let is_uuid = uuid.iter().enumerate().all(|(at, byte)| match at {
         8 | 13 | 18 | 23 => *byte == b'-',

@@ -1,0 +1,189 @@
+//! Exclusion on a read-write lock: readers and writers of both languages at once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use redis::aio::MultiplexedConnection;
+use redlatch::{ReadWriteLock, Unlocked};
+use redlatch_testkit::redisson::RedissonVersion;
+
+use crate::{
+    bed::{Bed, ms, runtime},
+    read_write::{Sides, is_gone},
+};
+
+const ROUNDS: u64 = 150;
+const TASKS: u64 = 4;
+const JAVA_THREADS: u64 = 4;
+
+/// Three numbers in Redis that a writer changes one after the other, and the count of those who are inside.
+struct Page {
+    url: String,
+    key: String,
+    readers: AtomicU64,
+    writers: AtomicU64,
+    /// The most readers at once, of both languages, and changes of language between two writers.
+    together: AtomicU64,
+    last_writer: AtomicU64,
+    changes: AtomicU64,
+    writes: AtomicU64,
+    /// Readers inside, by language, and how often a reader of one met one of the other.
+    inside: [AtomicU64; 2],
+    met: AtomicU64,
+}
+
+impl Page {
+    async fn connect(&self) -> MultiplexedConnection {
+        redis::Client::open(self.url.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap()
+    }
+
+    async fn number(&self, connection: &mut MultiplexedConnection, part: u8) -> u64 {
+        let found: Option<u64> =
+            redis::cmd("GET").arg(format!("{}-{part}", self.key)).query_async(connection).await.unwrap();
+        found.unwrap_or(0)
+    }
+
+    async fn write(&self, connection: &mut MultiplexedConnection, language: usize) {
+        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
+        for part in 0..3 {
+            let next = self.number(connection, part).await + 1;
+            let key = format!("{}-{part}", self.key);
+            redis::cmd("SET").arg(key).arg(next).query_async::<()>(connection).await.unwrap();
+        }
+        if self.last_writer.swap(language as u64, Ordering::SeqCst) != language as u64 {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a reader beside a writer");
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn read(&self, connection: &mut MultiplexedConnection, language: usize) {
+        let together = self.readers.fetch_add(1, Ordering::SeqCst) + 1;
+        self.together.fetch_max(together, Ordering::SeqCst);
+        self.inside[language].fetch_add(1, Ordering::SeqCst);
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
+        let first = self.number(connection, 0).await;
+        tokio::time::sleep(ms(1)).await;
+        for part in 1..3 {
+            assert_eq!(self.number(connection, part).await, first, "a page half written");
+        }
+        if self.inside[1 - language].load(Ordering::SeqCst) > 0 {
+            self.met.fetch_add(1, Ordering::SeqCst);
+        }
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a writer beside a reader");
+        self.inside[language].fetch_sub(1, Ordering::SeqCst);
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Every owner writes in one of three rounds, not all in the same.
+fn writes(owner: u64, round: u64) -> bool {
+    (owner + round).is_multiple_of(3)
+}
+
+fn pause(round: u64) -> Duration {
+    ms(round * 7 % 5)
+}
+
+async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
+    let mut connection = page.connect().await;
+    for round in 0..ROUNDS {
+        let unlocked = if writes(owner, round) {
+            let guard = lock.write().lock().await.unwrap();
+            page.write(&mut connection, 0).await;
+            if round % 2 == 0 {
+                // A writer that stays to read what it has written.
+                let reading = guard.downgrade().await.unwrap();
+                page.read(&mut connection, 0).await;
+                reading.unlock().await
+            } else {
+                guard.unlock().await
+            }
+        } else {
+            let guard = lock.read().lock().await.unwrap();
+            page.read(&mut connection, 0).await;
+            guard.unlock().await
+        };
+        assert_eq!(unlocked.unwrap(), Unlocked::Released);
+        tokio::time::sleep(pause(round)).await;
+    }
+}
+
+fn java_rounds(java: &Sides, name: &str, page: &Page, owner: u64) {
+    let mut connection = runtime().block_on(page.connect());
+    for round in 0..ROUNDS {
+        if writes(owner, round) {
+            java.write.lock(name);
+            runtime().block_on(page.write(&mut connection, 1));
+            if round % 2 == 0 {
+                java.read.lock(name);
+                java.write.unlock(name);
+                runtime().block_on(page.read(&mut connection, 1));
+                java.read.unlock(name);
+            } else {
+                java.write.unlock(name);
+            }
+        } else {
+            java.read.lock(name);
+            runtime().block_on(page.read(&mut connection, 1));
+            java.read.unlock(name);
+        }
+        thread::sleep(pause(round));
+    }
+}
+
+pub(crate) fn readers_never_meet_a_writer_and_writers_meet_nobody(version: RedissonVersion) {
+    let bed = Bed::of(version);
+    let name = bed.name("rw-contended");
+    let page = Arc::new(Page {
+        url: bed.server.url(),
+        key: bed.name("page"),
+        readers: AtomicU64::new(0),
+        writers: AtomicU64::new(0),
+        together: AtomicU64::new(0),
+        last_writer: AtomicU64::new(0),
+        changes: AtomicU64::new(0),
+        writes: AtomicU64::new(0),
+        inside: Default::default(),
+        met: AtomicU64::new(0),
+    });
+    let mut tasks = Vec::new();
+    for owner in 0..TASKS {
+        let client = if owner % 2 == 0 { &bed.ours } else { &bed.ours_too };
+        let lock = client.read_write_lock(name.as_str());
+        tasks.push(runtime().spawn(rust_rounds(lock, page.clone(), owner)));
+    }
+    thread::scope(|scope| {
+        for owner in 0..JAVA_THREADS {
+            let (java, name, page) = (Sides::new(&bed), &name, &page);
+            scope.spawn(move || java_rounds(&java, name, page, owner));
+        }
+    });
+    for task in tasks {
+        runtime().block_on(task).unwrap();
+    }
+    let [together, changes, met, writes] =
+        [&page.together, &page.changes, &page.met, &page.writes].map(|n| n.load(Ordering::SeqCst));
+    println!(
+        "{version:?}: {writes} writes, {changes} changes of language, at most {together} readers, {met} meetings"
+    );
+    let expected: u64 =
+        (0..ROUNDS).map(|round| (0..TASKS).filter(|owner| self::writes(*owner, round)).count() as u64).sum();
+    assert_eq!(writes, 2 * expected);
+    for part in 0..3 {
+        let found = bed.number(&["GET", &format!("{}-{part}", page.key)]);
+        assert_eq!(found, i64::try_from(writes).unwrap(), "lost updates of number {part}");
+    }
+    // One language after the other would prove nothing.
+    assert!(changes >= 30, "the languages took turns only {changes} times");
+    assert!(together >= 3 && met >= 30, "readers shared too little: {together}, {met}");
+    is_gone(&bed, &name);
+}

@@ -56,7 +56,7 @@ async fn turns(
 
 /// A field as our clients have them, of somebody who is not there.
 fn member(number: usize) -> String {
-    format!("1b671a64-40d5-891e-99b0-da01ff1f3341:{number}")
+    format!("1b671a64-40d5-4ed1-a7c4-da01ff1f3341:{number}")
 }
 
 impl Fair {

@@ -21,6 +21,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 100;
 const NAME_BYTES_MAX: usize = 64;
 /// How long to wait before trying a file lock again; there is no form of `flock` that waits for a limited time.
 const LOCK_RETRY: Duration = Duration::from_millis(2);
+/// How long another daemon, which was quicker than ours, may take from its claim to its socket.
+const OTHERS_READY_TIME: Duration = Duration::from_millis(500);
 
 /// Where the daemon of one name keeps its things.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,6 +243,19 @@ fn lock_until(path: &Path, deadline: Instant) -> Result<File, ConnectError> {
     }
 }
 
+/// Whether somebody listens on the socket, now or before long.
+fn others_serve(socket: &Path, deadline: Instant) -> bool {
+    loop {
+        if UnixStream::connect(socket).is_ok() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOCK_RETRY);
+    }
+}
+
 fn start(
     paths: &LocalPaths,
     launcher: &dyn Fn(&LocalPaths) -> io::Result<Command>,
@@ -266,6 +281,10 @@ fn start(
         Err(error) => {
             let _already_gone = child.kill();
             let status = child.wait().map(|status| status.to_string()).unwrap_or_default();
+            // Started by hand at the same moment, it may have been a moment quicker, and serve us as well as ours would have.
+            if others_serve(&paths.socket, deadline.min(Instant::now() + OTHERS_READY_TIME)) {
+                return Ok(());
+            }
             Err(ConnectError::new(
                 ConnectErrorKind::NotReady,
                 format_args!(

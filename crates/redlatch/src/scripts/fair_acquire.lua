@@ -12,7 +12,7 @@
 --         this owner; or the hash holds this very owner (a repeat).
 -- Change: the owner leaves the queue, its field is written with count 1, the lease is set. Otherwise it lines up once, and
 --         each repeat sets its own time anew: the lease, its wait, and what those before it will subtract from it when
---         they get the lock or give up, which only Redisson's do. A field of ours is known by the version of its UUID.
+--         they get the lock or give up, which only Redisson's do. A field of ours is known by a fixed part of its UUID.
 --         Ours add nothing for those behind them, so nothing has to be subtracted, and a grant costs the same behind
 --         10 waiters as behind 10,000.
 -- Reply:  {number, count, token or 0}; {number, 0, ttl ms} when busy and this owner is next or did not line up;
@@ -22,7 +22,7 @@ local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[5])
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local function theirs(member) return string.sub(member, 15, 15) ~= '8' end
+local function theirs(member) return string.sub(member, 15, 23) ~= '4ed1-a7c4' end
 local head, dropped, time = false, false, false
 for _ = 1, 1000 do
   head = redis.call('lindex', queue, 0)

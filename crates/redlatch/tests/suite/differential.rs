@@ -38,7 +38,7 @@ impl Dice {
 const OWNERS: [&str; 3] = [
     "1b671a64-40d5-491e-99b0-da01ff1f3341:1",
     "1b671a64-40d5-491e-99b0-da01ff1f3341:2",
-    "aaaaaaaa-40d5-891e-99b0-da01ff1f3341:1",
+    "aaaaaaaa-40d5-4ed1-a7c4-da01ff1f3341:1",
 ];
 /// State that scripts of other kinds leave, with deadlines far away or long ago.
 const BESIDE: [&[&str]; 9] = [

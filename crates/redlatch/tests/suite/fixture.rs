@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -54,6 +54,21 @@ pub(crate) fn redlatch_command() -> PathBuf {
         .clone()
 }
 
+/// The name of the engine that all tests share. It is started here and not by its first client, because it has to end soon
+/// after the tests do, and no test knows that it is the last one.
+fn shared_engine() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let name = format!("suite-{}", std::process::id());
+        let mut engine = Command::new(redlatch_command());
+        engine.args(["engine", "run", "--name", &name, "--idle-exit", "20s"]);
+        engine.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut engine = engine.spawn().expect("the engine starts");
+        std::thread::spawn(move || engine.wait());
+        name
+    })
+}
+
 impl Fixture {
     pub(crate) fn memory() -> Self {
         Fixture { kind: Kind::Memory, face: Face::Plain, tag: tag() }
@@ -81,7 +96,7 @@ impl Fixture {
         match self.kind {
             Kind::Memory => format!("memory:{}", self.tag),
             // One daemon serves all tests, as it serves all programs of a user.
-            Kind::Local => format!("local:suite-{}", std::process::id()),
+            Kind::Local => format!("local:{}", shared_engine()),
             Kind::Redis => RedisServer::shared().url(),
         }
     }

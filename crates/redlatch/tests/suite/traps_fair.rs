@@ -18,7 +18,7 @@ use crate::{
 const LOOK: Duration = ms(800);
 const LOOK_BEHIND: Duration = ms(3_000);
 /// A member that one of our clients could have, for a process that is gone without a trace.
-const GONE: &str = "1b671a64-40d5-891e-99b0-da01ff1f3341:1";
+const GONE: &str = "1b671a64-40d5-4ed1-a7c4-da01ff1f3341:1";
 
 /// Puts somebody into the queue who never looks again, as a process leaves it that was killed.
 fn leave_behind(server: &RedisServer, member: &str, left_ms: i64) {

@@ -105,8 +105,9 @@ impl Lane {
     fn add(&mut self, lease: &Arc<Lease>) {
         match lease.recipe.lane() {
             LanePolicy::Queue => self.lease = Some(lease.clone()),
+            LanePolicy::Beside => self.beside.push(lease.clone()),
             // A lease that was handed over is here already.
-            LanePolicy::Beside | LanePolicy::Ordered => {
+            LanePolicy::Ordered => {
                 if !self.beside.iter().any(|held| Arc::ptr_eq(held, lease)) {
                     self.beside.push(lease.clone());
                 }

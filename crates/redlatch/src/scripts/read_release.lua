@@ -21,27 +21,28 @@ if found == 0 then return {tonumber(ARGV[1]), 0, 0} end
 local released = 0
 if longest > 0 then released = 1 end
 local ttl, kept = redis.call('pttl', key), false
-if redis.call('hlen', key) > 1 then
-  -- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
-  local enough = ttl - 10
-  if held[2] == 'write' or (ttl >= 0 and longest > 0 and longest < enough) then
-    kept = true
-  else
-    if ttl < 0 then enough = 9007199254740992 end
-    local needed = 0
-    local function look(fields)
-      for at = 1, #fields, 2 do
-        for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
-          needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
-        end
+-- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
+local enough = ttl - 10
+if held[2] == 'write' then
+  kept = redis.call('hlen', key) > 1
+elseif ttl >= 0 and longest > 0 and longest < enough and redis.call('hlen', key) > 1 then
+  kept = true
+else
+  if ttl < 0 then enough = 9007199254740992 end
+  local needed = 0
+  local function look(fields)
+    for at = 1, #fields, 2 do
+      for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
+        needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
         if needed >= enough then return true end
       end
     end
-    -- Among many readers of alike leases the first few will do; only otherwise all are read.
-    if not look(redis.call('hrandfield', key, 3, 'withvalues')) then look(redis.call('hgetall', key)) end
-    kept = needed > 0
-    if kept and needed < enough then redis.call('pexpire', key, needed) end
+    return #fields < 6
   end
+  -- Among many readers of alike leases the first few will do; only otherwise all are read.
+  if not look(redis.call('hrandfield', key, 3, 'withvalues')) then look(redis.call('hgetall', key)) end
+  kept = needed > 0
+  if kept and needed < enough then redis.call('pexpire', key, needed) end
 end
 if kept then return {tonumber(ARGV[1]), released, 0} end
 redis.call('del', key)

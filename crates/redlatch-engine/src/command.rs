@@ -263,6 +263,6 @@ mod tests {
         let names: Vec<&str> = TABLE.iter().map(|command| command.name).collect();
         assert_eq!(names, COMMANDS);
         assert!(TABLE.is_sorted_by_key(|command| command.packed));
-        assert_eq!(COMMANDS.len(), 56);
+        assert_eq!(COMMANDS.len(), 57);
     }
 }

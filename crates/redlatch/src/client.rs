@@ -6,8 +6,8 @@ use redlatch_engine::{Clock, SystemClock};
 
 use crate::{
     config::{
-        CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, RESPONSE_TIMEOUT, Secret, TURN_TIME_MAX, TlsOptions,
-        WATCHDOG_LEASE,
+        CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub,
+        TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
     },
     core::{Core, keeper::Keeper},
     error::Error,
@@ -197,6 +197,10 @@ impl Default for ClientBuilder {
                 url: String::new(),
                 username: None,
                 password: Secret(None),
+                sentinel_username: None,
+                sentinel_password: Secret(None),
+                sharded: ShardedPubSub::default(),
+                scripts: ScriptMode::default(),
                 tls: TlsOptions::default(),
                 watchdog_lease: WATCHDOG_LEASE,
                 connect_timeout: CONNECT_TIMEOUT,
@@ -228,6 +232,30 @@ impl ClientBuilder {
     /// The password; wins over the one in the URL. Never printed.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.config.password = Secret(Some(password.into()));
+        self
+    }
+
+    /// The user name for the sentinels themselves, who often have credentials of their own; wins over the one in the URL.
+    pub fn sentinel_username(mut self, username: impl Into<String>) -> Self {
+        self.config.sentinel_username = Some(username.into());
+        self
+    }
+
+    /// The password for the sentinels themselves; wins over the one in the URL. Never printed.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.config.sentinel_password = Secret(Some(password.into()));
+        self
+    }
+
+    /// Which kind of publish and subscribe a cluster's locks use; as Redisson decides unless set. Elsewhere it changes nothing.
+    pub fn sharded(mut self, sharded: ShardedPubSub) -> Self {
+        self.config.sharded = sharded;
+        self
+    }
+
+    /// How scripts reach the server; by hash and text unless set.
+    pub fn scripts(mut self, mode: ScriptMode) -> Self {
+        self.config.scripts = mode;
         self
     }
 

@@ -68,11 +68,42 @@ pub struct TlsOptions {
     pub danger_accept_any_certificate: bool,
 }
 
+/// Which kind of publish and subscribe a cluster's locks use. All clients of a lock must agree, Java's included, or waiters only
+/// notice a release when they look by themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardedPubSub {
+    /// As Redisson decides: sharded in a cluster whose servers know it (Redis 7.0, Valkey), plain otherwise.
+    #[default]
+    Auto,
+    /// Always sharded.
+    On,
+    /// Always plain, as Redisson before 3.22.0 does.
+    Off,
+    /// Publish and listen both ways, for fleets with clients of either kind.
+    Compat,
+}
+
+/// How scripts reach the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ScriptMode {
+    /// By hash, with the text when the server does not know it.
+    #[default]
+    Eval,
+    /// As functions of a library that an operator has loaded before, so that clients need no right to run scripts of their own.
+    Functions,
+}
+
 #[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
+    pub(crate) sentinel_username: Option<String>,
+    pub(crate) sentinel_password: Secret,
+    pub(crate) sharded: ShardedPubSub,
+    pub(crate) scripts: ScriptMode,
     pub(crate) tls: TlsOptions,
     pub(crate) watchdog_lease: Duration,
     pub(crate) connect_timeout: Duration,
@@ -91,6 +122,10 @@ impl fmt::Debug for Config {
             url: _,
             username,
             password,
+            sentinel_username,
+            sentinel_password,
+            sharded,
+            scripts,
             tls,
             watchdog_lease,
             connect_timeout,
@@ -104,6 +139,10 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("username", username)
             .field("password", password)
+            .field("sentinel_username", sentinel_username)
+            .field("sentinel_password", sentinel_password)
+            .field("sharded", sharded)
+            .field("scripts", scripts)
             .field("tls", tls)
             .field("watchdog_lease", watchdog_lease)
             .field("connect_timeout", connect_timeout)

@@ -58,7 +58,7 @@ pub mod store;
 
 pub use crate::core::{Wait, backoff::Backoff, release::Unlocked};
 pub use client::{Client, ClientBuilder, ShutdownReport, Stats};
-pub use config::TlsOptions;
+pub use config::{ScriptMode, ShardedPubSub, TlsOptions};
 pub use doctor::{Finding, Severity};
 pub use error::{Error, ErrorKind, LossReason};
 pub use fair::FairLock;

@@ -8,7 +8,7 @@ use redlatch_engine::connect::{LocalPaths, ensure_running};
 use super::{
     Store,
     redis::{Dial, Greeter, RedisStore},
-    url::{Addr, Server},
+    url::{Access, Addr, Server},
 };
 use crate::{
     config::{Config, Secret},
@@ -31,13 +31,7 @@ pub(super) async fn open(
     let paths = paths.map_err(|error| {
         Error::new(ErrorKind::Engine, format!("the local engine has no place to live: {error}"))
     })?;
-    let server = Server {
-        addr: Addr::Unix(paths.socket.clone()),
-        tls: false,
-        username: None,
-        password: Secret(None),
-        database: 0,
-    };
+    let server = Server { addr: Addr::Unix(paths.socket.clone()), access: Access::default() };
     let config = Config { username: None, password: Secret(None), ..config.clone() };
     let greeter =
         Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary: config.engine_binary.clone() });

@@ -230,6 +230,13 @@ pub(crate) async fn open(
         StoreUrl::Memory { name } => memory::open(name.as_deref(), config),
         StoreUrl::Local { name } => local::open(name.as_deref(), config, background).await,
         StoreUrl::Redis(server) => Ok(redis::RedisStore::open(server.clone(), config, background).await?),
+        StoreUrl::Sentinel(_) | StoreUrl::Replicated(_) => {
+            Err(Error::new(ErrorKind::InvalidUrl, "Sentinel is not supported by this version"))
+        }
+
+        StoreUrl::Cluster(_) => {
+            Err(Error::new(ErrorKind::InvalidUrl, "Cluster is not supported by this version"))
+        }
     }
 }
 

@@ -23,22 +23,95 @@ pub enum StoreUrl {
     },
     /// One Redis or Valkey server.
     Redis(Server),
+    /// A master that sentinels watch over.
+    Sentinel(Sentinels),
+    /// Redis or Valkey Cluster.
+    Cluster(Nodes),
+    /// A master and its replicas without sentinels; which is which is asked of them.
+    Replicated(Nodes),
 }
 
-/// One server: where it is and how to log in.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Server {
-    pub(crate) addr: Addr,
+/// How to log in, the same for every server of a set.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Access {
     pub(crate) tls: bool,
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
     pub(crate) database: i64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One server: where it is and how to log in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Server {
+    pub(crate) addr: Addr,
+    pub(crate) access: Access,
+}
+
+/// Several servers with the same way to log in: those that the others are asked of.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Nodes {
+    pub(crate) addrs: Vec<Addr>,
+    pub(crate) access: Access,
+}
+
+/// Sentinels, and the master that they know by name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sentinels {
+    pub(crate) sentinels: Nodes,
+    /// The name that the sentinels have for the master.
+    pub(crate) master: String,
+    /// How to log in to the master, which has credentials of its own.
+    pub(crate) access: Access,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Addr {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Addr::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Addr::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Addr::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Nodes {
+    /// The addresses without credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, addr) in self.addrs.iter().enumerate() {
+            write!(f, "{}{addr}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Sentinels {
+    /// The sentinels and the master's name, without credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.access.tls { "rediss-sentinel" } else { "redis-sentinel" };
+        write!(f, "{scheme}://{}/{}", self.sentinels, self.master)?;
+        if self.access.database != 0 {
+            write!(f, " database {}", self.access.database)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Debug for Server {
@@ -51,18 +124,13 @@ impl fmt::Display for Server {
     /// The server without its credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.addr {
-            Addr::Tcp { host, port } => {
-                let scheme = if self.tls { "rediss" } else { "redis" };
-                if host.contains(':') {
-                    write!(f, "{scheme}://[{host}]:{port}")?
-                } else {
-                    write!(f, "{scheme}://{host}:{port}")?
-                }
+            Addr::Tcp { .. } => {
+                write!(f, "{}://{}", if self.access.tls { "rediss" } else { "redis" }, self.addr)?
             }
-            Addr::Unix(path) => write!(f, "unix://{}", path.display())?,
+            Addr::Unix(_) => write!(f, "unix://{}", self.addr)?,
         }
-        if self.database != 0 {
-            write!(f, " database {}", self.database)?;
+        if self.access.database != 0 {
+            write!(f, " database {}", self.access.database)?;
         }
         Ok(())
     }
@@ -74,6 +142,17 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Memory { name } => write!(f, "memory:{}", name.as_deref().unwrap_or("")),
             StoreUrl::Local { name } => write!(f, "local:{}", name.as_deref().unwrap_or("")),
             StoreUrl::Redis(server) => server.fmt(f),
+            StoreUrl::Sentinel(sentinels) => sentinels.fmt(f),
+            StoreUrl::Cluster(nodes) => {
+                write!(f, "{}://{nodes}", if nodes.access.tls { "rediss-cluster" } else { "redis-cluster" })
+            }
+            StoreUrl::Replicated(nodes) => {
+                write!(
+                    f,
+                    "{}://{nodes}",
+                    if nodes.access.tls { "rediss-replicated" } else { "redis-replicated" }
+                )
+            }
         }
     }
 }
@@ -172,7 +251,8 @@ fn server(text: &str, tls: bool) -> Result<StoreUrl, Error> {
     }
     let addr = Addr::Tcp { host, port: url.port().unwrap_or(6379) };
     let database = parse_database(&database)?;
-    Ok(StoreUrl::Redis(Server { addr, tls, username, password: Secret(password), database }))
+    let access = Access { tls, username, password: Secret(password), database };
+    Ok(StoreUrl::Redis(Server { addr, access }))
 }
 
 fn parse_database(text: &str) -> Result<i64, Error> {
@@ -189,24 +269,18 @@ fn unix(text: &str) -> Result<StoreUrl, Error> {
     if !path.starts_with('/') {
         return Err(bad("the path of a unix socket must be absolute"));
     }
-    let mut server = Server {
-        addr: Addr::Unix(decode(path)?.into()),
-        tls: false,
-        username: None,
-        password: Secret(None),
-        database: 0,
-    };
+    let mut access = Access::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = decode(value)?;
         match key {
-            "db" | "database" => server.database = parse_database(&value)?,
-            "user" => server.username = Some(value),
-            "pass" | "password" => server.password = Secret(Some(value)),
+            "db" | "database" => access.database = parse_database(&value)?,
+            "user" => access.username = Some(value),
+            "pass" | "password" => access.password = Secret(Some(value)),
             _ => return Err(bad("the store URL has a parameter that is not known")),
         }
     }
-    Ok(StoreUrl::Redis(server))
+    Ok(StoreUrl::Redis(Server { addr: Addr::Unix(decode(path)?.into()), access }))
 }
 
 #[cfg(test)]
@@ -227,16 +301,19 @@ mod tests {
         assert_eq!(StoreUrl::parse("memory:").unwrap(), StoreUrl::Memory { name: None });
         let server = parse_server("redis://alice:p%40ss@db.example:7000/3");
         assert_eq!(server.addr, Addr::Tcp { host: "db.example".into(), port: 7000 });
-        assert_eq!((server.username.as_deref(), server.password.0.as_deref()), (Some("alice"), Some("p@ss")));
-        assert_eq!(server.database, 3);
+        assert_eq!(
+            (server.access.username.as_deref(), server.access.password.0.as_deref()),
+            (Some("alice"), Some("p@ss"))
+        );
+        assert_eq!(server.access.database, 3);
         let server = parse_server("rediss://secret@[::1]");
-        assert!(server.tls);
+        assert!(server.access.tls);
         assert_eq!(server.addr, Addr::Tcp { host: "::1".into(), port: 6379 });
-        assert_eq!((server.username, server.password.0.as_deref()), (None, Some("secret")));
-        assert!(parse_server("valkeys://h").tls && !parse_server("valkey://h").tls);
+        assert_eq!((server.access.username, server.access.password.0.as_deref()), (None, Some("secret")));
+        assert!(parse_server("valkeys://h").access.tls && !parse_server("valkey://h").access.tls);
         let server = parse_server("unix:///run/redis.sock?db=2&user=u&pass=p");
         assert_eq!(server.addr, Addr::Unix("/run/redis.sock".into()));
-        assert_eq!(server.database, 2);
+        assert_eq!(server.access.database, 2);
     }
 
     #[test]

@@ -49,12 +49,12 @@ pub(crate) struct Dial {
 impl Dial {
     pub(crate) fn new(mut server: Server, config: &Config) -> Result<Self, Error> {
         if config.username.is_some() {
-            server.username = config.username.clone();
+            server.access.username = config.username.clone();
         }
         if config.password.0.is_some() {
-            server.password = config.password.clone();
+            server.access.password = config.password.clone();
         }
-        let tls = if server.tls { Some(connector(&config.tls)?) } else { None };
+        let tls = if server.access.tls { Some(connector(&config.tls)?) } else { None };
         Ok(Dial {
             server,
             tls,
@@ -80,12 +80,12 @@ impl Dial {
 
     pub(super) fn login(&self) -> RedisConnectionInfo {
         let mut login = RedisConnectionInfo::default()
-            .set_db(self.server.database)
+            .set_db(self.server.access.database)
             .set_lib_name("redlatch", env!("CARGO_PKG_VERSION"));
-        if let Some(username) = &self.server.username {
+        if let Some(username) = &self.server.access.username {
             login = login.set_username(username);
         }
-        if let Some(password) = &self.server.password.0 {
+        if let Some(password) = &self.server.access.password.0 {
             login = login.set_password(password);
         }
         login

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::SystemTime};
 
 use redis::Cmd;
 
-use super::{Shared, link::Link};
+use super::{link::Link, node::Node};
 use crate::{
     doctor::{Finding, Severity},
     store::{Fault, Reply},
@@ -13,7 +13,7 @@ use crate::{
 /// A clock difference that is worth mentioning: Java's fair locks and permits put the client's clock into shared state.
 const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
 
-impl Shared {
+impl Node {
     pub(super) async fn diagnose(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
         let link = self.link().await?;
         let mut findings = Vec::new();

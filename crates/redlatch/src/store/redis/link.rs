@@ -19,6 +19,36 @@ const REQUESTS_QUEUED_MAX: usize = 4096;
 /// How much may be gathered into one write.
 const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 
+/// Why a request has no good answer. Redirections are refusals too, so the server's words are kept apart.
+#[derive(Debug, Clone)]
+pub(super) enum Failure {
+    /// The server refused with these words.
+    Refused { code: String, detail: String },
+    /// Everything else.
+    Fault(Fault),
+}
+
+impl Failure {
+    fn refused(code: &str, detail: &str) -> Self {
+        Failure::Refused { code: code.to_owned(), detail: detail.to_owned() }
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Failure::Fault(fault)
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused { code, detail } => Fault::server(&code, &detail),
+            Failure::Fault(fault) => fault,
+        }
+    }
+}
+
 pub(super) struct Link {
     connection: MultiplexedConnection,
     sent: Counter,
@@ -103,6 +133,11 @@ impl Link {
     }
 
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Reply, Fault> {
+        Ok(self.ask(cmd).await?)
+    }
+
+    /// Sends one command; a refusal keeps the server's own words.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Reply, Failure> {
         let mut connection = self.connection.clone();
         self.sent.0.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(&self.answered);
@@ -110,7 +145,7 @@ impl Link {
         drop(counted);
         match outcome {
             Ok(value) => reply(value),
-            Err(error) => Err(self.fault(error)),
+            Err(error) => Err(self.failure(error)),
         }
     }
 
@@ -130,16 +165,16 @@ impl Link {
         }
     }
 
-    fn fault(&self, error: RedisError) -> Fault {
+    fn failure(&self, error: RedisError) -> Failure {
         if let Some(code) = error.code() {
-            return Fault::server(code, error.detail().unwrap_or(""));
+            return Failure::refused(code, error.detail().unwrap_or(""));
         }
         self.dead.store(true, Ordering::Release);
         self.driver.abort();
-        Fault::Unknown(Error::new(
+        Failure::Fault(Fault::Unknown(Error::new(
             ErrorKind::Unreachable,
             format!("the connection ended while waiting for an answer ({})", error.category()),
-        ))
+        )))
     }
 }
 
@@ -149,7 +184,7 @@ impl Drop for Link {
     }
 }
 
-fn reply(value: Value) -> Result<Reply, Fault> {
+fn reply(value: Value) -> Result<Reply, Failure> {
     Ok(match value {
         Value::Nil => Reply::Nil,
         Value::Int(value) => Reply::Int(value),
@@ -158,12 +193,14 @@ fn reply(value: Value) -> Result<Reply, Fault> {
         Value::Okay => Reply::Bytes(b"OK".to_vec()),
         Value::Boolean(value) => Reply::Int(value.into()),
         Value::Array(items) => Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?),
-        Value::ServerError(error) => return Err(Fault::server(error.code(), error.details().unwrap_or(""))),
+        Value::ServerError(error) => {
+            return Err(Failure::refused(error.code(), error.details().unwrap_or("")));
+        }
         other => {
-            return Err(Fault::Server(Error::new(
+            return Err(Failure::Fault(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 format!("an answer of an unexpected type: {other:?}"),
-            )));
+            ))));
         }
     })
 }

@@ -1,0 +1,256 @@
+//! One server: its connections, one for each runtime that calls.
+//!
+//! Each runtime that calls gets a connection whose driver lives on that runtime, so that an uncontended call makes no
+//! thread hop; the background thread has its own, so that renewals go on while the user's runtime is busy.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::Cmd;
+use tokio::{
+    runtime::{Handle, Id},
+    sync::watch,
+};
+
+use super::{
+    Dial,
+    link::{Failure, Link},
+};
+use crate::{
+    config::Config,
+    error::{Error, ErrorKind},
+    store::{Arg, Call, Fault, Reply},
+};
+
+type Hook = Arc<dyn Fn() + Send + Sync>;
+type Pending = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
+
+/// Whom to tell that a connection ended on its own; all servers of a store share one.
+#[derive(Default)]
+pub(super) struct Interruption(Mutex<Option<Hook>>);
+
+impl Interruption {
+    pub(super) fn set(&self, hook: Hook) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
+    }
+
+    /// Whoever holds locks will want to look after them.
+    pub(super) fn ring(&self) {
+        let hook = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+pub(super) struct Node {
+    dial: Arc<Dial>,
+    background: Handle,
+    response_timeout: Duration,
+    /// One connection a runtime. The list is short: a process has few runtimes that live at once.
+    links: RwLock<Vec<(Id, Slot)>>,
+    interruption: Arc<Interruption>,
+    closed: AtomicBool,
+}
+
+enum Slot {
+    Ready(Arc<Link>),
+    Connecting(Pending),
+}
+
+/// Runtimes come and go (tests, blocking calls); slots of those that are gone are dropped above this number.
+const LINKS_MAX: usize = 64;
+
+impl Node {
+    pub(super) fn new(
+        dial: Arc<Dial>,
+        config: &Config,
+        background: &Handle,
+        interruption: Arc<Interruption>,
+    ) -> Arc<Node> {
+        Arc::new(Node {
+            dial,
+            background: background.clone(),
+            response_timeout: config.response_timeout,
+            links: RwLock::new(Vec::new()),
+            interruption,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn dial(&self) -> &Arc<Dial> {
+        &self.dial
+    }
+
+    /// The connection of the calling runtime, if there is one.
+    pub(super) fn ready_link(&self) -> Option<Arc<Link>> {
+        let id = Handle::try_current().as_ref().unwrap_or(&self.background).id();
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        match links.iter().find(|(other, _)| *other == id) {
+            Some((_, Slot::Ready(link))) if !link.is_dead() => Some(link.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) async fn link(self: &Arc<Self>) -> Result<Arc<Link>, Fault> {
+        if let Some(link) = self.ready_link() {
+            return Ok(link);
+        }
+        let home = Handle::try_current().unwrap_or_else(|_| self.background.clone());
+        let id = home.id();
+        self.connect(home, id).await
+    }
+
+    /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt.
+    async fn connect(self: &Arc<Self>, home: Handle, id: Id) -> Result<Arc<Link>, Fault> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Fault::NotSent(Error::new(ErrorKind::Closed, "the client was shut down")));
+        }
+        let mut pending = {
+            let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+            let slot = links.iter().position(|(other, _)| *other == id);
+            match slot.map(|at| &links[at].1) {
+                Some(Slot::Ready(link)) if !link.is_dead() => return Ok(link.clone()),
+                Some(Slot::Connecting(pending)) => pending.clone(),
+                _ => {
+                    let (tell, pending) = watch::channel(None);
+                    let node = self.clone();
+                    home.spawn(async move {
+                        let outcome = node.dial_link().await;
+                        node.settle(id, outcome.as_ref().ok());
+                        tell.send_replace(Some(outcome));
+                    });
+                    if let Some(at) = slot {
+                        links.swap_remove(at);
+                    }
+                    if links.len() >= LINKS_MAX {
+                        links.retain(|(_, slot)| !matches!(slot, Slot::Ready(link) if link.is_dead()));
+                    }
+                    links.push((id, Slot::Connecting(pending.clone())));
+                    pending
+                }
+            }
+        };
+        let outcome = pending.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        match outcome {
+            Ok(Some(Ok(link))) => Ok(link),
+            Ok(Some(Err(error))) => Err(Fault::NotSent(error)),
+            // The runtime that was connecting has shut down; its slot must not be found again.
+            _ => {
+                self.settle(id, None);
+                Err(Fault::NotSent(Error::new(
+                    ErrorKind::Unreachable,
+                    "the runtime that was connecting has shut down",
+                )))
+            }
+        }
+    }
+
+    async fn dial_link(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        let weak = Arc::downgrade(self);
+        let on_end = Box::new(move || {
+            if let Some(node) = weak.upgrade()
+                && !node.closed.load(Ordering::Acquire)
+            {
+                node.interruption.ring();
+            }
+        });
+        Link::open(&self.dial, on_end).await
+    }
+
+    fn settle(&self, id: Id, link: Option<&Arc<Link>>) {
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|(other, _)| *other != id);
+        if let Some(link) = link {
+            links.push((id, Slot::Ready(link.clone())));
+        }
+    }
+
+    /// Runs a script once; the future does not depend on timers of the caller's runtime.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply, Failure>> + Send + use<> {
+        let first = command("EVALSHA", call.script.sha1(), &call);
+        let (node, ready) = (self.clone(), self.ready_link());
+        async move {
+            let link = match ready {
+                Some(link) => link,
+                None => node.link().await?,
+            };
+            run_on(&link, first, &call).await
+        }
+    }
+
+    /// Sends one command.
+    pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
+        self.link().await?.ask(cmd).await
+    }
+
+    pub(super) fn tick(&self, now_ms: u64) {
+        let timeout_ms = self.response_timeout.as_millis() as u64;
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        for (_, slot) in links.iter() {
+            if let Slot::Ready(link) = slot {
+                link.check_stall(now_ms, timeout_ms);
+            }
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.iter().any(|(_, slot)| match slot {
+            Slot::Ready(link) => link.is_waiting(),
+            // Calls wait behind it that have not been counted yet.
+            Slot::Connecting(_) => true,
+        })
+    }
+
+    /// Ends every connection; the next call makes a new one.
+    pub(super) fn distrust(&self) {
+        let links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
+        for (_, slot) in links {
+            if let Slot::Ready(link) = slot {
+                link.cut();
+            }
+        }
+    }
+
+    /// Ends every connection for good.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.distrust();
+    }
+}
+
+async fn run_on(link: &Link, first: Cmd, call: &Call) -> Result<Reply, Failure> {
+    match link.ask(&first).await {
+        // Nothing ran, so sending the whole text is no second try.
+        Err(Failure::Refused { code, .. }) if code == "NOSCRIPT" => {
+            link.ask(&command("EVAL", call.script.source(), call)).await
+        }
+        outcome => outcome,
+    }
+}
+
+fn command(verb: &str, script: &str, call: &Call) -> Cmd {
+    let mut cmd = Cmd::with_capacity(3 + call.keys.len() + call.args.len(), 256);
+    cmd.arg(verb).arg(script).arg(call.keys.len());
+    for key in &call.keys {
+        cmd.arg(&key[..]);
+    }
+    for arg in &call.args {
+        match arg {
+            Arg::Int(value) => cmd.arg(*value),
+            Arg::Text(text) => cmd.arg(text.as_bytes()),
+            Arg::Bytes(bytes) => cmd.arg(&bytes[..]),
+            Arg::Static(text) => cmd.arg(text.as_bytes()),
+        };
+    }
+    cmd
+}

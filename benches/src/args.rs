@@ -11,7 +11,8 @@ Usage: redlatch-benches [--quick] [--rounds N] [--only NAME…] [--json FILE] [-
 
   --quick        short slices and a shorter lease: for trying things out, not for figures to keep
   --rounds N     how often everything is measured; medians are reported (default 3)
-  --only NAME…   these sections only: pair, multi, memory, local, handoff, fair, latency, held, contention, kinds
+  --only NAME…   these sections only: pair, multi, memory, local, handoff, fair, latency, held, contention, kinds,
+                 java (needs Java and Maven; the only one that is not run unless named)
   --json FILE    write the figures, round by round, to a file
   --engine FILE  the redlatch command to serve local: with, instead of this program itself
 
@@ -73,7 +74,9 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Outcome<Mode> {
         return Err(format!("there is no section {name}; there are {}", sections::NAMES.join(", ")).into());
     }
     if options.only.is_empty() {
-        options.only = sections::NAMES.iter().map(|name| (*name).to_owned()).collect();
+        // Java and its packages are asked of nobody who did not ask for them.
+        let names = sections::NAMES.iter().filter(|name| **name != "java");
+        options.only = names.map(|name| (*name).to_owned()).collect();
     }
     Ok(Mode::Bench(options))
 }

@@ -4,6 +4,7 @@ mod contention;
 mod fair;
 mod handoff;
 mod held;
+mod java;
 mod kinds;
 mod latency;
 mod multi;
@@ -17,8 +18,8 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 10] =
-    ["pair", "multi", "memory", "local", "handoff", "fair", "latency", "held", "contention", "kinds"];
+pub(crate) const NAMES: [&str; 11] =
+    ["pair", "multi", "memory", "local", "handoff", "fair", "latency", "held", "contention", "kinds", "java"];
 
 pub(crate) enum Section {
     Pair(pair::Pair),
@@ -31,6 +32,7 @@ pub(crate) enum Section {
     Held(held::Held),
     Contention(contention::Contention),
     Kinds(kinds::Kinds),
+    Java(java::Java),
 }
 
 macro_rules! each {
@@ -46,6 +48,7 @@ macro_rules! each {
             Section::Held($inner) => $do,
             Section::Contention($inner) => $do,
             Section::Kinds($inner) => $do,
+            Section::Java($inner) => $do,
         }
     };
 }
@@ -64,6 +67,7 @@ impl Section {
             "held" => Section::Held(held::Held),
             "contention" => Section::Contention(contention::Contention),
             "kinds" => Section::Kinds(kinds::Kinds::open(bed).await?),
+            "java" => Section::Java(java::Java::open(bed).await?),
             _ => return Err(format!("there is no section {name}").into()),
         })
     }
@@ -80,6 +84,7 @@ impl Section {
             Section::Held(_) => "held",
             Section::Contention(_) => "contention",
             Section::Kinds(_) => "kinds",
+            Section::Java(_) => "java",
         }
     }
 

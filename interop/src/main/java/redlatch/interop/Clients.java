@@ -82,6 +82,7 @@ final class Clients {
                 case "timeoutMs" -> section.setTimeout(Integer.parseInt(value));
                 case "retryAttempts" -> section.setRetryAttempts(Integer.parseInt(value));
                 case "database" -> setDatabase(section, Integer.parseInt(value));
+                case "size" -> setSize(config, section, value);
                 case "scriptCache" -> config.setUseScriptCache(Boolean.parseBoolean(value));
                 default -> Release.configure(config, section, key, value);
             }
@@ -114,6 +115,15 @@ final class Clients {
     private static <T extends BaseMasterSlaveServersConfig<T>> T small(T section) {
         return section.setMasterConnectionMinimumIdleSize(1).setMasterConnectionPoolSize(16)
                 .setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(16);
+    }
+
+    /** {@code service} gives one server the pools and threads that Redisson has by default, for measuring. */
+    private static void setSize(Config config, BaseConfig<?> section, String size) {
+        if (!size.equals("service") || !(section instanceof SingleServerConfig single)) {
+            throw new IllegalArgumentException("a size is service, and of a single server");
+        }
+        config.setThreads(16).setNettyThreads(32);
+        single.setConnectionMinimumIdleSize(24).setConnectionPoolSize(64).setSubscriptionConnectionPoolSize(50);
     }
 
     private static void setDatabase(BaseConfig<?> section, int database) {

@@ -2,6 +2,9 @@ package redlatch.interop;
 
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
+
 import org.redisson.api.RLock;
 
 /** The operations of every kind of lock. Leases and waits are milliseconds; a lease of -1 means the watchdog. */
@@ -77,10 +80,44 @@ final class LockVerbs {
                 args.end();
                 return lock.remainTimeToLive();
             }
+            case "turns" -> {
+                int threads = args.count();
+                long forMs = args.number();
+                args.end();
+                return turns(lock, threads, forMs);
+            }
             default -> {
                 return asyncOperation(lock, operation, args);
             }
         }
+    }
+
+    /** Many threads take the lock and give it back for a while. Gives the grants a second, a quarter of the time to warm up left out. */
+    private static long turns(RLock lock, int threads, long forMs) throws InterruptedException {
+        AtomicLong grants = new AtomicLong();
+        AtomicBoolean stop = new AtomicBoolean();
+        Thread[] workers = new Thread[threads];
+        for (int at = 0; at < threads; at++) {
+            workers[at] = new Thread(() -> {
+                while (!stop.get()) {
+                    lock.lock();
+                    grants.incrementAndGet();
+                    lock.unlock();
+                }
+            });
+            workers[at].start();
+        }
+        Thread.sleep(forMs / 4);
+        long before = grants.get();
+        long begun = System.nanoTime();
+        Thread.sleep(forMs - forMs / 4);
+        long counted = grants.get() - before;
+        long tookNs = System.nanoTime() - begun;
+        stop.set(true);
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        return Math.round(counted * 1e9 / tookNs);
     }
 
     /** The asynchronous twins, whose waiters are callbacks and whose owner is a number that the caller chooses. */

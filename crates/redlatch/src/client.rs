@@ -181,6 +181,8 @@ impl Client {
 #[must_use = "a builder does nothing until it is connected"]
 pub struct ClientBuilder {
     config: Config,
+    sharded: Option<ShardedPubSub>,
+    scripts: Option<ScriptMode>,
     store: Option<Arc<dyn Store>>,
 }
 
@@ -211,6 +213,8 @@ impl Default for ClientBuilder {
                 engine_dir: None,
                 clock: Arc::new(SystemClock),
             },
+            sharded: None,
+            scripts: None,
             store: None,
         }
     }
@@ -247,15 +251,16 @@ impl ClientBuilder {
         self
     }
 
-    /// Which kind of publish and subscribe a cluster's locks use; as Redisson decides unless set. Elsewhere it changes nothing.
+    /// Which kind of publish and subscribe a cluster's locks use; as Redisson decides unless set;
+    /// wins over the URL. Elsewhere it changes nothing.
     pub fn sharded(mut self, sharded: ShardedPubSub) -> Self {
-        self.config.sharded = sharded;
+        self.sharded = Some(sharded);
         self
     }
 
-    /// How scripts reach the server; by hash and text unless set.
+    /// How scripts reach the server; by hash and text unless set. Wins over the URL.
     pub fn scripts(mut self, mode: ScriptMode) -> Self {
-        self.config.scripts = mode;
+        self.scripts = Some(mode);
         self
     }
 
@@ -334,7 +339,10 @@ impl ClientBuilder {
         self.connect_with(keeper).await
     }
 
-    pub(crate) async fn connect_with(self, keeper: Keeper) -> Result<Client, Error> {
+    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+        let (_, from_url) = store::StoreUrl::parse_with_options(&self.config.url)?;
+        self.config.sharded = self.sharded.or(from_url.sharded).unwrap_or_default();
+        self.config.scripts = self.scripts.or(from_url.scripts).unwrap_or_default();
         self.config.check()?;
         let store = match self.store {
             Some(store) => store,

@@ -95,6 +95,32 @@ pub enum ScriptMode {
     Functions,
 }
 
+impl std::str::FromStr for ShardedPubSub {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "auto" => ShardedPubSub::Auto,
+            "on" => ShardedPubSub::On,
+            "off" => ShardedPubSub::Off,
+            "compat" => ShardedPubSub::Compat,
+            _ => return Err(Error::new(ErrorKind::InvalidOption, "sharded is not auto, on, off or compat")),
+        })
+    }
+}
+
+impl std::str::FromStr for ScriptMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "eval" => ScriptMode::Eval,
+            "functions" => ScriptMode::Functions,
+            _ => return Err(Error::new(ErrorKind::InvalidOption, "scripts is not eval or functions")),
+        })
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) url: String,

@@ -2,14 +2,15 @@
 
 mod admin;
 mod keyspace;
+mod program;
 mod tls;
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use self::keyspace::{KeyContent, KeyDump, check_keyspace, keyspace_diff};
+pub use self::program::ServerProgram;
 pub use self::tls::TlsFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;
@@ -29,7 +31,7 @@ const START_POLL: Duration = Duration::from_millis(5);
 /// How long a server may take to end before it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// The user of the kit's own connections, so that tests can take all rights from the others.
-const ADMIN_USER: &str = "redlatch-testkit";
+pub(crate) const ADMIN_USER: &str = "redlatch-testkit";
 
 /// Settings of a [`RedisServer`] before it starts.
 #[derive(Clone, Default)]
@@ -37,7 +39,11 @@ pub struct RedisServerBuilder {
     lines: Vec<String>,
     password: Option<String>,
     tls: Option<TlsFiles>,
+    tls_requires_clients: bool,
     port: u16,
+    program: ServerProgram,
+    sentinel: bool,
+    admin_password: Option<String>,
 }
 
 // Passwords and user lines stay out of logs.
@@ -70,6 +76,33 @@ impl RedisServerBuilder {
     /// Serves TLS on the port, with client certificates optional. The unix socket stays plain.
     pub fn tls(mut self, files: &TlsFiles) -> Self {
         self.tls = Some(files.clone());
+        self.tls_requires_clients = false;
+        self
+    }
+
+    /// Serves TLS on the port, to clients with a certificate of the same authority only. The unix socket
+    /// stays plain.
+    pub fn mutual_tls(mut self, files: &TlsFiles) -> Self {
+        self.tls = Some(files.clone());
+        self.tls_requires_clients = true;
+        self
+    }
+
+    /// Runs another server program than [`ServerProgram::System`].
+    pub fn program(mut self, program: ServerProgram) -> Self {
+        self.program = program;
+        self
+    }
+
+    /// Runs as a sentinel instead of a server.
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
+    /// Gives the kit's own user this password, so that servers can use it with each other.
+    pub(crate) fn admin_password(mut self, password: &str) -> Self {
+        self.admin_password = Some(password.to_owned());
         self
     }
 
@@ -93,14 +126,21 @@ impl RedisServerBuilder {
     /// [`ErrorKind::MissingTool`] when no server binary is found, [`ErrorKind::Start`] when it does not come
     /// up (with the end of its log), [`ErrorKind::Io`] when a fixed port is taken.
     pub fn start(self) -> Result<RedisServer> {
+        let port = ReservedPort::new(self.port)?;
+        self.start_on(port)
+    }
+
+    /// As [`start`](Self::start), on a port that is reserved already.
+    pub(crate) fn start_on(self, port: ReservedPort) -> Result<RedisServer> {
         let dir = tempfile::Builder::new()
             .prefix("redlatch-redis-")
             .tempdir()
             .map_err(|e| Error::io("cannot make a directory for the server", e))?;
         let server = RedisServer {
-            port: ReservedPort::new(self.port)?,
+            port,
+            admin_password: self.admin_password.clone().unwrap_or_else(random_password),
             settings: self,
-            admin_password: random_password(),
+            paused: AtomicBool::new(false),
             admin: Mutex::default(),
             state: Mutex::new(None),
             dir,
@@ -122,6 +162,7 @@ pub struct RedisServer {
     admin_password: String,
     admin: Mutex<Option<redis::Connection>>,
     state: Mutex<Option<Owned>>,
+    paused: AtomicBool,
     dir: TempDir,
 }
 
@@ -199,6 +240,11 @@ impl RedisServer {
         lock(&self.state).as_ref().map_or(0, Owned::pid)
     }
 
+    /// Whether the server runs and is not paused.
+    pub fn is_up(&self) -> bool {
+        self.pid() != 0 && !self.paused.load(Ordering::SeqCst)
+    }
+
     /// Kills the server (`SIGKILL`) and waits until it is gone. Connection attempts are then refused.
     pub fn kill9(&self) {
         *lock(&self.admin) = None;
@@ -248,7 +294,9 @@ impl RedisServer {
     ///
     /// [`ErrorKind::Io`] when the server is down.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        self.paused.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Lets a paused server go on (`SIGCONT`).
@@ -257,7 +305,9 @@ impl RedisServer {
     ///
     /// [`ErrorKind::Io`] when the server is down.
     pub fn resume(&self) -> Result<()> {
-        self.signal(Signal::CONT)
+        self.signal(Signal::CONT)?;
+        self.paused.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -282,8 +332,9 @@ impl RedisServer {
         match &self.settings.tls {
             None => text.push_str(&format!("port {port}\n")),
             Some(tls) => text.push_str(&format!(
-                "port 0\ntls-port {port}\ntls-auth-clients optional\n\
+                "port 0\ntls-port {port}\ntls-auth-clients {}\n\
                  tls-ca-cert-file {}\ntls-cert-file {}\ntls-key-file {}\n",
+                if self.settings.tls_requires_clients { "yes" } else { "optional" },
                 tls.ca_cert.display(),
                 tls.server_cert.display(),
                 tls.server_key.display()
@@ -304,22 +355,15 @@ impl RedisServer {
             .map_err(|e| Error::io("cannot make the data directory", e))?;
         // A socket file of a killed server would answer connection attempts with a refusal all the same.
         let _ = std::fs::remove_file(self.socket_path());
-        let program = std::env::var_os("REDLATCH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(&program);
+        let program = self.settings.program;
+        let mut command = program.command();
         command.arg(self.dir.path().join("redis.conf"));
+        if self.settings.sentinel {
+            command.arg("--sentinel");
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let owned = Owned::spawn(&mut command, Some(self.dir.path())).map_err(|e| {
-            let program = program.to_string_lossy();
-            if e.kind() == io::ErrorKind::NotFound {
-                let text = format!(
-                    "no server binary `{program}`. Install one with:\n\n    apt-get install redis-server\n\n\
-                     or set REDLATCH_REDIS_SERVER to the path of redis-server or valkey-server"
-                );
-                Error::because(ErrorKind::MissingTool, text, e)
-            } else {
-                Error::because(ErrorKind::Start, format!("cannot start `{program}`"), e)
-            }
-        })?;
+        let owned = Owned::spawn(&mut command, Some(self.dir.path())).map_err(|e| program.cannot_start(e))?;
+        self.paused.store(false, Ordering::SeqCst);
         *lock(&self.state) = Some(owned);
         self.wait_until_ready()
     }
@@ -368,7 +412,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The seeds of the standard hasher are random, which is all that a throw-away password needs.
-fn random_password() -> String {
+pub(crate) fn random_password() -> String {
     (0..2).map(|n: u8| format!("{:016x}", RandomState::new().hash_one(n))).collect()
 }
 

@@ -56,7 +56,7 @@ static TABLE: &[Command] = &[
     command("hkeys", 2, READ, hash::hkeys),
     command("hlen", 2, READ, hash::hlen),
     command("hmget", -3, READ, hash::hmget),
-    command("hrandfield", 4, READ, hash::hrandfield),
+    command("hrandfield", -2, READ, hash::hrandfield),
     command("hset", -4, WRITE, hash::hset),
     command("hsetnx", 4, WRITE, hash::hsetnx),
     command("hvals", 2, READ, hash::hvals),

@@ -59,6 +59,10 @@ fn some_fields_are_fields_of_the_hash_each_once() {
     let two = pairs("2");
     assert!(two.len() == 2 && two[0] != two[1] && two.iter().all(|pair| all.contains(pair)), "{two:?}");
     assert_eq!(engine.call(&["hrandfield", "none", "2", "withvalues"]).unwrap(), Value::Array(Vec::new()));
+    let one = engine.call(&["hrandfield", "h"]).unwrap();
+    assert!(all.iter().any(|pair| pair[0] == one), "{one:?}");
+    assert_eq!(engine.call(&["hrandfield", "none"]).unwrap(), Value::Nil);
+    assert!(engine.call(&["hrandfield", "h", "2"]).is_err(), "without values it is not supported");
     for bad in
         [["h", "0", "withvalues"], ["h", "-2", "withvalues"], ["h", "2", "values"], ["h", "x", "withvalues"]]
     {

@@ -32,6 +32,11 @@ impl Hash {
         self.position(field).map(|at| self.fields[at].1.as_slice())
     }
 
+    /// The field that came last, as long as the order of insertion is kept.
+    fn last(&self) -> Option<&[u8]> {
+        self.fields.last().map(|(name, _)| &**name)
+    }
+
     /// Sets a field; true when it is new.
     pub(crate) fn set(&mut self, field: &[u8], value: Vec<u8>) -> bool {
         if let Some(at) = self.position(field) {
@@ -174,9 +179,13 @@ pub(crate) fn hgetall(core: &mut Core, args: &[&[u8]]) -> Reply {
     })
 }
 
-/// `HRANDFIELD key count WITHVALUES` with a count above 0: some fields, each once. Which ones is nobody's promise; here they
-/// are the first ones, because the engine has no randomness of its own.
+/// `HRANDFIELD key`: some field. `HRANDFIELD key count WITHVALUES` with a count above 0: some fields, each once. Which ones is
+/// nobody's promise; here they are the last one and the first ones, because the engine has no randomness of its own.
 pub(crate) fn hrandfield(core: &mut Core, args: &[&[u8]]) -> Reply {
+    if args.len() == 2 {
+        let last = core.hash(args[1])?.and_then(|hash| hash.last().map(Value::bytes));
+        return Ok(last.unwrap_or(Value::Nil));
+    }
     let count = parse_int(args[2]).ok_or(NOT_INTEGER)?;
     let count = usize::try_from(count).ok().filter(|count| *count > 0);
     let (Some(count), true) = (count, args.len() == 4 && args[3].eq_ignore_ascii_case(b"withvalues")) else {

@@ -11,10 +11,11 @@
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, -1, 0} another kind of lock.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local own = KEYS[2] .. owner .. ':rwlock_timeout:'
-local held = redis.call('hmget', key, 'mode', owner, owner .. ':write')
+local mode = redis.call('hget', key, 'mode')
+local held = mode and redis.call('hget', key, owner)
 local ttl = redis.call('pttl', key)
-if ttl ~= -2 and not held[1] then return {tonumber(ARGV[1]), -1, 0} end
-if ttl ~= -2 and held[1] ~= 'read' and not (held[1] == 'write' and held[3]) then
+if not mode and ttl ~= -2 then return {tonumber(ARGV[1]), -1, 0} end
+if mode and mode ~= 'read' and not (mode == 'write' and redis.call('hexists', key, owner .. ':write') == 1) then
   -- A write that changes nothing: a server that has become a read-only replica refuses here.
   redis.call('hdel', key, owner)
   return {tonumber(ARGV[1]), 0, ttl}
@@ -27,13 +28,15 @@ if ARGV[4] == '1' then
   if last >= token then token = last + 1 end
   redis.call('set', KEYS[3], string.format('%.0f', token))
 end
-local count, longest = tonumber(held[2] or '0'), 0
+local count, longest = tonumber(held or '0'), 0
 for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
 local fresh = longest == 0
 if fresh then count = 1 end
 if longest < tonumber(lease) then longest = lease end
-for i = 1, math.min(count, 1000) do redis.call('set', own .. i, '1', 'px', longest) end
-if ttl == -2 then
+-- Making a number the end of a key costs nearly as much as a command does, so the first key, mostly the only one, needs none.
+redis.call('set', own .. '1', '1', 'px', longest)
+for i = 2, math.min(count, 1000) do redis.call('set', own .. i, '1', 'px', longest) end
+if not mode then
   redis.call('hset', key, 'mode', 'read', owner, '1')
 elseif fresh then
   redis.call('hset', key, owner, '1')

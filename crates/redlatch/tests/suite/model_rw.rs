@@ -488,3 +488,34 @@ fn a_thousand_and_more_holds_are_counted_exactly() {
     assert_eq!(rig.eval(&scripts::READ_RELEASE, &[&me, "redisson_rwlock:{x}", "publish"]), [1, 0]);
     assert_eq!(rig.int(&["dbsize"]), 0);
 }
+
+/// An end this near is nearer than what counts as the same moment, and still nobody is found where there is nobody.
+#[test]
+fn a_reader_that_goes_at_the_very_end_of_its_time_leaves_nothing() {
+    for left in [1, 5, 10, 11, 12] {
+        for with_write in [false, true] {
+            let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
+            let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
+            let mut rig = Rig { engine, clock, model: Model::default() };
+            let (me, other) = (owner(0), owner(1));
+            let release = |rig: &mut Rig, owner: &str| {
+                rig.eval(&scripts::READ_RELEASE, &[owner, "redisson_rwlock:{x}", "publish"])
+            };
+            if with_write {
+                rig.eval(&scripts::WRITE_ACQUIRE, &[&me, "1000", "0"]);
+                rig.eval(&scripts::READ_ACQUIRE, &[&me, "1000", "0"]);
+            } else {
+                for owner in [&me, &other] {
+                    assert_eq!(rig.eval(&scripts::READ_ACQUIRE, &[owner, "1000", "0"]), [1, 0]);
+                }
+            }
+            rig.clock.advance(Duration::from_millis(1_000 - left));
+            assert_eq!(release(&mut rig, &me), [1, 0]);
+            assert_eq!(rig.int(&["pttl", "x"]), left as i64, "somebody else has it for as long as that");
+            if !with_write {
+                assert_eq!(release(&mut rig, &other), [1, 0]);
+                assert_eq!(rig.int(&["dbsize"]), 0, "{left} ms before the end");
+            }
+        }
+    }
+}

@@ -100,6 +100,10 @@ impl RedisServerBuilder {
         self
     }
 
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Gives the kit's own user this password, so that servers can use it with each other.
     pub(crate) fn admin_password(mut self, password: &str) -> Self {
         self.admin_password = Some(password.to_owned());

@@ -2,6 +2,8 @@
 
 #[path = "kit/client.rs"]
 mod client;
+#[path = "kit/cluster.rs"]
+mod cluster;
 #[path = "kit/fake_server.rs"]
 mod fake_server;
 #[path = "kit/history.rs"]
@@ -12,5 +14,7 @@ mod network;
 mod process;
 #[path = "kit/rules.rs"]
 mod rules;
+#[path = "kit/sentinel.rs"]
+mod sentinel;
 #[path = "kit/server.rs"]
 mod server;

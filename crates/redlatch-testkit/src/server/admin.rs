@@ -63,7 +63,7 @@ impl RedisServer {
         Ok(connection)
     }
 
-    pub(super) fn query<T: FromRedisValue>(&self, args: &[&[u8]]) -> Result<T> {
+    pub(crate) fn query<T: FromRedisValue>(&self, args: &[&[u8]]) -> Result<T> {
         let value = self.cmd(args)?;
         T::from_redis_value(value)
             .map_err(|e| Error::because(ErrorKind::Server, "an answer of an unexpected type", e))

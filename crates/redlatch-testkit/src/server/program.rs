@@ -28,7 +28,9 @@ impl ServerProgram {
     /// The program file, or a name to be looked for in `PATH`.
     pub fn path(self) -> OsString {
         match self {
-            Self::System => std::env::var_os("REDLATCH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()),
+            Self::System => {
+                std::env::var_os("REDLATCH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+            }
             Self::Redis8 => servers_dir().join("redis-8.0").into(),
             Self::Valkey8 => servers_dir().join("valkey-8.1").into(),
         }

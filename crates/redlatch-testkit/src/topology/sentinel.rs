@@ -1,0 +1,389 @@
+//! A master, its replicas, and sentinels that watch over them.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::replication::{self, Credentials, is_master, link_of, no_node, online_replicas};
+use super::wait::{Missing, wait_until};
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::ReservedPort;
+use crate::server::{ADMIN_USER, RedisServer, RedisServerBuilder, ServerProgram, TlsFiles, random_password};
+
+/// The name that the sentinels have for the master.
+pub const MASTER_NAME: &str = "redlatch";
+
+/// Settings of a [`SentinelSet`] before it starts.
+#[derive(Debug, Clone)]
+pub struct SentinelSetBuilder {
+    servers: RedisServerBuilder,
+    sentinels: RedisServerBuilder,
+    replica_count: usize,
+    sentinel_count: usize,
+    down_after: Duration,
+    failover_timeout: Duration,
+}
+
+impl SentinelSetBuilder {
+    /// Starts every data node with these settings: passwords, users, append-only file. The port is chosen
+    /// by the kit.
+    pub fn servers(mut self, settings: RedisServerBuilder) -> Self {
+        self.servers = settings;
+        self
+    }
+
+    /// Starts every sentinel with these settings, such as a password of its own.
+    pub fn sentinels(mut self, settings: RedisServerBuilder) -> Self {
+        self.sentinels = settings;
+        self
+    }
+
+    /// Runs this program as data nodes and sentinels.
+    pub fn program(mut self, program: ServerProgram) -> Self {
+        self.servers = self.servers.program(program);
+        self.sentinels = self.sentinels.program(program);
+        self
+    }
+
+    /// Serves TLS on all nodes, with required client certificates.
+    pub fn mutual_tls(mut self, files: &TlsFiles) -> Self {
+        self.servers = self.servers.mutual_tls(files);
+        self.sentinels = self.sentinels.mutual_tls(files);
+        self
+    }
+
+    /// How many replicas the master has: 0 or more, 2 unless told.
+    pub fn replica_count(mut self, count: usize) -> Self {
+        self.replica_count = count;
+        self
+    }
+
+    /// How many sentinels there are: 1 or more, 3 unless told. More than half of them must agree.
+    pub fn sentinel_count(mut self, count: usize) -> Self {
+        self.sentinel_count = count;
+        self
+    }
+
+    /// How long the master may be silent until the sentinels call it down, in whole milliseconds; 1 second
+    /// unless told.
+    pub fn down_after(mut self, time: Duration) -> Self {
+        self.down_after = time;
+        self
+    }
+
+    /// The sentinels' `failover-timeout`, in whole milliseconds; 5 seconds unless told. They wait twice as
+    /// long between two failovers of their own.
+    pub fn failover_timeout(mut self, time: Duration) -> Self {
+        self.failover_timeout = time;
+        self
+    }
+
+    /// Starts all nodes and waits until the set [is ready](SentinelSet::wait_until_ready).
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServerBuilder::start`], and [`ErrorKind::Timeout`] when the set does not get ready.
+    pub fn start(self) -> Result<SentinelSet> {
+        let credentials = Credentials::new(self.replica_count + 1);
+        let has_tls = self.servers.has_tls();
+        let mut nodes: Vec<RedisServer> = Vec::new();
+        for index in 0..=self.replica_count {
+            let mut settings = credentials.data_node(index, self.servers.clone());
+            if let Some(master) = nodes.first() {
+                settings = settings.arg("replicaof", &format!("127.0.0.1 {}", master.port()));
+            }
+            nodes.push(settings.start()?);
+        }
+        // Sentinels ask for the replicas only every 10 seconds, so they come when the replicas are linked.
+        wait_for_links(&nodes, 0)?;
+        let sentinels = self.start_sentinels(&nodes, &credentials)?;
+        let set = SentinelSet { nodes, sentinels, has_tls };
+        set.wait_until_ready()?;
+        Ok(set)
+    }
+
+    fn start_sentinels(&self, nodes: &[RedisServer], credentials: &Credentials) -> Result<Vec<RedisServer>> {
+        let ports: Vec<_> = (0..self.sentinel_count).map(|_| ReservedPort::new(0)).collect::<Result<_>>()?;
+        // Sentinels that know each other from the start need no seconds to find each other.
+        let peers: Vec<(u16, String)> = ports.iter().map(|port| (port.port(), sentinel_id())).collect();
+        let master = nodes.first().ok_or_else(|| no_node(0))?.port();
+        let mut sentinels = Vec::new();
+        for (index, port) in ports.into_iter().enumerate() {
+            let mut lines = vec![
+                format!("myid {}", peers[index].1),
+                format!("monitor {MASTER_NAME} 127.0.0.1 {master} {}", self.sentinel_count / 2 + 1),
+                format!("auth-user {MASTER_NAME} {ADMIN_USER}"),
+                format!("auth-pass {MASTER_NAME} {}", credentials.admin_password),
+                format!("down-after-milliseconds {MASTER_NAME} {}", self.down_after.as_millis()),
+                format!("failover-timeout {MASTER_NAME} {}", self.failover_timeout.as_millis()),
+                format!("sentinel-user {ADMIN_USER}"),
+                format!("sentinel-pass {}", credentials.admin_password),
+            ];
+            for node in &nodes[1..] {
+                lines.push(format!("known-replica {MASTER_NAME} 127.0.0.1 {}", node.port()));
+            }
+            for (port, id) in peers.iter().filter(|(port, _)| *port != peers[index].0) {
+                lines.push(format!("known-sentinel {MASTER_NAME} 127.0.0.1 {port} {id}"));
+            }
+            let mut settings = self.sentinels.clone().sentinel().admin_password(&credentials.admin_password);
+            if settings.has_tls() {
+                settings = settings.arg("tls-replication", "yes");
+            }
+            for line in lines {
+                settings = settings.arg("sentinel", &line);
+            }
+            sentinels.push(settings.start_on(port)?);
+        }
+        Ok(sentinels)
+    }
+}
+
+/// A master, its replicas and sentinels, on loopback ports. Dropping it ends all of them.
+pub struct SentinelSet {
+    nodes: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    has_tls: bool,
+}
+
+impl fmt::Debug for SentinelSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentinelSet").field("url", &self.url()).field("nodes", &self.nodes).finish()
+    }
+}
+
+impl SentinelSet {
+    /// Settings to start from: 1 master, 2 replicas, 3 sentinels, no passwords.
+    pub fn builder() -> SentinelSetBuilder {
+        SentinelSetBuilder {
+            servers: RedisServer::builder(),
+            sentinels: RedisServer::builder(),
+            replica_count: 2,
+            sentinel_count: 3,
+            down_after: Duration::from_secs(1),
+            failover_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Starts a set with the default settings.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SentinelSetBuilder::start`].
+    pub fn start() -> Result<Self> {
+        Self::builder().start()
+    }
+
+    /// `redis-sentinel://127.0.0.1:p1,127.0.0.1:p2,127.0.0.1:p3/redlatch`, or `rediss-sentinel://` with TLS;
+    /// without credentials.
+    pub fn url(&self) -> String {
+        let scheme = if self.has_tls { "rediss-sentinel" } else { "redis-sentinel" };
+        format!("{scheme}://{}/{MASTER_NAME}", self.sentinel_addrs().join(","))
+    }
+
+    /// `127.0.0.1:port` of every sentinel.
+    pub fn sentinel_addrs(&self) -> Vec<String> {
+        self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect()
+    }
+
+    /// The data nodes, whatever their role; the first one started as the master.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// One data node.
+    ///
+    /// # Panics
+    ///
+    /// When there is no node of that index.
+    pub fn node(&self, index: usize) -> &RedisServer {
+        &self.nodes[index]
+    }
+
+    /// The sentinels.
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// One sentinel.
+    ///
+    /// # Panics
+    ///
+    /// When there is no sentinel of that index.
+    pub fn sentinel(&self, index: usize) -> &RedisServer {
+        &self.sentinels[index]
+    }
+
+    /// The index of the master that all sentinels name that are up.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Server`] when they name none or more than one, [`ErrorKind::Io`] when none is up.
+    pub fn master(&self) -> Result<usize> {
+        self.agreed_master()?.map_err(|missing| Error::new(ErrorKind::Server, missing))
+    }
+
+    fn agreed_master(&self) -> Result<Result<usize, Missing>> {
+        let mut named: Vec<u16> = Vec::new();
+        for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_up()) {
+            let command: [&[u8]; 3] = [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", MASTER_NAME.as_bytes()];
+            let (_, port): (String, u16) = sentinel.query(&command)?;
+            named.push(port);
+        }
+        named.dedup();
+        match named[..] {
+            [] => Err(Error::new(ErrorKind::Io, "no sentinel is up")),
+            [port] => self.index_of(port).map(Ok),
+            _ => Ok(Err(format!("the sentinels name several masters: {named:?}"))),
+        }
+    }
+
+    fn index_of(&self, port: u16) -> Result<usize> {
+        let index = self.nodes.iter().position(|node| node.port() == port);
+        index.ok_or_else(|| Error::new(ErrorKind::Server, format!("no node has the port {port}")))
+    }
+
+    /// The indexes of the replicas that the first sentinel knows that is up, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Server`] when it answers with an error, [`ErrorKind::Io`] when none is up.
+    pub fn replicas(&self) -> Result<Vec<usize>> {
+        let up = self.sentinels.iter().find(|sentinel| sentinel.is_up());
+        let sentinel = up.ok_or_else(|| Error::new(ErrorKind::Io, "no sentinel is up"))?;
+        let mut indexes = Vec::new();
+        for fields in self.known_replicas(sentinel)? {
+            let port = fields.get("port").and_then(|port| port.parse().ok()).unwrap_or(0);
+            indexes.push(self.index_of(port)?);
+        }
+        indexes.sort_unstable();
+        Ok(indexes)
+    }
+
+    fn known_replicas(&self, sentinel: &RedisServer) -> Result<Vec<Fields>> {
+        sentinel.query(&[b"SENTINEL", b"REPLICAS", MASTER_NAME.as_bytes()])
+    }
+
+    /// Tells the sentinels to make one of the replicas the master, although nothing is wrong, and waits until
+    /// they have. Returns the index of the new master.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Server`] when the sentinels refuse, [`ErrorKind::Timeout`] when it does not come about.
+    pub fn failover(&self) -> Result<usize> {
+        let before = self.node(self.master()?).port();
+        let up = self.sentinels.iter().find(|sentinel| sentinel.is_up());
+        let sentinel = up.ok_or_else(|| Error::new(ErrorKind::Io, "no sentinel is up"))?;
+        sentinel.cmd(&["SENTINEL", "FAILOVER", MASTER_NAME])?;
+        self.wait_for_master_other_than(before)
+    }
+
+    /// Waits until all sentinels that are up name one master on another port than this, and it is one.
+    /// Returns its index.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`] after 60 seconds.
+    pub fn wait_for_master_other_than(&self, port: u16) -> Result<usize> {
+        wait_until("another master", || {
+            let index = match self.agreed_master()? {
+                Ok(index) => index,
+                Err(missing) => return Ok(Err(missing)),
+            };
+            let node = self.node(index);
+            if node.port() == port {
+                return Ok(Err(format!("the master is still on port {port}")));
+            }
+            let settled = node.is_up() && is_master(node)?;
+            Ok(if settled { Ok(index) } else { Err("the new master does not know it yet".to_owned()) })
+        })
+    }
+
+    /// Waits until all nodes that are up belong together: the sentinels agree on the master, see every
+    /// replica and each other, and the replicas are linked. A failover is possible from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`] after 60 seconds.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        wait_until("a Sentinel set that is ready", || {
+            let master = match self.agreed_master()? {
+                Ok(master) => master,
+                Err(missing) => return Ok(Err(missing)),
+            };
+            for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_up()) {
+                if let Some(missing) = self.missing_on(sentinel)? {
+                    return Ok(Err(format!("the sentinel on port {}: {missing}", sentinel.port())));
+                }
+            }
+            links(&self.nodes, master)
+        })
+    }
+
+    fn missing_on(&self, sentinel: &RedisServer) -> Result<Option<Missing>> {
+        let name = MASTER_NAME.as_bytes();
+        let master: Fields = sentinel.query(&[b"SENTINEL", b"MASTER", name])?;
+        if master.get("flags").is_none_or(|flags| flags != "master") {
+            return Ok(Some(format!("the master is {:?}", master.get("flags"))));
+        }
+        let peers: Vec<Fields> = sentinel.query(&[b"SENTINEL", b"SENTINELS", name])?;
+        let live = peers.iter().filter(|peer| peer.get("flags").is_some_and(|f| f == "sentinel")).count();
+        let wanted = self.sentinels.iter().filter(|sentinel| sentinel.is_up()).count() - 1;
+        if live < wanted {
+            return Ok(Some(format!("{live} of {wanted} other sentinels")));
+        }
+        // A replica that was never asked has no link status, and a sentinel would not promote it.
+        let usable = |replica: &Fields| {
+            let is = |key: &str, value: &str| replica.get(key).is_some_and(|v| v == value);
+            is("flags", "slave") && is("master-link-status", "ok")
+        };
+        let usable = self.known_replicas(sentinel)?.iter().filter(|replica| usable(replica)).count();
+        let wanted = self.nodes.iter().filter(|node| node.is_up()).count() - 1;
+        Ok((usable < wanted).then(|| format!("{usable} of {wanted} replicas")))
+    }
+
+    /// Cuts a replica off: what is written from now on does not get there, also after a change of the master.
+    /// The master notices at once and counts one replica less. Nodes that are down or paused are not told.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`]; [`ErrorKind::Timeout`] when the replica does not notice.
+    pub fn block_replication(&self, index: usize) -> Result<()> {
+        replication::block(self.nodes.iter(), index)
+    }
+
+    /// Ends [`block_replication`](Self::block_replication); the replica links again by itself.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`].
+    pub fn unblock_replication(&self, index: usize) -> Result<()> {
+        replication::unblock(self.nodes.iter(), index)
+    }
+}
+
+/// Fields as a sentinel lists them, by name.
+type Fields = std::collections::BTreeMap<String, String>;
+
+/// Sentinels are named by 40 hexadecimal digits.
+fn sentinel_id() -> String {
+    let digits = random_password() + &random_password();
+    digits.chars().take(40).collect()
+}
+
+/// Whether all nodes that are up follow the master and got its data.
+pub(super) fn links(nodes: &[RedisServer], master: usize) -> Result<Result<(), Missing>> {
+    let Some(master) = nodes.get(master) else { return Err(no_node(master)) };
+    let mut wanted = 0;
+    for node in nodes.iter().filter(|node| node.is_up() && node.port() != master.port()) {
+        match link_of(node)? {
+            Ok(port) if port == master.port() => wanted += 1,
+            Ok(other) => return Ok(Err(format!("port {} follows port {other}", node.port()))),
+            Err(missing) => return Ok(Err(missing)),
+        }
+    }
+    let online = online_replicas(master)?;
+    Ok(if online >= wanted { Ok(()) } else { Err(format!("{online} of {wanted} replicas are online")) })
+}
+
+pub(super) fn wait_for_links(nodes: &[RedisServer], master: usize) -> Result<()> {
+    wait_until("replicas that are linked", || links(nodes, master))
+}

@@ -1,0 +1,93 @@
+//! A master, replicas and sentinels.
+
+use redis::Value;
+use redlatch_testkit::server::{RedisServer, ServerProgram};
+use redlatch_testkit::topology::SentinelSet;
+
+use crate::client::Client;
+
+fn get(node: &RedisServer, key: &str) -> Value {
+    node.cmd(&["GET", key]).unwrap()
+}
+
+fn master_named_by(set: &SentinelSet, sentinel: usize) -> String {
+    let url = format!("redis://{}", set.sentinel_addrs()[sentinel]);
+    Client::tcp(&url).unwrap().call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "redlatch"])
+}
+
+#[test]
+fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
+    let set = SentinelSet::start().unwrap();
+    assert_eq!(set.master().unwrap(), 0);
+    assert_eq!(set.replicas().unwrap(), [1, 2]);
+    assert_eq!(set.url(), format!("redis-sentinel://{}/redlatch", set.sentinel_addrs().join(",")));
+    let before = set.node(0).port();
+    for sentinel in 0..3 {
+        assert!(master_named_by(&set, sentinel).contains(&before.to_string()));
+    }
+    set.node(0).cmd(&["SET", "k", "v"]).unwrap();
+    assert_eq!(set.node(0).cmd(&["WAIT", "2", "10000"]).unwrap(), Value::Int(2));
+    set.node(0).kill9();
+    let master = set.wait_for_master_other_than(before).unwrap();
+    assert_ne!(master, 0);
+    assert_eq!(get(set.node(master), "k"), Value::BulkString(b"v".to_vec()));
+    let port = set.node(master).port();
+    assert!(master_named_by(&set, 2).contains(&port.to_string()));
+    assert_eq!(Client::tcp(&set.node(master).url()).unwrap().call(&["SET", "k", "w"]), "+OK");
+    set.node(0).restart().unwrap();
+    set.wait_until_ready().unwrap();
+    assert_eq!(set.master().unwrap(), master);
+    assert!(set.replicas().unwrap().contains(&0));
+    assert_eq!(get(set.node(0), "k"), Value::BulkString(b"w".to_vec()));
+}
+
+#[test]
+fn a_frozen_master_is_replaced() {
+    let set = SentinelSet::start().unwrap();
+    set.node(0).pause().unwrap();
+    assert!(!set.node(0).is_up());
+    let master = set.wait_for_master_other_than(set.node(0).port()).unwrap();
+    assert_ne!(master, 0);
+    set.node(0).resume().unwrap();
+    set.wait_until_ready().unwrap();
+    assert_eq!(set.master().unwrap(), master);
+}
+
+#[test]
+fn failover_on_request_with_passwords_on_every_program() {
+    for program in ServerProgram::ALL {
+        let set = SentinelSet::builder()
+            .servers(RedisServer::builder().requirepass("data"))
+            .sentinels(RedisServer::builder().requirepass("watch"))
+            .program(program)
+            .start()
+            .unwrap();
+        let mut sentinel = Client::tcp(&set.sentinel(0).url()).unwrap();
+        assert!(sentinel.call(&["SENTINEL", "MASTERS"]).starts_with("-NOAUTH"), "{program}");
+        assert_eq!(sentinel.call(&["AUTH", "watch"]), "+OK");
+        let mut master = Client::tcp(&set.node(0).url()).unwrap();
+        assert!(master.call(&["AUTH", "watch"]).starts_with("-WRONGPASS"), "{program}");
+        assert_eq!(master.call(&["AUTH", "data"]), "+OK");
+        assert_eq!(master.call(&["SET", "k", "v"]), "+OK");
+        let new = set.failover().unwrap();
+        assert_ne!(new, 0, "{program}");
+        assert_eq!(set.master().unwrap(), new);
+        assert_eq!(get(set.node(new), "k"), Value::BulkString(b"v".to_vec()), "{program}");
+        assert!(!format!("{set:?}").contains("watch"));
+    }
+}
+
+#[test]
+fn a_blocked_replica_lags_and_can_be_the_one_that_is_promoted() {
+    let set = SentinelSet::builder().replica_count(1).start().unwrap();
+    let node = set.node(0);
+    node.cmd(&["SET", "k", "old"]).unwrap();
+    assert_eq!(node.cmd(&["WAIT", "1", "10000"]).unwrap(), Value::Int(1));
+    set.block_replication(1).unwrap();
+    node.cmd(&["SET", "k", "new"]).unwrap();
+    assert_eq!(node.cmd(&["WAIT", "1", "1"]).unwrap(), Value::Int(0));
+    node.kill9();
+    assert_eq!(set.wait_for_master_other_than(node.port()).unwrap(), 1);
+    assert_eq!(get(set.node(1), "k"), Value::BulkString(b"old".to_vec()));
+    set.unblock_replication(1).unwrap();
+}

@@ -3,7 +3,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`server`] | a real Redis or Valkey server, private to a test: kill, restart, pause, keyspace comparison |
-//! | [`topology`] | such servers together: Sentinel, Cluster; failover, slots on the move |
+//! | [`topology`] | such servers together: Sentinel, Cluster, a master with replicas; failover, slots on the move |
 //! | [`proxy`] | faults between client and server, aimed at single commands and replies |
 //! | [`fake_server`] | a server that answers what a test tells it to |
 //! | [`history`] | recording what happened in a run, and judging it afterwards |

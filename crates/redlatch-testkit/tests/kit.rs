@@ -8,6 +8,8 @@ mod cluster;
 mod fake_server;
 #[path = "kit/history.rs"]
 mod history;
+#[path = "kit/master_replica.rs"]
+mod master_replica;
 #[path = "kit/network.rs"]
 mod network;
 #[path = "kit/process.rs"]

@@ -6,7 +6,7 @@ use super::wait::{Missing, wait_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::server::{RedisServer, RedisServerBuilder};
 
-/// What a replica may do on its master, and what Sentinel and Cluster copy keys with.
+/// What a replica may do on its master.
 const REPLICA_RIGHTS: &str = "-@all +psync +sync +replconf +ping";
 
 /// The passwords of one topology.
@@ -36,6 +36,26 @@ impl Credentials {
             settings = settings.acl(&format!("{} on >{password} {REPLICA_RIGHTS}", replica_user(index)));
         }
         if settings.has_tls() { settings.arg("tls-replication", "yes") } else { settings }
+    }
+}
+
+impl Credentials {
+    /// Starts node 0 as the master of the others, and waits until these are linked.
+    pub(super) fn start_master_and_replicas(
+        &self,
+        replica_count: usize,
+        settings: &RedisServerBuilder,
+    ) -> Result<Vec<RedisServer>> {
+        let mut nodes: Vec<RedisServer> = Vec::new();
+        for index in 0..=replica_count {
+            let mut settings = self.data_node(index, settings.clone());
+            if let Some(master) = nodes.first() {
+                settings = settings.arg("replicaof", &format!("127.0.0.1 {}", master.port()));
+            }
+            nodes.push(settings.start()?);
+        }
+        wait_for_links(&nodes, 0)?;
+        Ok(nodes)
     }
 }
 
@@ -71,6 +91,25 @@ pub(super) fn online_replicas(server: &RedisServer) -> Result<usize> {
     let info = replication_info(server)?;
     // Such as `slave0:ip=127.0.0.1,port=6380,state=online,offset=14,lag=0`.
     Ok(info.iter().filter(|(key, value)| key.starts_with("slave") && value.contains("state=online")).count())
+}
+
+/// Whether all nodes that are up follow the master and got its data.
+pub(super) fn links(nodes: &[RedisServer], master: usize) -> Result<Result<(), Missing>> {
+    let Some(master) = nodes.get(master) else { return Err(no_node(master)) };
+    let mut wanted = 0;
+    for node in nodes.iter().filter(|node| node.is_up() && node.port() != master.port()) {
+        match link_of(node)? {
+            Ok(port) if port == master.port() => wanted += 1,
+            Ok(other) => return Ok(Err(format!("port {} follows port {other}", node.port()))),
+            Err(missing) => return Ok(Err(missing)),
+        }
+    }
+    let online = online_replicas(master)?;
+    Ok(if online >= wanted { Ok(()) } else { Err(format!("{online} of {wanted} replicas are online")) })
+}
+
+pub(super) fn wait_for_links(nodes: &[RedisServer], master: usize) -> Result<()> {
+    wait_until("replicas that are linked", || links(nodes, master))
 }
 
 /// Cuts one node off from whatever master it has or will have: what is written from now on does not get

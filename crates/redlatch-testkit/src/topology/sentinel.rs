@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::replication::{self, Credentials, is_master, link_of, no_node, online_replicas};
+use super::replication::{self, Credentials, is_master, links, no_node};
 use super::wait::{Missing, wait_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;
@@ -85,16 +85,8 @@ impl SentinelSetBuilder {
     pub fn start(self) -> Result<SentinelSet> {
         let credentials = Credentials::new(self.replica_count + 1);
         let has_tls = self.servers.has_tls();
-        let mut nodes: Vec<RedisServer> = Vec::new();
-        for index in 0..=self.replica_count {
-            let mut settings = credentials.data_node(index, self.servers.clone());
-            if let Some(master) = nodes.first() {
-                settings = settings.arg("replicaof", &format!("127.0.0.1 {}", master.port()));
-            }
-            nodes.push(settings.start()?);
-        }
         // Sentinels ask for the replicas only every 10 seconds, so they come when the replicas are linked.
-        wait_for_links(&nodes, 0)?;
+        let nodes = credentials.start_master_and_replicas(self.replica_count, &self.servers)?;
         let sentinels = self.start_sentinels(&nodes, &credentials)?;
         let set = SentinelSet { nodes, sentinels, has_tls };
         set.wait_until_ready()?;
@@ -367,23 +359,4 @@ type Fields = std::collections::BTreeMap<String, String>;
 fn sentinel_id() -> String {
     let digits = random_password() + &random_password();
     digits.chars().take(40).collect()
-}
-
-/// Whether all nodes that are up follow the master and got its data.
-pub(super) fn links(nodes: &[RedisServer], master: usize) -> Result<Result<(), Missing>> {
-    let Some(master) = nodes.get(master) else { return Err(no_node(master)) };
-    let mut wanted = 0;
-    for node in nodes.iter().filter(|node| node.is_up() && node.port() != master.port()) {
-        match link_of(node)? {
-            Ok(port) if port == master.port() => wanted += 1,
-            Ok(other) => return Ok(Err(format!("port {} follows port {other}", node.port()))),
-            Err(missing) => return Ok(Err(missing)),
-        }
-    }
-    let online = online_replicas(master)?;
-    Ok(if online >= wanted { Ok(()) } else { Err(format!("{online} of {wanted} replicas are online")) })
-}
-
-pub(super) fn wait_for_links(nodes: &[RedisServer], master: usize) -> Result<()> {
-    wait_until("replicas that are linked", || links(nodes, master))
 }

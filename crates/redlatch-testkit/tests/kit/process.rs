@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use redlatch_testkit::ErrorKind;
 use redlatch_testkit::process::ChildProcess;
-use redlatch_testkit::server::RedisServer;
+use redlatch_testkit::server::{RedisServer, ServerProgram};
+use redlatch_testkit::topology::RedisCluster;
 
 use crate::client::LIMIT;
 
@@ -76,4 +77,31 @@ fn a_killed_test_process_leaves_no_server() {
     holder.kill9();
     wait_until_gone("the server", || is_running(pid));
     wait_until_gone("its directory", || dir.exists());
+}
+
+/// Not a test by itself: the body of the process that `a_killed_test_process_leaves_no_cluster` kills.
+#[test]
+fn role_cluster_holder() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let builder = RedisCluster::builder().program(ServerProgram::Valkey8);
+    let cluster = builder.master_count(2).replicas_per_master(0).start().unwrap();
+    cluster.node(1).pause().unwrap();
+    println!("\npids {} {}", cluster.node(0).pid(), cluster.node(1).pid());
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_killed_test_process_leaves_no_cluster() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", "process::role_cluster_holder"]).env(ROLE, "1");
+    let mut holder = ChildProcess::spawn(command).unwrap();
+    let line = holder.read_until("pids ", 6 * LIMIT).unwrap();
+    let pids: Vec<u32> = line.split(' ').skip(1).map(|pid| pid.parse().unwrap()).collect();
+    assert!(pids.len() == 2 && pids.iter().all(|&pid| is_running(pid)));
+    holder.kill9();
+    for pid in pids {
+        wait_until_gone("a node", || is_running(pid));
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 use redlatch_testkit::leftovers::LeftoverCheck;
-use redlatch_testkit::server::{KeyContent, RedisServer, TlsFiles, keyspace_diff};
+use redlatch_testkit::server::{KeyContent, RedisServer, ServerProgram, TlsFiles, keyspace_diff};
 use redlatch_testkit::{ErrorKind, assert_keyspace};
 
 use crate::client::{Client, LIMIT};
@@ -59,26 +59,47 @@ fn passwords_and_users_do_not_lock_the_kit_out() {
     assert!(!format!("{server:?}{:?}", RedisServer::builder().requirepass("s3cret")).contains("s3cret"));
 }
 
+/// What `openssl` says about a connection, after one command over it.
+fn tls_talk(server: &RedisServer, files: &TlsFiles, with_certificate: bool) -> (bool, String) {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["s_client", "-verify_return_error", "-brief", "-verify_ip", "127.0.0.1", "-ign_eof"]);
+    command.arg("-connect").arg(format!("127.0.0.1:{}", server.port())).arg("-CAfile").arg(&files.ca_cert);
+    if with_certificate {
+        command.arg("-cert").arg(&files.client_cert).arg("-key").arg(&files.client_key);
+    }
+    use std::process::Stdio;
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    // Without a certificate the server may have hung up already.
+    let _ = std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"PING\r\nQUIT\r\n");
+    let output = child.wait_with_output().unwrap();
+    let shown = [output.stderr, output.stdout].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (output.status.success(), shown.join("\n"))
+}
+
 #[test]
 fn tls_server_shows_its_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let files = TlsFiles::create(dir.path()).unwrap();
     let server = RedisServer::builder().tls(&files).start().unwrap();
     assert!(server.url().starts_with("rediss://"));
-    let output = std::process::Command::new("openssl")
-        .args(["s_client", "-verify_return_error", "-brief", "-verify_ip", "127.0.0.1", "-connect"])
-        .arg(format!("127.0.0.1:{}", server.port()))
-        .arg("-CAfile")
-        .arg(&files.ca_cert)
-        .arg("-cert")
-        .arg(&files.client_cert)
-        .arg("-key")
-        .arg(&files.client_key)
-        .stdin(std::process::Stdio::null())
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && shown.contains("Verification: OK"), "{shown}");
+    for with_certificate in [true, false] {
+        let (ok, shown) = tls_talk(&server, &files, with_certificate);
+        assert!(ok && shown.contains("Verification: OK") && shown.contains("+PONG"), "{shown}");
+    }
+}
+
+#[test]
+fn mutual_tls_wants_a_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles::create(dir.path()).unwrap();
+    for program in ServerProgram::ALL {
+        let server = RedisServer::builder().program(program).mutual_tls(&files).start().unwrap();
+        let (_, shown) = tls_talk(&server, &files, true);
+        assert!(shown.contains("Verification: OK") && shown.contains("+PONG"), "{program}: {shown}");
+        let (_, shown) = tls_talk(&server, &files, false);
+        assert!(!shown.contains("+PONG"), "{program}: {shown}");
+    }
 }
 
 #[test]

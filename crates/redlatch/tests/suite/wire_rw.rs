@@ -589,7 +589,10 @@ async fn a_reader_of_many_goes_without_looking_at_the_others() {
     server.reset_command_counts().unwrap();
     short.unlock().await.unwrap();
     let looks = server.command_count("pttl").unwrap();
-    assert!((2..=3).contains(&looks), "the hash, somebody else, and its own hold unless that was a reader: {looks}");
+    assert!(
+        (2..=3).contains(&looks),
+        "the hash, somebody else, and its own hold unless that was a reader: {looks}"
+    );
     // The one that set the TTL looks until it finds another that needs all of it.
     let last = lock.read().lock_with_lease(ms(60_000)).await.unwrap();
     let beside = lock.read().lock_with_lease(ms(60_000)).await.unwrap();

@@ -70,8 +70,8 @@ impl SentinelSetBuilder {
         self
     }
 
-    /// The sentinels' `failover-timeout`, in whole milliseconds; 5 seconds unless told. They wait twice as
-    /// long between two failovers of their own.
+    /// The sentinels' `failover-timeout`, in whole milliseconds; 2 seconds unless told. When no sentinel gets
+    /// enough votes, they try again after twice as long.
     pub fn failover_timeout(mut self, time: Duration) -> Self {
         self.failover_timeout = time;
         self
@@ -151,7 +151,7 @@ impl SentinelSet {
             replica_count: 2,
             sentinel_count: 3,
             down_after: Duration::from_secs(1),
-            failover_timeout: Duration::from_secs(5),
+            failover_timeout: Duration::from_secs(2),
         }
     }
 

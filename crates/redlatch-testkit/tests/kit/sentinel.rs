@@ -1,7 +1,7 @@
 //! A master, replicas and sentinels.
 
 use redis::Value;
-use redlatch_testkit::server::{RedisServer, ServerProgram};
+use redlatch_testkit::server::{RedisServer, ServerProgram, TlsFiles};
 use redlatch_testkit::topology::SentinelSet;
 
 use crate::client::Client;
@@ -90,4 +90,16 @@ fn a_blocked_replica_lags_and_can_be_the_one_that_is_promoted() {
     assert_eq!(set.wait_for_master_other_than(node.port()).unwrap(), 1);
     assert_eq!(get(set.node(1), "k"), Value::BulkString(b"old".to_vec()));
     set.unblock_replication(1).unwrap();
+}
+
+#[test]
+fn failover_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles::create(dir.path()).unwrap();
+    let set = SentinelSet::builder().mutual_tls(&files).start().unwrap();
+    assert!(set.url().starts_with("rediss-sentinel://"), "{}", set.url());
+    set.node(0).cmd(&["SET", "k", "v"]).unwrap();
+    let master = set.failover().unwrap();
+    assert_ne!(master, 0);
+    assert_eq!(get(set.node(master), "k"), Value::BulkString(b"v".to_vec()));
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long the server may take to answer the kit.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// One line of `CLIENT LIST`, without the kit's own connections.
+/// One line of `CLIENT LIST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
@@ -135,7 +135,7 @@ impl RedisServer {
         Ok(channels)
     }
 
-    /// The connections to the server, without the kit's own.
+    /// The connections to the server, without the kit's own and those of replicas and sentinels.
     ///
     /// # Errors
     ///
@@ -148,7 +148,8 @@ impl RedisServer {
 
 fn client_info(line: &str) -> Option<ClientInfo> {
     let fields: BTreeMap<&str, &str> = line.split(' ').filter_map(|field| field.split_once('=')).collect();
-    if fields.get("user") == Some(&ADMIN_USER) {
+    // The users of replicas and sentinels have names that begin like that.
+    if fields.get("user").is_some_and(|user| user.starts_with(ADMIN_USER)) {
         return None;
     }
     let text = |key: &str| fields.get(key).copied().unwrap_or_default().to_owned();

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::relay::Relay;
-use super::replication::{self, Credentials, is_master, link_of, no_node, online_replicas, wait_for_links};
+use super::relay::{self, Relay};
+use super::replication::{self, Credentials, follow, is_master, link_of, no_node, wait_for_links};
 use super::wait::wait_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::server::{RedisServer, RedisServerBuilder, ServerProgram, TlsFiles};
@@ -192,16 +192,7 @@ impl MasterReplica {
         if node.port() == master.port() {
             return Err(Error::new(ErrorKind::Invalid, format!("node {index} is the master")));
         }
-        let wanted = online_replicas(master)?;
-        let relay = Relay::start(master.port())?;
-        follow(node, relay.port())?;
-        // The replica goes on where it was, by another way; only then it is stopped.
-        wait_until("a replica behind a relay", || {
-            let linked = link_of(node)? == Ok(relay.port());
-            let online = online_replicas(master)?;
-            Ok(if linked && online >= wanted { Ok(()) } else { Err(format!("{online} are online")) })
-        })?;
-        relay.stall();
+        let relay = relay::stall(node, master)?;
         self.relays().insert(index, relay);
         Ok(())
     }
@@ -247,8 +238,4 @@ impl MasterReplica {
     fn relays(&self) -> MutexGuard<'_, BTreeMap<usize, Relay>> {
         self.relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn follow(node: &RedisServer, port: u16) -> Result<()> {
-    node.cmd(&["REPLICAOF", "127.0.0.1", &port.to_string()]).map(drop)
 }

@@ -8,8 +8,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::replication::{follow, link_of, online_replicas};
+use super::wait::wait_until;
 use crate::error::{Error, Result};
 use crate::net::{OwnRuntime, ReservedPort};
+use crate::server::RedisServer;
 
 /// How much a relay reads ahead; the rest waits in the kernel.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -45,6 +48,22 @@ impl Relay {
     pub(super) fn stall(&self) {
         self.stalled.send_replace(true);
     }
+}
+
+/// Puts a relay between a replica and its master, which passes nothing on that is sent from now on. The
+/// master goes on counting the replica as online.
+pub(super) fn stall(replica: &RedisServer, master: &RedisServer) -> Result<Relay> {
+    let wanted = online_replicas(master)?;
+    let relay = Relay::start(master.port())?;
+    follow(replica, relay.port())?;
+    // The replica goes on where it was, by another way; only then it is stopped.
+    wait_until("a replica behind a relay", || {
+        let linked = link_of(replica)? == Ok(relay.port());
+        let online = online_replicas(master)?;
+        Ok(if linked && online >= wanted { Ok(()) } else { Err(format!("{online} are online")) })
+    })?;
+    relay.stall();
+    Ok(relay)
 }
 
 async fn accept(listener: TcpListener, upstream: u16, stalled: watch::Receiver<bool>) {

@@ -63,6 +63,11 @@ fn replica_user(index: usize) -> String {
     format!("redlatch-testkit-replica-{index}")
 }
 
+/// Makes a node a replica of the server on a loopback port.
+pub(super) fn follow(node: &RedisServer, port: u16) -> Result<()> {
+    node.cmd(&["REPLICAOF", "127.0.0.1", &port.to_string()]).map(drop)
+}
+
 /// The fields of `INFO replication`.
 pub(super) fn replication_info(server: &RedisServer) -> Result<BTreeMap<String, String>> {
     let info: String = server.query(&[b"INFO", b"replication"])?;

@@ -1,13 +1,19 @@
 //! A master, its replicas, and sentinels that watch over them.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::replication::{self, Credentials, is_master, links, no_node};
+use super::relay::{self, Relay};
+use super::replication::{self, Credentials, follow, is_master, link_of, links, no_node};
 use super::wait::{Missing, wait_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;
 use crate::server::{ADMIN_USER, RedisServer, RedisServerBuilder, ServerProgram, TlsFiles, random_password};
+
+/// The user of the sentinels on the data nodes, so that they can be forbidden what the kit may.
+const SENTINEL_USER: &str = "redlatch-testkit-sentinel";
 
 /// The name that the sentinels have for the master.
 pub const MASTER_NAME: &str = "redlatch";
@@ -86,9 +92,11 @@ impl SentinelSetBuilder {
         let credentials = Credentials::new(self.replica_count + 1);
         let has_tls = self.servers.has_tls();
         // Sentinels ask for the replicas only every 10 seconds, so they come when the replicas are linked.
-        let nodes = credentials.start_master_and_replicas(self.replica_count, &self.servers)?;
+        let user = format!("{SENTINEL_USER} on >{} ~* &* +@all", credentials.admin_password);
+        let servers = self.servers.clone().acl(&user);
+        let nodes = credentials.start_master_and_replicas(self.replica_count, &servers)?;
         let sentinels = self.start_sentinels(&nodes, &credentials)?;
-        let set = SentinelSet { nodes, sentinels, has_tls };
+        let set = SentinelSet { nodes, sentinels, relays: Mutex::default(), has_tls };
         set.wait_until_ready()?;
         Ok(set)
     }
@@ -103,7 +111,7 @@ impl SentinelSetBuilder {
             let mut lines = vec![
                 format!("myid {}", peers[index].1),
                 format!("monitor {MASTER_NAME} 127.0.0.1 {master} {}", self.sentinel_count / 2 + 1),
-                format!("auth-user {MASTER_NAME} {ADMIN_USER}"),
+                format!("auth-user {MASTER_NAME} {SENTINEL_USER}"),
                 format!("auth-pass {MASTER_NAME} {}", credentials.admin_password),
                 format!("down-after-milliseconds {MASTER_NAME} {}", self.down_after.as_millis()),
                 format!("failover-timeout {MASTER_NAME} {}", self.failover_timeout.as_millis()),
@@ -133,6 +141,7 @@ impl SentinelSetBuilder {
 pub struct SentinelSet {
     nodes: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
+    relays: Mutex<BTreeMap<usize, Relay>>,
     has_tls: bool,
 }
 
@@ -342,18 +351,57 @@ impl SentinelSet {
         replication::block(self.nodes.iter(), index)
     }
 
-    /// Ends [`block_replication`](Self::block_replication); the replica links again by itself.
+    /// Holds back everything between a replica and the master: what is written from now on does not get
+    /// there. The master does not notice: it counts the replica as online, until `repl-timeout` has passed
+    /// (60 seconds unless told), but gets no acknowledgement. The sentinels can promote the replica, but not
+    /// let it follow another master; of several replicas they would choose one that has more.
     ///
     /// # Errors
     ///
-    /// As for [`RedisServer::cmd`].
-    pub fn unblock_replication(&self, index: usize) -> Result<()> {
-        replication::unblock(self.nodes.iter(), index)
+    /// As for [`RedisServer::cmd`]; [`ErrorKind::Invalid`] when the node is no replica.
+    pub fn stall_replication(&self, index: usize) -> Result<()> {
+        let node = self.nodes.get(index).ok_or_else(|| no_node(index))?;
+        let master = self.master()?;
+        if index == master {
+            return Err(Error::new(ErrorKind::Invalid, format!("node {index} is the master")));
+        }
+        // Otherwise they would undo the detour after a while.
+        node.cmd(&["ACL", "SETUSER", SENTINEL_USER, "-slaveof", "+slaveof|no"])?;
+        let relay = relay::stall(node, self.node(master))?;
+        self.relays().insert(index, relay);
+        Ok(())
+    }
+
+    /// Ends [`stall_replication`](Self::stall_replication) and
+    /// [`block_replication`](Self::block_replication): the node follows the master, if it is none itself, and
+    /// gets what it missed. Returns when it is linked.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`]; [`ErrorKind::Timeout`] when the replica does not get linked.
+    pub fn release_replication(&self, index: usize) -> Result<()> {
+        let node = self.nodes.get(index).ok_or_else(|| no_node(index))?;
+        replication::unblock(self.nodes.iter(), index)?;
+        let was_stalled = self.relays().remove(&index).is_some();
+        if was_stalled {
+            node.cmd(&["ACL", "SETUSER", SENTINEL_USER, "+slaveof"])?;
+        }
+        if is_master(node)? {
+            return Ok(());
+        }
+        if was_stalled {
+            follow(node, self.node(self.master()?).port())?;
+        }
+        wait_until("a replica that is linked again", || Ok(link_of(node)?.map(drop)))
+    }
+
+    fn relays(&self) -> MutexGuard<'_, BTreeMap<usize, Relay>> {
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Fields as a sentinel lists them, by name.
-type Fields = std::collections::BTreeMap<String, String>;
+type Fields = BTreeMap<String, String>;
 
 /// Sentinels are named by 40 hexadecimal digits.
 fn sentinel_id() -> String {

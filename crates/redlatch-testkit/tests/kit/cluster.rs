@@ -31,6 +31,7 @@ fn slots_move_step_by_step() {
     assert_eq!(cluster.replicas_of(1).unwrap(), [4]);
     assert_eq!(cluster.seeds().len(), 6);
     assert!(cluster.url().starts_with("redis-cluster://127.0.0.1:"), "{}", cluster.url());
+    assert_eq!(cluster.node(0).clients().unwrap(), [], "replicas do not count as clients");
     let (slot, from) = make_keys(&cluster, 5);
     let slot_by_server: Value = cluster.node(4).cmd(&["CLUSTER", "KEYSLOT", "x{job}y"]).unwrap();
     assert_eq!(slot_by_server, Value::Int(slot.into()));

@@ -1,6 +1,7 @@
 //! A master, replicas and sentinels.
 
 use redis::Value;
+use redlatch_testkit::ErrorKind;
 use redlatch_testkit::server::{RedisServer, ServerProgram, TlsFiles};
 use redlatch_testkit::topology::SentinelSet;
 
@@ -13,6 +14,12 @@ fn get(node: &RedisServer, key: &str) -> Value {
 fn master_named_by(set: &SentinelSet, sentinel: usize) -> String {
     let url = format!("redis://{}", set.sentinel_addrs()[sentinel]);
     Client::tcp(&url).unwrap().call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "redlatch"])
+}
+
+/// Whether the sentinels could let a node follow another master than it does.
+fn sentinels_may_redirect(set: &SentinelSet, node: usize) -> bool {
+    let dry_run = ["ACL", "DRYRUN", "redlatch-testkit-sentinel", "SLAVEOF"];
+    set.node(node).cmd(&[&dry_run[..], &["127.0.0.1", "1"]].concat()).unwrap() == Value::Okay
 }
 
 #[test]
@@ -89,7 +96,7 @@ fn a_blocked_replica_lags_and_can_be_the_one_that_is_promoted() {
     node.kill9();
     assert_eq!(set.wait_for_master_other_than(node.port()).unwrap(), 1);
     assert_eq!(get(set.node(1), "k"), Value::BulkString(b"old".to_vec()));
-    set.unblock_replication(1).unwrap();
+    set.release_replication(1).unwrap();
 }
 
 #[test]
@@ -102,4 +109,31 @@ fn failover_over_tls() {
     let master = set.failover().unwrap();
     assert_ne!(master, 0);
     assert_eq!(get(set.node(master), "k"), Value::BulkString(b"v".to_vec()));
+}
+
+#[test]
+fn a_stalled_replica_counts_but_lags_and_is_promoted() {
+    for program in ServerProgram::ALL {
+        let set = SentinelSet::builder().program(program).replica_count(1).start().unwrap();
+        assert_eq!(set.node(0).clients().unwrap(), [], "{program}: only replicas and sentinels are there");
+        let mut master = Client::tcp(&set.node(0).url()).unwrap();
+        assert_eq!(master.call(&["SET", "k", "old"]), "+OK");
+        assert_eq!(master.call(&["WAIT", "1", "10000"]), ":1", "{program}");
+        assert_eq!(set.stall_replication(0).unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(sentinels_may_redirect(&set, 1), "{program}");
+        set.stall_replication(1).unwrap();
+        assert!(!sentinels_may_redirect(&set, 1), "{program}");
+        assert_eq!(master.call(&["SET", "k", "new"]), "+OK");
+        assert_eq!(master.call(&["WAIT", "1", "100"]), ":0", "{program}");
+        assert!(master.call(&["INFO", "replication"]).contains("connected_slaves:1 "), "{program}");
+        set.release_replication(1).unwrap();
+        assert!(sentinels_may_redirect(&set, 1), "{program}");
+        assert_eq!(master.call(&["SET", "k", "newer"]), "+OK");
+        assert_eq!(master.call(&["WAIT", "1", "10000"]), ":1", "{program}");
+        set.stall_replication(1).unwrap();
+        assert_eq!(master.call(&["SET", "k", "newest"]), "+OK");
+        set.node(0).kill9();
+        assert_eq!(set.wait_for_master_other_than(set.node(0).port()).unwrap(), 1, "{program}");
+        assert_eq!(get(set.node(1), "k"), Value::BulkString(b"newer".to_vec()), "{program}");
+    }
 }

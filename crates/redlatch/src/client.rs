@@ -1,16 +1,16 @@
 //! The client: a connection to one store, and the place where locks come from.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
-use redlatch_engine::{Clock, SystemClock};
+use redlatch_engine::Clock;
 
 use crate::{
     config::{
-        CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub,
-        TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
+        Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub, TlsOptions,
+        settings::Settings,
     },
     core::{Core, keeper::Keeper},
-    error::Error,
+    error::{Error, ErrorKind},
     fair::FairLock,
     fenced::FencedLock,
     latch::CountDownLatch,
@@ -67,7 +67,8 @@ pub struct Stats {
 
 impl Client {
     /// Connects to the store that the URL names (`local:` when empty): `memory:`, `local:`, `redis://…`, `rediss://…`,
-    /// `unix:///…`.
+    /// `unix:///…`, `redis-sentinel://…`, `redis-cluster://…`, `redis-replicated://…`, or `redisson-yaml:/path` for a file of
+    /// Redisson (`docs/configuration.md`).
     ///
     /// # Cancel safety
     ///
@@ -177,46 +178,23 @@ impl Client {
 }
 
 /// Options of a [`Client`].
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use = "a builder does nothing until it is connected"]
 pub struct ClientBuilder {
     config: Config,
-    sharded: Option<ShardedPubSub>,
-    scripts: Option<ScriptMode>,
+    given: Settings,
+    redisson: Option<RedissonYaml>,
     store: Option<Arc<dyn Store>>,
 }
 
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt(f)
-    }
-}
-
-impl Default for ClientBuilder {
-    fn default() -> Self {
-        ClientBuilder {
-            config: Config {
-                url: String::new(),
-                username: None,
-                password: Secret(None),
-                sentinel_username: None,
-                sentinel_password: Secret(None),
-                sharded: ShardedPubSub::default(),
-                scripts: ScriptMode::default(),
-                tls: TlsOptions::default(),
-                watchdog_lease: WATCHDOG_LEASE,
-                connect_timeout: CONNECT_TIMEOUT,
-                response_timeout: RESPONSE_TIMEOUT,
-                outage_tolerance: OUTAGE_TOLERANCE,
-                turn_time_max: TURN_TIME_MAX,
-                engine_binary: None,
-                engine_dir: None,
-                clock: Arc::new(SystemClock),
-            },
-            sharded: None,
-            scripts: None,
-            store: None,
-        }
+        f.debug_struct("ClientBuilder")
+            .field("given", &self.given)
+            .field("redisson", &self.redisson)
+            .field("outage_tolerance", &self.config.outage_tolerance)
+            .field("turn_time", &self.config.turn_time_max)
+            .finish_non_exhaustive()
     }
 }
 
@@ -229,62 +207,82 @@ impl ClientBuilder {
 
     /// The user name; wins over the one in the URL.
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.config.username = Some(username.into());
+        self.given.username = Some(username.into());
         self
     }
 
     /// The password; wins over the one in the URL. Never printed.
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.config.password = Secret(Some(password.into()));
+        self.given.password = Secret(Some(password.into()));
         self
     }
 
     /// The user name for the sentinels themselves, who often have credentials of their own; wins over the one in the URL.
     pub fn sentinel_username(mut self, username: impl Into<String>) -> Self {
-        self.config.sentinel_username = Some(username.into());
+        self.given.sentinel_username = Some(username.into());
         self
     }
 
     /// The password for the sentinels themselves; wins over the one in the URL. Never printed.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        self.config.sentinel_password = Secret(Some(password.into()));
+        self.given.sentinel_password = Secret(Some(password.into()));
         self
     }
 
     /// Which kind of publish and subscribe a cluster's locks use; as Redisson decides unless set;
     /// wins over the URL. Elsewhere it changes nothing.
     pub fn sharded(mut self, sharded: ShardedPubSub) -> Self {
-        self.sharded = Some(sharded);
+        self.given.sharded = Some(sharded);
         self
     }
 
     /// How scripts reach the server; by hash and text unless set. Wins over the URL.
     pub fn scripts(mut self, mode: ScriptMode) -> Self {
-        self.scripts = Some(mode);
+        self.given.scripts = Some(mode);
+        self
+    }
+
+    /// The name that connections give themselves (`CLIENT SETNAME`): ASCII letters and signs without blanks; none unless set. A
+    /// server that forbids it is used without.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.given.client_name = Some(name.into());
+        self
+    }
+
+    /// How long a waiter of Redisson for a fair lock counts (its `fairLockWaitTimeout`, up to one day): 300 s unless set. All
+    /// clients of a fair lock, Java's included, should say the same.
+    pub fn redisson_fair_wait(mut self, wait: Duration) -> Self {
+        self.given.redisson_fair_wait = Some(wait);
+        self
+    }
+
+    /// How many names one renewal call refreshes: 1 to 100, 100 unless set.
+    pub fn renewal_batch(mut self, names: usize) -> Self {
+        self.given.renewal_batch = Some(names);
         self
     }
 
     /// How encrypted connections are checked.
     pub fn tls(mut self, tls: TlsOptions) -> Self {
-        self.config.tls = tls;
+        self.given.tls = Some(tls);
         self
     }
 
     /// The lease of holds that are renewed: 150 ms to 100 years, 30 s unless set. Renewal comes every third of it.
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
-        self.config.watchdog_lease = lease;
+        self.given.watchdog_lease = Some(lease);
         self
     }
 
     /// How long a connection attempt may take: 1 ms to 1 h, 5 s unless set.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.config.connect_timeout = limit;
+        self.given.connect_timeout = Some(limit);
         self
     }
 
     /// How long an answer may take before the connection counts as dead: 1 ms to 1 h, 3 s unless set.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
-        self.config.response_timeout = limit;
+        self.given.response_timeout = Some(limit);
         self
     }
 
@@ -325,6 +323,45 @@ impl ClientBuilder {
         self
     }
 
+    /// Takes the store and other settings from a Redisson configuration file, as it is. What this builder is told besides wins
+    /// over the file, whatever comes first; only the store's URL must not be given twice. Read [`notices`](Self::notices) for
+    /// what the file says and is not followed; they are logged as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedissonYaml::read`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), redlatch::Error> {
+    /// let client = redlatch::Client::builder().redisson_yaml("/etc/app/redisson.yaml")?.connect().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn redisson_yaml(self, path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+        Ok(self.redisson(RedissonYaml::read(path)?))
+    }
+
+    /// The same for the text of such a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedissonYaml::parse`], with the variables of this process.
+    pub fn redisson_yaml_str(self, text: &str) -> Result<Self, Error> {
+        Ok(self.redisson(RedissonYaml::parse_here(text)?))
+    }
+
+    /// The same for such a file that was read before.
+    pub fn redisson(mut self, file: RedissonYaml) -> Self {
+        self.redisson = Some(file);
+        self
+    }
+
+    /// What the Redisson file says and is not followed, or not as it stands.
+    pub fn notices(&self) -> &[Notice] {
+        self.redisson.as_ref().map_or(&[], RedissonYaml::notices)
+    }
+
     /// Connects.
     ///
     /// # Cancel safety
@@ -339,10 +376,36 @@ impl ClientBuilder {
         self.connect_with(keeper).await
     }
 
-    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+    /// Puts together what builder, Redisson's file and URL say, in this order.
+    fn settle(&mut self) -> Result<(), Error> {
+        if let Some(path) = self.config.url.trim().strip_prefix(REDISSON_URL_SCHEME) {
+            if self.redisson.is_some() {
+                return Err(two_stores());
+            }
+            self.redisson = Some(RedissonYaml::read(path)?);
+            self.config.url.clear();
+        }
+        let mut settings = mem::take(&mut self.given);
+        if let Some(file) = self.redisson.take() {
+            if !self.config.url.trim().is_empty() {
+                return Err(two_stores());
+            }
+            file.check_stores(settings.tls.as_ref())?;
+            for notice in file.notices() {
+                tracing::warn!(%notice, "Redisson's file says something that is not followed");
+            }
+            self.config.url = file.url;
+            settings = settings.or(file.settings);
+        }
         let (_, from_url) = store::StoreUrl::parse_with_options(&self.config.url)?;
-        self.config.sharded = self.sharded.or(from_url.sharded).unwrap_or_default();
-        self.config.scripts = self.scripts.or(from_url.scripts).unwrap_or_default();
+        settings.sharded = settings.sharded.or(from_url.sharded);
+        settings.scripts = settings.scripts.or(from_url.scripts);
+        settings.apply(&mut self.config);
+        Ok(())
+    }
+
+    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+        self.settle()?;
         self.config.check()?;
         let store = match self.store {
             Some(store) => store,
@@ -351,6 +414,12 @@ impl ClientBuilder {
         let id = client_id(uuid::Uuid::new_v4());
         Ok(Client { core: Core::new(id, self.config, store, keeper) })
     }
+}
+
+/// Credentials of one store must not go to another one, so none of the two wins.
+fn two_stores() -> Error {
+    Error::new(ErrorKind::InvalidOption, "both a URL and a Redisson file say where the locks live")
+        .remedy("give one of them")
 }
 
 /// The id of a client: a random UUID of version 4 like that of any Redisson client, with a fixed part in the middle by which

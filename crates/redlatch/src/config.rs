@@ -1,8 +1,14 @@
 //! Every setting, its default, and its limits.
 
+mod redisson;
+pub(crate) mod settings;
+
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use redlatch_engine::Clock;
+
+pub(crate) use redisson::URL_SCHEME as REDISSON_URL_SCHEME;
+pub use redisson::{Notice, RedissonValue, RedissonYaml};
 
 use crate::error::{Error, ErrorKind};
 
@@ -26,6 +32,8 @@ pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
 pub const FAIR_WAIT: Duration = Duration::from_secs(30);
 /// The same for a waiter of Redisson, who adds it to its time and subtracts it from those behind it (its default).
 pub const REDISSON_FAIR_WAIT: Duration = Duration::from_secs(300);
+/// The longest of these times that may be set.
+pub const FAIR_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long one process may pass a lock on among its own tasks before others get their turn.
 pub const TURN_TIME_MAX: Duration = Duration::from_millis(8);
 /// How often one process may pass a lock on among its own tasks before others get their turn.
@@ -64,6 +72,9 @@ pub struct TlsOptions {
     pub key_file: Option<PathBuf>,
     /// The name to expect in the server's certificate, when it is not the host of the URL.
     pub server_name: Option<String>,
+    /// Accept a certificate of a trusted authority whatever name is in it, as Redisson's `sslVerificationMode: CA_ONLY` does. Whoever
+    /// has any certificate of that authority can then pose as the server; a warning is logged on each connect.
+    pub danger_accept_any_host_name: bool,
     /// Accept any certificate. Anybody on the path can then read and change everything; a warning is logged on each connect.
     pub danger_accept_any_certificate: bool,
 }
@@ -128,10 +139,13 @@ pub(crate) struct Config {
     pub(crate) password: Secret,
     pub(crate) sentinel_username: Option<String>,
     pub(crate) sentinel_password: Secret,
+    pub(crate) client_name: Option<String>,
     pub(crate) sharded: ShardedPubSub,
     pub(crate) scripts: ScriptMode,
     pub(crate) tls: TlsOptions,
     pub(crate) watchdog_lease: Duration,
+    pub(crate) renewal_batch: usize,
+    pub(crate) redisson_fair_wait: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) outage_tolerance: Duration,
@@ -150,10 +164,13 @@ impl fmt::Debug for Config {
             password,
             sentinel_username,
             sentinel_password,
+            client_name,
             sharded,
             scripts,
             tls,
             watchdog_lease,
+            renewal_batch,
+            redisson_fair_wait,
             connect_timeout,
             response_timeout,
             outage_tolerance,
@@ -167,10 +184,13 @@ impl fmt::Debug for Config {
             .field("password", password)
             .field("sentinel_username", sentinel_username)
             .field("sentinel_password", sentinel_password)
+            .field("client_name", client_name)
             .field("sharded", sharded)
             .field("scripts", scripts)
             .field("tls", tls)
             .field("watchdog_lease", watchdog_lease)
+            .field("renewal_batch", renewal_batch)
+            .field("redisson_fair_wait", redisson_fair_wait)
             .field("connect_timeout", connect_timeout)
             .field("response_timeout", response_timeout)
             .field("outage_tolerance", outage_tolerance)
@@ -202,6 +222,24 @@ impl Config {
                     format!("a {name} of {value:?} is outside 1 ms to 1 h"),
                 ));
             }
+        }
+        if self.redisson_fair_wait > FAIR_WAIT_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!("a time of Redisson's fair waiters of {:?} is over a day", self.redisson_fair_wait),
+            ));
+        }
+        if !(1..=RENEWAL_BATCH_MAX).contains(&self.renewal_batch) {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!("{} names a renewal are not 1 to {RENEWAL_BATCH_MAX}", self.renewal_batch),
+            ));
+        }
+        if self.client_name.as_deref().is_some_and(|name| name.bytes().any(|b| !(0x21..=0x7e).contains(&b))) {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                "a client's name has no blanks, and only ASCII letters and signs",
+            ));
         }
         Ok(())
     }

@@ -109,6 +109,11 @@ impl Error {
         self
     }
 
+    /// The text without lock, owner and remedy.
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -32,7 +32,9 @@ impl Recipe for Fair {
     }
 
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        self.ask(keys, owner, lease_ms, fenced, Asks { waits: false, recount: false, publish: "publish" })
+        let redisson_wait_ms = REDISSON_FAIR_WAIT.as_millis() as i64;
+        let asks = Asks { waits: false, recount: false, redisson_wait_ms, publish: "publish" };
+        self.ask(keys, owner, lease_ms, fenced, asks)
     }
 
     fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
@@ -42,7 +44,7 @@ impl Recipe for Fair {
             .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
             .bytes(&keys.channel)
             .constant(asks.publish)
-            .int(REDISSON_FAIR_WAIT.as_millis() as i64)
+            .int(asks.redisson_wait_ms)
             .constant(if asks.recount { "1" } else { "0" })
     }
 

@@ -337,7 +337,7 @@ impl Core {
         let leaves_readers = || readers.is_some_and(|readers| self.lanes.is_leaving(readers, owner));
         let left_readers = leaves_readers();
         let sent_ms = self.now_ms();
-        let call = request.acquire_call(owner, recount, self.store.publish_command());
+        let call = request.acquire_call(owner, recount, self);
         let work = if owner.is_foreign() {
             Box::pin(self.clone().ask_as_another(request.clone(), owner.clone(), call))
         } else {
@@ -467,8 +467,13 @@ fn refusal(count: i64) -> Error {
 }
 
 impl Request {
-    fn acquire_call(&self, owner: &Owner, recount: bool, publish: &'static str) -> Call {
-        let asks = Asks { waits: self.wait != Wait::No, recount, publish };
+    fn acquire_call(&self, owner: &Owner, recount: bool, core: &Core) -> Call {
+        let asks = Asks {
+            waits: self.wait != Wait::No,
+            recount,
+            redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
+            publish: core.store.publish_command(),
+        };
         self.recipe.ask(&self.keys, owner, self.term.lease_ms, self.fenced, asks)
     }
 }

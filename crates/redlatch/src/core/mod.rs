@@ -143,6 +143,8 @@ pub(crate) struct Asks {
     pub(crate) waits: bool,
     /// Somebody before the owner in the queue may subtract from its time, so that they have to be counted.
     pub(crate) recount: bool,
+    /// What such a one subtracts.
+    pub(crate) redisson_wait_ms: i64,
     pub(crate) publish: &'static str,
 }
 

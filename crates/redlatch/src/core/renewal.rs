@@ -12,7 +12,6 @@ use super::{Core, jitter::jittered, lease::Lease};
 use futures_util::StreamExt;
 
 use crate::{
-    config::RENEWAL_BATCH_MAX,
     error::LossReason,
     name::Kind,
     scripts,
@@ -35,7 +34,7 @@ impl Core {
         leases.sort_by_key(|lease| (lease.keys.kind, lease.lease_ms));
         let batches = leases
             .chunk_by(|a, b| a.lease_ms == b.lease_ms && a.keys.kind == b.keys.kind)
-            .flat_map(|alike| alike.chunks(RENEWAL_BATCH_MAX))
+            .flat_map(|alike| alike.chunks(self.config.renewal_batch))
             .map(<[_]>::to_vec)
             .collect::<Vec<_>>();
         let core = self.clone();
@@ -120,7 +119,7 @@ impl Core {
     pub(super) fn check(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
         leases.sort_by_key(|lease| lease.keys.kind);
         let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind);
-        for batch in alike.flat_map(|alike| alike.chunks(RENEWAL_BATCH_MAX)) {
+        for batch in alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)) {
             let (core, batch) = (self.clone(), batch.to_vec());
             self.keeper.handle().spawn(async move { core.check_batch(batch).await });
         }

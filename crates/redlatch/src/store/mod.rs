@@ -8,7 +8,7 @@ mod fault;
 mod local;
 mod memory;
 pub(crate) mod redis;
-mod url;
+pub(crate) mod url;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

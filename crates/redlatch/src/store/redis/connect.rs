@@ -42,6 +42,7 @@ pub(crate) struct Dial {
     tls: Option<TlsConnector>,
     tls_name: Option<String>,
     insecure: bool,
+    client_name: Option<String>,
     connect_timeout: Duration,
     greeter: Option<Arc<dyn Greeter>>,
 }
@@ -60,6 +61,7 @@ impl Dial {
             tls,
             tls_name: config.tls.server_name.clone(),
             insecure: config.tls.danger_accept_any_certificate,
+            client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
             greeter: None,
         })
@@ -179,7 +181,23 @@ impl Dial {
         .or_else(|error| {
             // An account without the right to PING may still run scripts.
             if self.greeter.is_none() && error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
-        })
+        })?;
+        if let Some(name) = &self.client_name {
+            let mut cmd = Cmd::new();
+            cmd.arg("CLIENT").arg("SETNAME").arg(name);
+            // A name is for people who look; an account that may not have one works without.
+            match connection.send_packed_command(&cmd).await {
+                Ok(Value::ServerError(_)) => {
+                    tracing::debug!(server = %self.server, "CLIENT SETNAME was refused")
+                }
+                Ok(_) => {}
+                Err(error) if error.code().is_some() => {
+                    tracing::debug!(server = %self.server, "CLIENT SETNAME was refused")
+                }
+                Err(error) => return Err(self.unreachable(error.category())),
+            }
+        }
+        Ok(())
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {

@@ -107,6 +107,10 @@ impl Contender for Asker {
         self.wake = Some(notify.clone());
     }
 
+    fn naps(&mut self) -> bool {
+        matches!(self.line, Line::Inside(_)) && self.core.lanes.naps(&self.request.keys, &self.owner)
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
         if let Some(lease) = self.handed() {
             return Ok(Attempt::Won(lease));
@@ -135,19 +139,10 @@ impl Contender for Asker {
                 Ok(Attempt::Won(lease))
             }
             Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up && matches!(self.line, Line::Asked) => {
-                let (tell, handoff) = oneshot::channel();
+                let (queued, handoff) =
+                    Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
                 self.line = Line::Inside(handoff);
-                let request = &self.request;
-                self.core.lanes.line_up(
-                    &request.keys,
-                    Queued {
-                        tell,
-                        owner: Some(self.owner.clone()),
-                        term: request.term,
-                        fenced: request.fenced,
-                        wake: self.wake.clone(),
-                    },
-                );
+                self.core.lanes.line_up(&self.request.keys, queued);
                 outcome
             }
             // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.

@@ -21,6 +21,8 @@ use crate::{
 /// Pauses between tries while the server is in trouble.
 const RETRY_DELAY_MS_MIN: u64 = 15;
 const RETRY_DELAY_MS_MAX: u64 = 250;
+/// How long a contender counts on a task of its own process to hand over, before it asks for messages.
+const NAP_TIME: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 
@@ -59,6 +61,12 @@ pub(crate) trait Contender: Send {
     /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
     fn woken_by(&mut self, _notify: &Arc<Notify>) {}
 
+    /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
+    /// Then there is no need yet to hear messages.
+    fn naps(&mut self) -> bool {
+        false
+    }
+
     /// Asks the server once. A future that is dropped must undo what it may have done.
     fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Prize>, Fault>> + Send;
 
@@ -78,7 +86,7 @@ impl Core {
         let mut waker = Waker::default();
         contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
-        let mut turn = None;
+        let (mut turn, mut fresh) = (None, true);
         if after_others {
             if let Some(channel) = contender.channel() {
                 waker.subscribe(self, channel);
@@ -126,6 +134,13 @@ impl Core {
                         if turn.is_none() {
                             return Ok(None);
                         }
+                        continue;
+                    }
+                    // What is missed meanwhile is found by the look after the subscription.
+                    if std::mem::take(&mut fresh)
+                        && contender.naps()
+                        && waker.nap(self, NAP_TIME, deadline).await?
+                    {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };

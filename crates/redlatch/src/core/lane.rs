@@ -19,6 +19,8 @@ use super::{
 use crate::{name::Keys, owner::Owner};
 
 const SHARDS: usize = 64;
+/// How many of those who nap are woken when a release handed over to none of them.
+const NAPPERS_WOKEN: usize = 4;
 
 /// How the tasks of one process that want the same name get along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +49,16 @@ pub(crate) struct Queued {
     pub(crate) fenced: bool,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
+    /// It counts on this process, and does not hear messages yet.
+    naps: bool,
 }
 
 impl Queued {
+    pub(crate) fn new(request: &Request, owner: Option<Owner>, wake: Option<Arc<Notify>>) -> (Queued, oneshot::Receiver<Handoff>) {
+        let (tell, handoff) = oneshot::channel();
+        (Queued { tell, owner, term: request.term, fenced: request.fenced, wake, naps: false }, handoff)
+    }
+
     /// Hands the lease over; the lease comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
         match self.tell.send(Handoff::Lease(lease)) {
@@ -77,6 +86,8 @@ struct Lane {
     busy: bool,
     /// It is a release that is on its way.
     releasing: bool,
+    /// How many releases are on their way that may hand over.
+    handing: u32,
     /// Owners whose earlier requests are still being undone or released. An owner that is used again must not be
     /// taken for its own predecessor, whose release is about to arrive.
     leaving: Vec<Owner>,
@@ -89,6 +100,7 @@ impl Lane {
         self.lease.is_none()
             && self.beside.is_empty()
             && self.waiting == 0
+            && self.handing == 0
             && !self.busy
             && self.queue.is_empty()
     }
@@ -96,6 +108,16 @@ impl Lane {
     /// Takes the first task in line that still waits.
     fn first_in_line(&mut self) -> Option<Queued> {
         std::iter::from_fn(|| self.queue.pop_front()).find(|queued| !queued.tell.is_closed())
+    }
+
+    /// Wakes the first in line of those who count on this process. It is not known for certain who of them is first on the
+    /// server, because answers that come in order may be noted out of order.
+    fn wake_nappers(&mut self) {
+        for queued in self.queue.iter_mut().take(NAPPERS_WOKEN) {
+            if let (true, Some(wake)) = (std::mem::take(&mut queued.naps), &queued.wake) {
+                wake.notify_one();
+            }
+        }
     }
 
     fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
@@ -224,7 +246,7 @@ impl Lanes {
 
     /// Comes in: leads a new lane, or finds what is there.
     pub(crate) fn enter(&self, request: &Request, now_ms: u64) -> Enter {
-        let Request { keys, recipe, term, fenced, wait, .. } = request;
+        let Request { keys, recipe, wait, .. } = request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
         if recipe.lane() != LanePolicy::Queue {
@@ -263,8 +285,7 @@ impl Lanes {
                         return if own { Enter::Busy } else { Enter::Aside };
                     }
                 }
-                let (tell, handoff) = oneshot::channel();
-                let queued = Queued { tell, owner: owner.cloned(), term: *term, fenced: *fenced, wake: None };
+                let (queued, handoff) = Queued::new(request, owner.cloned(), None);
                 lane.queue.push_back(queued);
                 Enter::Queue(handoff)
             }
@@ -295,6 +316,37 @@ impl Lanes {
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
         let mut shard = self.shard(keys);
         shard.entry(LaneKey(keys.clone())).or_default().queue.push_back(queued);
+    }
+
+    /// Whether a task in line may count on this process: somebody of it has what it waits for, hands it over just now, or
+    /// comes before it. If so it is woken when that was in vain.
+    pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let mut shard = self.shard(keys);
+        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
+        let held = lane.handing > 0 || lane.leases().next().is_some();
+        let place = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+        let naps = place.is_some_and(|place| held || place > 0);
+        if let (true, Some(queued)) = (naps, place.and_then(|place| lane.queue.get_mut(place))) {
+            queued.naps = true;
+        }
+        naps
+    }
+
+    /// A release that might have handed over is done; whom it served is `None`, and otherwise waits on, first in line.
+    pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
+        let mut shard = self.shard(keys);
+        let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) else { return };
+        let lane = entry.get_mut();
+        lane.handing = lane.handing.saturating_sub(1);
+        if let Some(queued) = waits_on {
+            if !queued.tell.is_closed() {
+                lane.queue.push_front(queued);
+            }
+            lane.wake_nappers();
+        }
+        if lane.is_idle() && lane.leaving.is_empty() {
+            entry.remove();
+        }
     }
 
     /// A task no longer waits.
@@ -410,6 +462,10 @@ impl Lanes {
         }
         if lease.recipe.lane() != LanePolicy::Queue {
             let next = if lease.owner.is_shared() { None } else { lane.first_in_line() };
+            match next {
+                Some(_) => lane.handing += 1,
+                None => lane.wake_nappers(),
+            }
             if lane.is_idle() && lane.leaving.is_empty() {
                 entry.remove();
             }
@@ -477,7 +533,10 @@ impl Lanes {
             if lane.remove(lease) {
                 let empty = match lease.recipe.lane() {
                     LanePolicy::Queue => Self::promote(lane, false),
-                    LanePolicy::Beside | LanePolicy::Ordered => lane.is_idle() && lane.leaving.is_empty(),
+                    LanePolicy::Beside | LanePolicy::Ordered => {
+                        lane.wake_nappers();
+                        lane.is_idle() && lane.leaving.is_empty()
+                    }
                 };
                 if empty {
                     entry.remove();

@@ -200,7 +200,7 @@ impl Core {
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.leave(&lease.keys, false);
                 }
-                Leaving::HandOver(next) => self.lanes.requeue(&lease.keys, next),
+                Leaving::HandOver(next) => self.lanes.handed_over(&lease.keys, Some(next)),
                 Leaving::Release { leads: true } => self.lanes.leave(&lease.keys, false),
                 Leaving::Release { leads: false } | Leaving::Passed => {}
             }
@@ -240,11 +240,12 @@ impl Core {
     /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
     /// that queue, the same script grants to it, and it gets the lease from here without asking.
     async fn hand_over(self: &Arc<Self>, lease: &Arc<Lease>, next: Queued) -> Result<(Unlocked, i64), Error> {
-        let Some(owner) = next.owner.clone() else { return self.release_whole(lease, false).await };
-        if lease.has_turns() || lease.tainted.load(Ordering::Relaxed) || lease.owner.is_shared() {
-            self.lanes.requeue(&lease.keys, next);
-            return self.release_whole(lease, false).await;
-        }
+        let cannot = lease.has_turns() || lease.tainted.load(Ordering::Relaxed) || lease.owner.is_shared();
+        let Some(owner) = next.owner.clone().filter(|_| !cannot) else {
+            let outcome = self.release_whole(lease, false).await;
+            self.lanes.handed_over(&lease.keys, Some(next));
+            return outcome;
+        };
         let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
         let heir = Heir { owner: &owner, lease_ms: next.term.lease_ms, fenced: next.fenced };
         let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &heir);
@@ -259,10 +260,11 @@ impl Core {
                     // The task has found its grant by itself, or has given up and removes what it left.
                     self.lanes.forget(&held);
                 }
+                self.lanes.handed_over(&lease.keys, None);
                 Ok((Unlocked::Released, 0))
             }
             outcome => {
-                self.lanes.requeue(&lease.keys, next);
+                self.lanes.handed_over(&lease.keys, Some(next));
                 let read = outcome.and_then(|items| self.released_as(lease, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),

@@ -185,7 +185,7 @@ impl Waker {
     /// Waits until the subscription is confirmed, refused, or late.
     pub(super) async fn confirmed(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
         let limit = deadline.left(core).map_or(CONFIRM_TIME, |left| left.min(CONFIRM_TIME));
-        self.sleep(core, limit, Until::Confirmation).await
+        self.sleep(core, limit, Until::Confirmation).await.map(drop)
     }
 
     /// Sleeps until it is time to look again: a message, a subscription that came late, the TTL, the poll interval.
@@ -209,6 +209,17 @@ impl Waker {
     /// Sleeps behind others who wait on the server: whoever comes first is told there, so looking is only for trouble.
     pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
         self.pause(core, jittered(QUEUE_POLL_INTERVAL_MAX), Until::MessageOrConfirmation, deadline).await
+    }
+
+    /// Sleeps for a time, or until a task of this process wakes it: then `true`.
+    pub(super) async fn nap(
+        &mut self,
+        core: &Core,
+        time: Duration,
+        deadline: &Deadline,
+    ) -> Result<bool, Error> {
+        let time = deadline.left(core).map_or(time, |left| left.min(time));
+        self.sleep(core, time, Until::Message).await
     }
 
     /// Sleeps for a time, or until a message comes.
@@ -255,7 +266,7 @@ impl Waker {
         deadline: &Deadline,
     ) -> Result<(), Error> {
         let time = time.max(SLEEP_MIN);
-        self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await
+        self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await.map(drop)
     }
 
     fn settled(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
@@ -276,7 +287,8 @@ impl Waker {
         self.hears_ms
     }
 
-    async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<(), Error> {
+    /// `true` if a message or a task of this process ended it.
+    async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<bool, Error> {
         let closing = core.closing.notified();
         let mut closing = std::pin::pin!(closing);
         closing.as_mut().enable();
@@ -293,11 +305,11 @@ impl Waker {
                 outcome = settle(&mut self.state) => {
                     self.settled(core, outcome);
                     if until != Until::Message {
-                        return Ok(());
+                        return Ok(false);
                     }
                 }
-                () = notify.notified(), if until != Until::Confirmation => return Ok(()),
-                () = &mut limit => return Ok(()),
+                () = notify.notified(), if until != Until::Confirmation => return Ok(true),
+                () = &mut limit => return Ok(false),
             }
         }
     }

@@ -61,9 +61,7 @@ struct Asker {
 enum Line {
     #[default]
     Outside,
-    /// Asked for, so it must be given up when no grant follows.
-    Asked,
-    /// In line, and known to the tasks of this process that release.
+    /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
     Inside(oneshot::Receiver<Handoff>),
 }
 
@@ -123,7 +121,9 @@ impl Contender for Asker {
         }
         let lines_up = self.lines_up();
         if lines_up && matches!(self.line, Line::Outside) {
-            self.line = Line::Asked;
+            let (queued, handoff) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            self.line = Line::Inside(handoff);
+            self.core.lanes.line_up(&self.request.keys, queued);
         }
         let (recount, value) = (self.recount, &mut self.value);
         let outcome = self.core.attempt(&self.request, &self.owner, lines_up, recount, value).await;
@@ -138,12 +138,10 @@ impl Contender for Asker {
                 }
                 Ok(Attempt::Won(lease))
             }
-            Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up && matches!(self.line, Line::Asked) => {
-                let (queued, handoff) =
-                    Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-                self.line = Line::Inside(handoff);
-                self.core.lanes.line_up(&self.request.keys, queued);
-                outcome
+            Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up => {
+                self.core.lanes.lined_up(&self.request.keys, &self.owner);
+                // A release that was sent after the request may have handed over before this answer was read.
+                self.handed().map_or(outcome, |lease| Ok(Attempt::Won(lease)))
             }
             // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
             Ok(Attempt::Busy(_)) if self.waits_beside() => {

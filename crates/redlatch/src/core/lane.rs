@@ -49,14 +49,31 @@ pub(crate) struct Queued {
     pub(crate) fenced: bool,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
+    /// It is known to be in the queue on the server, too, before all those here that are not.
+    placed: bool,
     /// It counts on this process, and does not hear messages yet.
     naps: bool,
 }
 
 impl Queued {
-    pub(crate) fn new(request: &Request, owner: Option<Owner>, wake: Option<Arc<Notify>>) -> (Queued, oneshot::Receiver<Handoff>) {
+    pub(crate) fn new(
+        request: &Request,
+        owner: Option<Owner>,
+        wake: Option<Arc<Notify>>,
+    ) -> (Queued, oneshot::Receiver<Handoff>) {
         let (tell, handoff) = oneshot::channel();
-        (Queued { tell, owner, term: request.term, fenced: request.fenced, wake, naps: false }, handoff)
+        (
+            Queued {
+                tell,
+                owner,
+                term: request.term,
+                fenced: request.fenced,
+                wake,
+                placed: false,
+                naps: false,
+            },
+            handoff,
+        )
     }
 
     /// Hands the lease over; the lease comes back if the task is gone.
@@ -88,6 +105,8 @@ struct Lane {
     releasing: bool,
     /// How many releases are on their way that may hand over.
     handing: u32,
+    /// One of those whom they may serve naps.
+    heir_naps: bool,
     /// Owners whose earlier requests are still being undone or released. An owner that is used again must not be
     /// taken for its own predecessor, whose release is about to arrive.
     leaving: Vec<Owner>,
@@ -108,6 +127,11 @@ impl Lane {
     /// Takes the first task in line that still waits.
     fn first_in_line(&mut self) -> Option<Queued> {
         std::iter::from_fn(|| self.queue.pop_front()).find(|queued| !queued.tell.is_closed())
+    }
+
+    /// Where those in line begin of whom it is not known that the server has them in its queue.
+    fn placed(&self) -> usize {
+        self.queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }
 
     /// Wakes the first in line of those who count on this process. It is not known for certain who of them is first on the
@@ -312,10 +336,22 @@ impl Lanes {
         lane.releasing = false;
     }
 
-    /// A task waits in its place of the queue on the server, too.
+    /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
         let mut shard = self.shard(keys);
         shard.entry(LaneKey(keys.clone())).or_default().queue.push_back(queued);
+    }
+
+    /// The server has the task in its queue, behind those whom it was known to have.
+    pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let mut shard = self.shard(keys);
+        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
+        let at = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
+        if let Some(mut queued) = at.and_then(|at| lane.queue.remove(at)) {
+            queued.placed = true;
+            let at = lane.placed();
+            lane.queue.insert(at, queued);
+        }
     }
 
     /// Whether a task in line may count on this process: somebody of it has what it waits for, hands it over just now, or
@@ -325,11 +361,12 @@ impl Lanes {
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
         let held = lane.handing > 0 || lane.leases().next().is_some();
         let place = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-        let naps = place.is_some_and(|place| held || place > 0);
-        if let (true, Some(queued)) = (naps, place.and_then(|place| lane.queue.get_mut(place))) {
-            queued.naps = true;
+        match place.and_then(|place| lane.queue.get_mut(place)) {
+            Some(queued) => queued.naps = held || place > Some(0),
+            // A release is on its way that may hand over to this very task.
+            None => lane.heir_naps = lane.handing > 0,
         }
-        naps
+        place.map_or(lane.handing > 0, |place| held || place > 0)
     }
 
     /// A release that might have handed over is done; whom it served is `None`, and otherwise waits on, first in line.
@@ -338,9 +375,12 @@ impl Lanes {
         let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) else { return };
         let lane = entry.get_mut();
         lane.handing = lane.handing.saturating_sub(1);
-        if let Some(queued) = waits_on {
+        let heir_naps = std::mem::take(&mut lane.heir_naps);
+        if let Some(mut queued) = waits_on {
+            queued.naps |= heir_naps;
             if !queued.tell.is_closed() {
-                lane.queue.push_front(queued);
+                let at = if queued.placed { 0 } else { lane.placed() };
+                lane.queue.insert(at, queued);
             }
             lane.wake_nappers();
         }

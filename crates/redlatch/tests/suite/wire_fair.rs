@@ -108,8 +108,8 @@ pub(crate) async fn waiting(server: &RedisServer, lock: &FairLock) -> (Waiter, S
     let lock = lock.clone();
     let task = tokio::spawn(async move { lock.lock().await.unwrap() });
     let member = grown_to(server, before + 1).await.pop().unwrap();
-    // The answer to its subscription, and its second look.
-    tokio::time::sleep(ms(30)).await;
+    // Its nap, the answer to its subscription, and its second look.
+    tokio::time::sleep(ms(50)).await;
     (task, member)
 }
 
@@ -524,6 +524,36 @@ async fn a_hand_over_inside_the_process_is_one_command() {
         assert_eq!(server.command_count("publish").unwrap(), 0, "nobody has to be told");
     }
     guard.unlock().await.unwrap();
+}
+
+/// Tasks that come back at once are handed over to before they look a second time, also when the release overtakes the
+/// answer to their first look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_take_turns_need_two_requests_a_turn() {
+    const TURNS: usize = 300;
+    let (server, client) = alone().await;
+    let lock = client.fair_lock("x");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.reset_command_counts().unwrap();
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move {
+                for _ in 0..TURNS {
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon("the turns", task).await.unwrap();
+    }
+    // Only a task that waits for longer than a nap subscribes and looks again.
+    let scripts = server.command_count("evalsha").unwrap() as usize;
+    assert!((4 * TURNS..5 * TURNS).contains(&scripts), "{scripts} scripts for {} turns", 2 * TURNS);
+    let subscriptions = server.command_count("subscribe").unwrap() as usize;
+    assert!(subscriptions < TURNS / 2, "{subscriptions} subscriptions");
+    assert_eq!((client.stats().in_line, client.stats().lanes), (0, 0), "nobody is left in line");
 }
 
 /// Looks again often enough to be counted as alive, and seldom enough to cost nothing.

@@ -23,7 +23,7 @@ use crate::{
     read_write::ReadWriteLock,
     semaphore::Semaphore,
     spin::SpinLock,
-    store::{self, Store},
+    store::{self, Fault, Store},
 };
 
 /// A handle to one store. Cloning is cheap, and clones share everything.
@@ -157,6 +157,28 @@ impl Client {
         let owner = self.core.fresh_owner();
         owner.expose();
         owner
+    }
+
+    /// Loads the function library of this version, for clients in [`ScriptMode::Functions`]. Needs the right to `FUNCTION LOAD`,
+    /// which such clients should not have.
+    ///
+    /// A library of the same name is replaced in one step, so loading again while clients work does no harm. Libraries of other
+    /// versions have other names and stay, so that both versions work while a fleet is upgraded; `FUNCTION DELETE` removes one
+    /// that nobody uses any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once started it may happen or not.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FunctionMissing`](crate::ErrorKind::FunctionMissing) for a server without functions;
+    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for `memory:` and `local:`, which have none to load; a server
+    /// that is unreachable or refuses.
+    pub async fn load_functions(&self) -> Result<(), Error> {
+        self.core.check_open()?;
+        self.core.keeper.touch();
+        self.core.store.load_functions().await.map_err(Fault::into_error)
     }
 
     /// What the client is busy with.

@@ -102,7 +102,9 @@ pub enum ScriptMode {
     /// By hash, with the text when the server does not know it.
     #[default]
     Eval,
-    /// As functions of a library that an operator has loaded before, so that clients need no right to run scripts of their own.
+    /// As functions of a library that an operator has loaded before ([`Client::load_functions`](crate::Client::load_functions)),
+    /// so that clients need no right to run scripts of their own. Redis 7.0 or later, or Valkey; `memory:` and `local:` have the
+    /// scripts built in and ignore it.
     Functions,
 }
 

@@ -51,6 +51,9 @@ pub enum ErrorKind {
     Cancelled,
     /// The client was inherited over `fork()` and belongs to the parent process.
     Forked,
+    /// The server lacks the functions that the client is to use
+    /// ([`ScriptMode::Functions`](crate::ScriptMode::Functions)).
+    FunctionMissing,
     /// The local engine could not be started, or speaks another version.
     Engine,
     /// The server's answer makes no sense.

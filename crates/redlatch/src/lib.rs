@@ -28,6 +28,7 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
+pub mod acl;
 pub mod blocking;
 mod client;
 pub mod config;

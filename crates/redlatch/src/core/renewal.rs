@@ -159,7 +159,7 @@ impl Core {
         if !lease.is_held() {
             return;
         }
-        let call = Call::new(&scripts::SHOW).key(&lease.keys.key).key(&lease.keys.token).int(16);
+        let call = Call::new(&scripts::SHOW).key(&lease.keys.key).int(16);
         let limit = Duration::from_millis(500);
         let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
         let by = found.ok().and_then(Result::ok).and_then(|reply| {

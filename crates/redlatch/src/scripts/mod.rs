@@ -3,7 +3,12 @@
 //! Every server-side effect of this library is one of these scripts, so the local engine and a Redis server run the
 //! same logic. The contract that the scripts keep is `docs/protocol.md`.
 
-use std::sync::OnceLock;
+mod calls;
+mod library;
+
+use std::{collections::BTreeSet, sync::OnceLock};
+
+pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with; a test fails when a script changes and this number does not.
@@ -14,11 +19,12 @@ pub struct Script {
     name: &'static str,
     source: &'static str,
     sha1: OnceLock<String>,
+    function: OnceLock<String>,
 }
 
 impl Script {
     const fn new(name: &'static str, source: &'static str) -> Self {
-        Script { name, source, sha1: OnceLock::new() }
+        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new() }
     }
 
     /// The file name without its ending.
@@ -34,6 +40,17 @@ impl Script {
     /// The SHA-1 of the text, as 40 lower-case hexadecimal digits.
     pub fn sha1(&self) -> &str {
         self.sha1.get_or_init(|| sha1_smol::Sha1::from(self.source).hexdigest())
+    }
+
+    /// The name of the function that runs the text, once an operator has loaded the [`library`]. Names of functions are
+    /// shared by all libraries of a server, so the number of the set is part of it.
+    pub fn function(&self) -> &str {
+        self.function.get_or_init(|| format!("{}_{}", library_name(), self.name))
+    }
+
+    /// The commands that the text calls, in lower case; not the one that it publishes with, which is an argument.
+    pub fn commands(&self) -> BTreeSet<&'static str> {
+        calls::named_in(self.source)
     }
 }
 

@@ -1,6 +1,6 @@
 -- Read everything that there is to know of one name: a lock of any kind, a counter, permits, a rate limiter.
 --
--- KEYS[1] key   KEYS[2] token counter   ARGV[1] most entries of each list to return
+-- KEYS[1] key   KEYS[2] token counter, if it is wanted   ARGV[1] most entries of each list to return
 --
 -- Check and change: nothing; only reads. The keys beside the first are named here, in its slot, and read with pcall: an
 --         account without a right to them still sees the key itself.
@@ -25,7 +25,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function left(score) return math.floor(math.max(0, math.min(tonumber(score) - now, 9e15))) end
 
 local kind = redis.call('type', key)['ok']
-local token = redis.pcall('get', KEYS[2])
+local token = KEYS[2] and redis.pcall('get', KEYS[2])
 if type(token) ~= 'string' then token = '' end
 local fields, size, number, waiting, readers, permits = {}, 0, '', {}, {}, {}
 

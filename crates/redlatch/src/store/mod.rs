@@ -145,6 +145,9 @@ pub type ListenersFuture = Pin<Box<dyn Future<Output = Result<Option<Vec<u64>>, 
 /// Findings about a store, on their way.
 pub type DiagnoseFuture = Pin<Box<dyn Future<Output = Result<Vec<Finding>, Fault>> + Send + 'static>>;
 
+/// The loading of functions, on its way.
+pub type LoadFuture = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'static>>;
+
 /// A place that runs scripts atomically and passes messages on.
 pub trait Store: Send + Sync + 'static {
     /// Runs a script once.
@@ -184,6 +187,11 @@ pub trait Store: Send + Sync + 'static {
     /// How many connections listen to each of these channels; `None` where that cannot be known.
     fn listeners(&self, _channels: Vec<Arc<[u8]>>) -> ListenersFuture {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Loads the scripts as a library of functions, in place of one of the same name, on every server that may run them.
+    fn load_functions(&self) -> LoadFuture {
+        no_functions(&self.describe())
     }
 
     /// Whether one script may name any keys. Where keys are spread over nodes by slot it may not, and only names with the same
@@ -238,6 +246,12 @@ pub(crate) async fn open(
             Err(Error::new(ErrorKind::InvalidUrl, "Cluster is not supported by this version"))
         }
     }
+}
+
+/// The answer of a store that has its scripts built in.
+fn no_functions(store: &str) -> LoadFuture {
+    let error = Error::new(ErrorKind::InvalidOption, format!("{store} has no functions to load"));
+    Box::pin(std::future::ready(Err(Fault::NotSent(error))))
 }
 
 pub(crate) fn protocol_error(call: &str, reply: &Reply) -> Error {

@@ -20,7 +20,7 @@ use self::{
     node::{Interruption, Node},
 };
 use super::{
-    Call, DiagnoseFuture, Fault, Listener, ListenersFuture, RunFuture, Store, SubscribeFuture, url::Server,
+    Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture, url::Server,
 };
 use crate::{config::Config, error::Error};
 
@@ -52,6 +52,7 @@ impl RedisStore {
         let node = Node::new(dial.clone(), config, background, interruption.clone());
         let hub = Hub::start(dial, background);
         node.link().await.map_err(Fault::into_error)?;
+        node.check_functions().await.map_err(|failure| Fault::from(failure).into_error())?;
         Ok(Arc::new(RedisStore { node, hub, interruption }))
     }
 }
@@ -91,6 +92,14 @@ impl Store for RedisStore {
             let counts: Vec<u64> = pairs.filter_map(|pair| u64::try_from(pair[1].int()?).ok()).collect();
             Ok((counts.len() == channels.len()).then_some(counts))
         })
+    }
+
+    fn load_functions(&self) -> LoadFuture {
+        if self.node.dial().is_local() {
+            return super::no_functions(&self.describe());
+        }
+        let node = self.node.clone();
+        Box::pin(async move { Ok(node.load_functions().await?) })
     }
 
     fn distrust(&self) {

@@ -22,8 +22,9 @@ use super::{
     link::{Failure, Link},
 };
 use crate::{
-    config::Config,
+    config::{Config, ScriptMode},
     error::{Error, ErrorKind},
+    scripts,
     store::{Arg, Call, Fault, Reply},
 };
 
@@ -52,6 +53,7 @@ pub(super) struct Node {
     dial: Arc<Dial>,
     background: Handle,
     response_timeout: Duration,
+    scripts: ScriptMode,
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
     links: RwLock<Vec<(Id, Slot)>>,
     interruption: Arc<Interruption>,
@@ -73,8 +75,11 @@ impl Node {
         background: &Handle,
         interruption: Arc<Interruption>,
     ) -> Arc<Node> {
+        // The local engine runs its own scripts only, and has no functions.
+        let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
         Arc::new(Node {
             dial,
+            scripts,
             background: background.clone(),
             response_timeout: config.response_timeout,
             links: RwLock::new(Vec::new()),
@@ -176,15 +181,32 @@ impl Node {
         self: &Arc<Self>,
         call: Call,
     ) -> impl Future<Output = Result<Reply, Failure>> + Send + use<> {
-        let first = command("EVALSHA", call.script.sha1(), &call);
-        let (node, ready) = (self.clone(), self.ready_link());
+        let (node, ready, mode) = (self.clone(), self.ready_link(), self.scripts);
+        let first = first_try(mode, &call);
         async move {
             let link = match ready {
                 Some(link) => link,
                 None => node.link().await?,
             };
-            run_on(&link, first, &call).await
+            run_on(&link, mode, first, &call).await
         }
+    }
+
+    /// Finds out whether the functions are there, where they are to be used.
+    pub(super) async fn check_functions(self: &Arc<Self>) -> Result<(), Failure> {
+        if self.scripts == ScriptMode::Functions {
+            let mut cmd = Cmd::new();
+            cmd.arg("FCALL").arg(scripts::library_check()).arg(0);
+            self.send(&cmd).await.map_err(without_functions)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the functions, in place of a library of the same name.
+    pub(super) async fn load_functions(self: &Arc<Self>) -> Result<(), Failure> {
+        let mut cmd = Cmd::new();
+        cmd.arg("FUNCTION").arg("LOAD").arg("REPLACE").arg(scripts::library());
+        self.send(&cmd).await.map(drop).map_err(without_functions)
     }
 
     /// Sends one command.
@@ -228,14 +250,43 @@ impl Node {
     }
 }
 
-async fn run_on(link: &Link, first: Cmd, call: &Call) -> Result<Reply, Failure> {
-    match link.ask(&first).await {
+/// The command that runs a script the cheapest way that the mode allows.
+fn first_try(mode: ScriptMode, call: &Call) -> Cmd {
+    match mode {
+        ScriptMode::Eval => command("EVALSHA", call.script.sha1(), call),
+        ScriptMode::Functions => command("FCALL", call.script.function(), call),
+    }
+}
+
+async fn run_on(link: &Link, mode: ScriptMode, first: Cmd, call: &Call) -> Result<Reply, Failure> {
+    match (link.ask(&first).await, mode) {
         // Nothing ran, so sending the whole text is no second try.
-        Err(Failure::Refused { code, .. }) if code == "NOSCRIPT" => {
+        (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
             link.ask(&command("EVAL", call.script.source(), call)).await
         }
-        outcome => outcome,
+        (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
+        (outcome, _) => outcome,
     }
+}
+
+/// Tells a server that lacks our functions, or all functions, from other refusals.
+fn without_functions(failure: Failure) -> Failure {
+    let Failure::Refused { code, detail } = &failure else { return failure };
+    let lower = detail.to_ascii_lowercase();
+    let (why, remedy) = if lower.contains("function not found") {
+        (
+            format!("the server does not have the function library {}", scripts::library_name()),
+            "load it with `redlatch functions load`, as an operator",
+        )
+    } else if code == "ERR" && lower.contains("unknown command") {
+        (
+            "the server has no functions".to_owned(),
+            "use scripts, or Redis 7.0 or later, or Valkey",
+        )
+    } else {
+        return failure;
+    };
+    Failure::Fault(Fault::Server(Error::new(ErrorKind::FunctionMissing, why).remedy(remedy)))
 }
 
 fn command(verb: &str, script: &str, call: &Call) -> Cmd {

@@ -1,0 +1,93 @@
+//! The scripts as one library of server functions, which an operator loads once, so that clients need no right to run text
+//! of their own.
+
+use std::fmt::Write as _;
+
+use super::{ALL, EPOCH, Script};
+
+/// What the function that answers the number of the set is called, after the library's name and a line.
+const CHECK: &str = "epoch";
+
+/// Commands that a server without free memory refuses, as far as any script calls them.
+const ENLARGING: [&str; 10] =
+    ["hset", "hincrby", "set", "incrby", "decrby", "decr", "rpush", "zadd", "lpush", "hsetnx"];
+
+/// Scripts that call such commands and give something back, which a server without free memory should let them do.
+const GIVING_BACK: [&str; 15] = [
+    "leave", "fair_release", "fair_leave", "fair_undo", "fair_force", "read_leave", "write_release", "write_leave",
+    "semaphore_give", "permit_give", "permit_renew", "permit_end", "latch_down", "rate_release", "downgrade",
+];
+
+/// The library's name: it carries the number of the script set, so that the sets of several versions stay side by side.
+pub fn library_name() -> &'static str {
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| format!("redlatch_{EPOCH}"))
+}
+
+/// The name of a function without keys that answers the number of the set, by which a client sees that the library is there.
+pub fn library_check() -> String {
+    format!("{}_{CHECK}", library_name())
+}
+
+/// The text of the library, for `FUNCTION LOAD` on Redis 7.0 and later, or Valkey. Each script is a function around the very same
+/// text.
+///
+/// # Example
+///
+/// ```
+/// let text = redlatch::scripts::library();
+/// assert!(text.starts_with("#!lua name=redlatch_"));
+/// ```
+pub fn library() -> String {
+    let mut text = format!("#!lua name={}\n", library_name());
+    register(&mut text, &library_check(), &format!("return {EPOCH}\n"), true);
+    for script in ALL {
+        register(&mut text, script.function(), script.source(), runs_without_memory(script));
+    }
+    text
+}
+
+/// A function is refused as a whole while memory is full, unless it says otherwise; a script only where it would use more.
+fn runs_without_memory(script: &Script) -> bool {
+    GIVING_BACK.contains(&script.name())
+        || !script.commands().iter().any(|command| ENLARGING.contains(command))
+}
+
+fn register(text: &mut String, name: &str, source: &str, without_memory: bool) {
+    let flags = if without_memory { "'allow-oom'" } else { "" };
+    // Writing to a string cannot fail.
+    _ = writeln!(
+        text,
+        "redis.register_function{{function_name='{name}', flags={{{flags}}}, callback=function(KEYS, ARGV)\n{source}end}}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_has_a_function_for_every_script() {
+        let text = library();
+        assert_eq!(text.matches("redis.register_function").count(), ALL.len() + 1);
+        for script in ALL {
+            assert!(text.contains(&format!("function_name='{}'", script.function())), "{}", script.name());
+            assert!(text.contains(script.source()), "{}", script.name());
+        }
+    }
+
+    #[test]
+    fn a_full_server_takes_back_and_hands_nothing_out() {
+        for script in ALL {
+            let name = script.name();
+            let takes = ["acquire", "take", "enter", "set", "sell", "stock", "transfer"];
+            let giving = ["release", "leave", "undo", "force", "give", "delete", "down", "renew"];
+            if takes.iter().any(|word| name.ends_with(word)) {
+                assert!(!runs_without_memory(script), "{name}");
+            }
+            if giving.iter().any(|word| name.ends_with(word)) {
+                assert!(runs_without_memory(script), "{name}");
+            }
+        }
+    }
+}

@@ -101,6 +101,16 @@ const TIMES: Place = Place::Before("redisson_lock_timeout");
 const UNLOCK_LATCH: Place = Place::Before("redisson_unlock_latch");
 
 impl Place {
+    /// The key or channel of one name.
+    fn of(self, name: &str) -> Vec<u8> {
+        match self {
+            Place::Name => name.into(),
+            Place::Before(word) => prefixed(word.as_bytes(), name.as_bytes()),
+            Place::After => suffixed(name.as_bytes(), b"timeout"),
+            Place::InBraces(word) => format!("{word}{{{name}}}").into(),
+        }
+    }
+
     /// The patterns that all names with this prefix need. A name with braces of its own gets no others, so there are two.
     fn patterns(self, prefix: &str, into: &mut BTreeSet<String>) {
         let start = escaped(prefix);
@@ -122,16 +132,6 @@ impl Place {
             Place::InBraces(word) => _ = into.insert(format!("{word}{{{start}*")),
         }
     }
-
-    /// The key or channel of one name.
-    fn of(self, name: &str) -> Vec<u8> {
-        match self {
-            Place::Name => name.into(),
-            Place::Before(word) => prefixed(word.as_bytes(), name.as_bytes()),
-            Place::After => suffixed(name.as_bytes(), b"timeout"),
-            Place::InBraces(word) => format!("{word}{{{name}}}").into(),
-        }
-    }
 }
 
 /// A prefix as part of a pattern. Blanks and quotes, which no rule can hold, match as any one character.
@@ -142,7 +142,9 @@ fn escaped(prefix: &str) -> String {
             '*' | '?' | '[' | ']' | '\\' => pattern.extend(['\\', c]),
             '"' | '\'' => pattern.push('?'),
             // A pattern counts bytes.
-            c if c.is_whitespace() || c.is_control() => pattern.extend(std::iter::repeat_n('?', c.len_utf8())),
+            c if c.is_whitespace() || c.is_control() => {
+                pattern.extend(std::iter::repeat_n('?', c.len_utf8()))
+            }
             c => pattern.push(c),
         }
     }
@@ -233,8 +235,17 @@ impl Kind {
             },
             Kind::ReadWrite => {
                 let mut all = parts(&[
-                    &READ_ENTER, &READ_RELEASE, &READ_LEAVE, &READ_RENEW, &WRITE_ENTER, &WRITE_RELEASE, &WRITE_LEAVE,
-                    &WRITE_RENEW, &DOWNGRADE, &RW_FORCE, &RW_QUERY,
+                    &READ_ENTER,
+                    &READ_RELEASE,
+                    &READ_LEAVE,
+                    &READ_RENEW,
+                    &WRITE_ENTER,
+                    &WRITE_RELEASE,
+                    &WRITE_LEAVE,
+                    &WRITE_RENEW,
+                    &DOWNGRADE,
+                    &RW_FORCE,
+                    &RW_QUERY,
                 ]);
                 all.push(Part { script: &READ_ACQUIRE, without: &["get", "time"] });
                 all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_TRANSFER), taken_over()]);
@@ -249,14 +260,24 @@ impl Kind {
             }
             Kind::Semaphore => Needs {
                 parts: parts(&[
-                    &SEMAPHORE_TAKE, &SEMAPHORE_GIVE, &SEMAPHORE_DRAIN, &SEMAPHORE_DELETE, &COUNTER_GET, &COUNTER_SET,
+                    &SEMAPHORE_TAKE,
+                    &SEMAPHORE_GIVE,
+                    &SEMAPHORE_DRAIN,
+                    &SEMAPHORE_DELETE,
+                    &COUNTER_GET,
+                    &COUNTER_SET,
                 ]),
                 channels: &[PERMITS_CHANNEL],
                 ..needs
             },
             Kind::Permits => {
                 let mut all = parts(&[
-                    &PERMIT_TAKE, &PERMIT_GIVE, &PERMIT_RENEW, &PERMIT_LOOK, &PERMIT_SET, &PERMIT_END,
+                    &PERMIT_TAKE,
+                    &PERMIT_GIVE,
+                    &PERMIT_RENEW,
+                    &PERMIT_LOOK,
+                    &PERMIT_SET,
+                    &PERMIT_END,
                 ]);
                 all.push(taken_over());
                 Needs {
@@ -355,7 +376,8 @@ impl Rights {
         commands.extend(if self.functions { &["fcall"][..] } else { &["eval", "evalsha"] });
         let needs: Vec<Needs> = self.kinds.iter().map(|kind| kind.needs()).collect();
         for part in needs.iter().flat_map(|needs| &needs.parts) {
-            commands.extend(part.script.commands().into_iter().filter(|command| !part.without.contains(command)));
+            commands
+                .extend(part.script.commands().into_iter().filter(|command| !part.without.contains(command)));
         }
         if needs.iter().any(|needs| !needs.channels.is_empty()) {
             commands.extend(["publish", "subscribe", "unsubscribe"]);
@@ -466,8 +488,12 @@ mod tests {
         for script in scripts::ALL {
             assert_eq!(script.commands(), named(script.source()), "{}", script.name());
             // Each call is one of three forms: by name, of the publish command, or the body of a wrapper.
-            let text: String =
-                script.source().lines().map(|line| line.split("--").next().unwrap()).collect::<Vec<_>>().join("\n");
+            let text: String = script
+                .source()
+                .lines()
+                .map(|line| line.split("--").next().unwrap())
+                .collect::<Vec<_>>()
+                .join("\n");
             let calls = text.matches("call(").count();
             let known = ["call('", "call(ARGV[", "call(...)"].map(|form| text.matches(form).count());
             assert_eq!(calls, known.iter().sum::<usize>(), "{}", script.name());
@@ -487,8 +513,26 @@ mod tests {
     fn who_only_looks_may_change_nothing() {
         let commands = Rights::of(&[Kind::Look], "app:").commands();
         let reading = [
-            "eval", "evalsha", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "llen", "lrange", "ping", "pttl",
-            "pubsub|numsub", "scan", "strlen", "time", "type", "zcount", "zrangebyscore", "zscore",
+            "eval",
+            "evalsha",
+            "get",
+            "hget",
+            "hgetall",
+            "hkeys",
+            "hlen",
+            "hmget",
+            "llen",
+            "lrange",
+            "ping",
+            "pttl",
+            "pubsub|numsub",
+            "scan",
+            "strlen",
+            "time",
+            "type",
+            "zcount",
+            "zrangebyscore",
+            "zscore",
         ];
         assert_eq!(commands, reading);
     }
@@ -531,7 +575,8 @@ mod tests {
                 {
                     for place in places {
                         let key = place.of(name);
-                        let covered = |pattern: &String| redlatch_engine::glob_matches(pattern.as_bytes(), &key);
+                        let covered =
+                            |pattern: &String| redlatch_engine::glob_matches(pattern.as_bytes(), &key);
                         assert!(patterns.iter().any(covered), "{kind} {}", String::from_utf8_lossy(&key));
                     }
                 }

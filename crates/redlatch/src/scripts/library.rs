@@ -14,8 +14,21 @@ const ENLARGING: [&str; 10] =
 
 /// Scripts that call such commands and give something back, which a server without free memory should let them do.
 const GIVING_BACK: [&str; 15] = [
-    "leave", "fair_release", "fair_leave", "fair_undo", "fair_force", "read_leave", "write_release", "write_leave",
-    "semaphore_give", "permit_give", "permit_renew", "permit_end", "latch_down", "rate_release", "downgrade",
+    "leave",
+    "fair_release",
+    "fair_leave",
+    "fair_undo",
+    "fair_force",
+    "read_leave",
+    "write_release",
+    "write_leave",
+    "semaphore_give",
+    "permit_give",
+    "permit_renew",
+    "permit_end",
+    "latch_down",
+    "rate_release",
+    "downgrade",
 ];
 
 /// The library's name: it carries the number of the script set, so that the sets of several versions stay side by side.

@@ -50,7 +50,9 @@ fn limited_server(functions: bool) -> RedisServer {
     let server = server.start().expect("the server with accounts starts");
     if functions {
         // The kit's own account is the operator.
-        server.cmd(&["FUNCTION", "LOAD", "REPLACE", &redlatch::scripts::library()]).expect("the library loads");
+        server
+            .cmd(&["FUNCTION", "LOAD", "REPLACE", &redlatch::scripts::library()])
+            .expect("the library loads");
     }
     server
 }

@@ -1,6 +1,7 @@
 //! The library's tests at its public face: contracts on every store, wire facts, faults, cancellation, Java.
 
 mod cancel;
+mod capabilities;
 mod chaos;
 mod contract;
 mod differential;
@@ -17,6 +18,7 @@ mod quorum;
 mod rate_faults;
 mod rate_model;
 mod redisson;
+mod rights;
 mod servers;
 mod traps;
 mod traps_fair;

@@ -144,6 +144,13 @@ impl Dial {
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             return Error::new(ErrorKind::Auth, format!("{} refused the user name or password", self.server));
         }
+        let database = self.server.access.database;
+        if database != 0 && error.to_string().contains("switch database") {
+            let out_of_range = detail.contains("out of range");
+            let kind = if out_of_range { ErrorKind::InvalidUrl } else { ErrorKind::Permission };
+            let text = format!("{} refused database {database}: {detail}", self.server);
+            return Error::new(kind, text).remedy("use database 0, or have SELECT allowed");
+        }
         match error.code() {
             Some(code) => {
                 let error = Fault::server(code, detail).into_error();
@@ -201,6 +208,10 @@ impl Dial {
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {
+        if self.greeter.is_none() && detail.to_ascii_lowercase().starts_with("unknown command") {
+            // A server that does not know PING has let us in all the same; told from others like a missing right.
+            return Error::new(ErrorKind::Permission, "the server has no PING");
+        }
         Fault::server(code, detail).into_error()
     }
 }

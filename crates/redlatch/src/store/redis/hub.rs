@@ -349,8 +349,12 @@ impl Task {
     fn ping(&self, sink: &PubSubSink) {
         let (mut sink, orders, connection) = (sink.clone(), self.orders.clone(), self.connection);
         tokio::spawn(async move {
-            let alive =
-                matches!(tokio::time::timeout(PING_TIMEOUT, sink.ping::<redis::Value>()).await, Ok(Ok(_)));
+            // A refusal is an answer: an account need not have the right to PING.
+            let alive = match tokio::time::timeout(PING_TIMEOUT, sink.ping::<redis::Value>()).await {
+                Ok(Ok(_)) => true,
+                Ok(Err(error)) => error.code().is_some(),
+                Err(_) => false,
+            };
             if let Some(orders) = orders.upgrade() {
                 let _ = orders.send(Order::Pong { connection, alive });
             }

@@ -20,7 +20,8 @@ use self::{
     node::{Interruption, Node},
 };
 use super::{
-    Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture, url::Server,
+    Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture,
+    url::Server,
 };
 use crate::{config::Config, error::Error};
 

@@ -279,10 +279,7 @@ fn without_functions(failure: Failure) -> Failure {
             "load it with `redlatch functions load`, as an operator",
         )
     } else if code == "ERR" && lower.contains("unknown command") {
-        (
-            "the server has no functions".to_owned(),
-            "use scripts, or Redis 7.0 or later, or Valkey",
-        )
+        ("the server has no functions".to_owned(), "use scripts, or Redis 7.0 or later, or Valkey")
     } else {
         return failure;
     };

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use redlatch::ScriptMode;
 use toml::{Table, Value};
 
 use crate::{
@@ -40,13 +41,14 @@ const fn path(name: &'static str, env: &'static str) -> Key {
     Key { name, env, default: None, is_path: true }
 }
 
-const KEYS: [Key; 12] = [
+const KEYS: [Key; 13] = [
     key("url", "REDLATCH_URL", Some("local:")),
     key("username", "REDLATCH_USERNAME", None),
     path("password_file", "REDLATCH_PASSWORD_FILE"),
     key("lease", "REDLATCH_LEASE", Some("30s")),
     key("connect_timeout", "REDLATCH_CONNECT_TIMEOUT", Some("5s")),
     key("response_timeout", "REDLATCH_RESPONSE_TIMEOUT", Some("3s")),
+    key("scripts", "REDLATCH_SCRIPTS", Some("eval")),
     key("output", "REDLATCH_OUTPUT", Some("table")),
     path("tls_ca_file", "REDLATCH_TLS_CA_FILE"),
     path("tls_cert_file", "REDLATCH_TLS_CERT_FILE"),
@@ -118,6 +120,7 @@ pub(crate) struct Settings {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    pub(crate) scripts: ScriptMode,
     pub(crate) output: Format,
     pub(crate) tls_ca_file: Option<PathBuf>,
     pub(crate) tls_cert_file: Option<PathBuf>,
@@ -260,6 +263,11 @@ impl Settings {
             lease: duration("lease")?,
             connect_timeout: duration("connect_timeout")?,
             response_timeout: duration("response_timeout")?,
+            scripts: match get("scripts").as_deref() {
+                Some("eval") => ScriptMode::Eval,
+                Some("functions") => ScriptMode::Functions,
+                _ => return Err(bad("scripts", "give eval or functions")),
+            },
             output: clap::ValueEnum::from_str(&output, true)
                 .map_err(|_| bad("output", "give table, wide, json, ndjson or name"))?,
             tls_ca_file: get("tls_ca_file").map(PathBuf::from),

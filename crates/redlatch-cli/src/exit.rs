@@ -93,7 +93,8 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::InvalidOption
         | ErrorKind::WrongType
         | ErrorKind::WrongLockKind => USAGE,
-        ErrorKind::InvalidUrl => CONFIG,
+        // A library that was not loaded is a server that is not set up.
+        ErrorKind::InvalidUrl | ErrorKind::FunctionMissing => CONFIG,
         ErrorKind::Unreachable
         | ErrorKind::Timeout
         | ErrorKind::ServerBusy

@@ -26,6 +26,7 @@ pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Clie
     let mut builder = Client::builder()
         .url(&settings.url)
         .watchdog_lease(lease)
+        .scripts(settings.scripts)
         .connect_timeout(settings.connect_timeout)
         .response_timeout(settings.response_timeout);
     if let Some(user) = &settings.username {

@@ -101,41 +101,39 @@ const TIMES: Place = Place::Before("redisson_lock_timeout");
 const UNLOCK_LATCH: Place = Place::Before("redisson_unlock_latch");
 
 impl Place {
-    /// The key or channel of one name.
-    fn of(self, name: &str) -> Vec<u8> {
-        match self {
+    /// The patterns that all names with this prefix need, each with a key or channel that only it covers. A name that has braces
+    /// is used without others, so most have two.
+    fn patterns(self, prefix: &str) -> Vec<(String, Vec<u8>)> {
+        let start = escaped(prefix);
+        let own_braces = prefix.contains('{');
+        // A brace that the prefix opens is closed by the name.
+        let end = if own_braces && !prefix.contains('}') { "}" } else { "" };
+        let name = format!("{prefix}{SAMPLE}{end}");
+        let braced = format!("{prefix}{{{SAMPLE}}}");
+        let of = |name: &str| match self {
             Place::Name => name.into(),
             Place::Before(word) => prefixed(word.as_bytes(), name.as_bytes()),
-            Place::After => suffixed(name.as_bytes(), b"timeout"),
+            Place::After => suffixed(name.as_bytes(), SAMPLE.as_bytes()),
             Place::InBraces(word) => format!("{word}{{{name}}}").into(),
+        };
+        let (before, inside) = match self {
+            Place::Name => return vec![(format!("{start}*"), of(&name))],
+            Place::InBraces(word) => return vec![(format!("{word}{{{start}*"), of(&name))],
+            Place::Before(word) => (format!("{word}:"), "{"),
+            Place::After => (String::new(), "{"),
+        };
+        if prefix.is_empty() || own_braces {
+            return vec![(format!("{before}{start}*"), of(&name))];
         }
-    }
-
-    /// The patterns that all names with this prefix need. A name with braces of its own gets no others, so there are two.
-    fn patterns(self, prefix: &str, into: &mut BTreeSet<String>) {
-        let start = escaped(prefix);
-        let own_braces = prefix.is_empty() || prefix.contains('{');
-        match self {
-            Place::Name => _ = into.insert(format!("{start}*")),
-            Place::After => {
-                into.insert(format!("{start}*"));
-                if !own_braces {
-                    into.insert(format!("{{{start}*"));
-                }
-            }
-            Place::Before(word) => {
-                into.insert(format!("{word}:{start}*"));
-                if !own_braces {
-                    into.insert(format!("{word}:{{{start}*"));
-                }
-            }
-            Place::InBraces(word) => _ = into.insert(format!("{word}{{{start}*")),
-        }
+        vec![(format!("{before}{start}*"), of(&braced)), (format!("{before}{inside}{start}*"), of(&name))]
     }
 }
 
-/// A prefix as part of a pattern. Blanks and quotes, which no rule can hold, match as any one character.
-fn escaped(prefix: &str) -> String {
+/// The part of the names that rights are tried with; nobody else uses it.
+const SAMPLE: &str = "redlatch-doctor-trial";
+
+/// Text as part of a pattern, where it stands for itself. Blanks and quotes, which no rule can hold, match as any one byte.
+pub fn escaped(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 4);
     for c in prefix.chars() {
         match c {
@@ -409,10 +407,7 @@ impl Rights {
 
     /// Patterns of keys, without `~`, sorted.
     pub fn keys(&self) -> Vec<String> {
-        let mut patterns = BTreeSet::new();
-        for place in self.key_places() {
-            place.patterns(&self.prefix, &mut patterns);
-        }
+        let patterns: BTreeSet<String> = self.sample_keys().into_iter().map(|(pattern, _)| pattern).collect();
         // Whoever may use every key needs no other pattern.
         if patterns.contains("*") {
             return vec!["*".into()];
@@ -422,11 +417,19 @@ impl Rights {
 
     /// Patterns of channels, without `&`, sorted.
     pub fn channels(&self) -> Vec<String> {
-        let mut patterns = BTreeSet::new();
-        for place in self.channel_places() {
-            place.patterns(&self.prefix, &mut patterns);
-        }
+        let patterns: BTreeSet<String> =
+            self.sample_channels().into_iter().map(|(pattern, _)| pattern).collect();
         patterns.into_iter().collect()
+    }
+
+    /// Each pattern of keys, and a key that needs it.
+    pub(crate) fn sample_keys(&self) -> Vec<(String, Vec<u8>)> {
+        self.key_places().into_iter().flat_map(|place| place.patterns(&self.prefix)).collect()
+    }
+
+    /// Each pattern of channels, and a channel that needs it.
+    pub(crate) fn sample_channels(&self) -> Vec<(String, Vec<u8>)> {
+        self.channel_places().into_iter().flat_map(|place| place.patterns(&self.prefix)).collect()
     }
 
     fn key_places(&self) -> Vec<Place> {
@@ -566,20 +569,44 @@ mod tests {
     }
 
     #[test]
-    fn patterns_cover_the_keys_of_every_name_with_the_prefix() {
-        for name in ["app:x", "app:{tag}", "app:a{b}c"] {
+    fn each_sample_is_covered_and_needs_its_own_pattern() {
+        let covers = |pattern: &str, key: &[u8]| redlatch_engine::glob_matches(pattern.as_bytes(), key);
+        for prefix in ["app:", "{app}:", "{app", ""] {
             for kind in Kind::ALL {
-                let rights = Rights::of(&[kind], "app:").redisson(true);
-                for (places, patterns) in
-                    [(rights.key_places(), rights.keys()), (rights.channel_places(), rights.channels())]
+                let rights = Rights::of(&[kind], prefix);
+                for (samples, patterns) in
+                    [(rights.sample_keys(), rights.keys()), (rights.sample_channels(), rights.channels())]
                 {
-                    for place in places {
-                        let key = place.of(name);
-                        let covered =
-                            |pattern: &String| redlatch_engine::glob_matches(pattern.as_bytes(), &key);
-                        assert!(patterns.iter().any(covered), "{kind} {}", String::from_utf8_lossy(&key));
+                    for (own, sample) in samples {
+                        let text = String::from_utf8_lossy(&sample);
+                        assert!(covers(&own, &sample), "{kind} {own} {text}");
+                        let others = patterns.iter().filter(|pattern| **pattern != own);
+                        if prefix == "app:" {
+                            assert!(
+                                others.clone().all(|other| !covers(other, &sample)),
+                                "{kind} {own} {text}"
+                            );
+                        }
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn patterns_cover_what_names_are_turned_into() {
+        use crate::name::{Keys, Kind as Use, LockName};
+        for name in ["app:x", "app:{tag}", "app:a{b}c"] {
+            let rights = Rights::of(&Kind::ALL, "app:");
+            let covered = |patterns: &[String], key: &[u8]| {
+                patterns.iter().any(|pattern| redlatch_engine::glob_matches(pattern.as_bytes(), key))
+            };
+            for usage in [Use::Lock, Use::Fair, Use::Read, Use::Write, Use::Permits] {
+                let keys = Keys::new(LockName::new(name).unwrap(), usage);
+                for key in [&keys.key, &keys.token, &keys.queue, &keys.timeouts] {
+                    assert!(key.is_empty() || covered(&rights.keys(), key), "{name} {usage:?}");
+                }
+                assert!(covered(&rights.channels(), &keys.channel), "{name} {usage:?}");
             }
         }
     }

@@ -384,6 +384,11 @@ impl ClientBuilder {
         self.redisson.as_ref().map_or(&[], RedissonYaml::notices)
     }
 
+    #[cfg(test)]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Connects.
     ///
     /// # Cancel safety

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Instant};
 
-use crate::{client::Client, error::Error, lock::Forced, store::Fault};
+use crate::{acl::Kind, client::Client, error::Error, lock::Forced, name::LockName, store::Fault};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,16 +63,47 @@ impl Client {
     ///
     /// A store that is unreachable. What the store refuses becomes a finding.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, Error> {
+        self.diagnose_under("").await
+    }
+
+    /// The same for an account that may only use names that begin with `prefix`: the lock that is tried has such a name.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`diagnose`](Self::diagnose).
+    ///
+    /// # Errors
+    ///
+    /// As [`diagnose`](Self::diagnose).
+    pub async fn diagnose_under(&self, prefix: &str) -> Result<Vec<Finding>, Error> {
         self.core.check_open()?;
         self.core.keeper.touch();
         let mut findings = vec![Finding::new(Severity::Good, "store", self.store())];
         findings.extend(self.core.store.diagnose().await.map_err(Fault::into_error)?);
-        findings.push(self.try_a_lock().await);
+        findings.push(self.try_a_lock(prefix).await);
         Ok(findings)
     }
 
-    async fn try_a_lock(&self) -> Finding {
-        let lock = self.lock(format!("redlatch-doctor-{}", self.id()));
+    /// Tries each right that these kinds need for names that begin with `prefix`, with a name that nobody else uses, and names the
+    /// rules that are missing. Nothing is left behind. Stores without accounts have no findings.
+    ///
+    /// # Cancel safety
+    ///
+    /// A key of the trial may stay for up to 5 s.
+    ///
+    /// # Errors
+    ///
+    /// A prefix with which no valid name begins; a store that is unreachable.
+    pub async fn diagnose_rights(&self, kinds: &[Kind], prefix: &str) -> Result<Vec<Finding>, Error> {
+        self.core.check_open()?;
+        // A brace that the prefix opens is closed by the rest of the name.
+        LockName::new(format!("{prefix}x")).or_else(|_| LockName::new(format!("{prefix}x}}")))?;
+        self.core.keeper.touch();
+        self.core.store.try_rights(kinds, prefix).await.map_err(Fault::into_error)
+    }
+
+    async fn try_a_lock(&self, prefix: &str) -> Finding {
+        let lock = self.lock(format!("{prefix}redlatch-doctor-{}", self.id()));
         let start = Instant::now();
         let outcome = async {
             let guard = lock.try_lock().await?;

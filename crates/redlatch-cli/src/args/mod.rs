@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+pub(crate) mod acl;
 pub(crate) mod engine;
 pub(crate) mod kind;
 pub(crate) mod latch;
@@ -108,6 +109,11 @@ pub(crate) enum Verb {
     ForceUnlock(ForceUnlockArgs),
     /// Check the server's settings and rights.
     Doctor(DoctorArgs),
+    /// Print the least rights that an account needs.
+    #[command(after_help = acl::AFTER_HELP)]
+    Acl(acl::AclArgs),
+    /// The scripts as a library of server functions, for clients without the right to run scripts.
+    Functions(FunctionsArgs),
     /// The local engine.
     Engine(engine::EngineArgs),
     /// Act out a flash sale: with a script, with a lock, and with neither.
@@ -298,9 +304,36 @@ pub(crate) struct ForceUnlockArgs {
     pub(crate) yes: bool,
 }
 
+/// `redlatch functions`.
+#[derive(Debug, Args)]
+pub(crate) struct FunctionsArgs {
+    /// What to do with the library.
+    #[command(subcommand)]
+    pub(crate) verb: FunctionsVerb,
+}
+
+/// `redlatch functions …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FunctionsVerb {
+    /// Print the library, as FUNCTION LOAD takes it.
+    Show,
+    /// Load the library into the server, as an account that may: Redis 7.0 or later, or Valkey.
+    ///
+    /// Loading again does no harm: a library of the same name is replaced in one step. The name carries the number of the script set,
+    /// so the libraries of several versions stay side by side while a fleet is upgraded; FUNCTION DELETE removes an old one. Clients
+    /// use the library when their configuration has `scripts = "functions"`.
+    Load,
+}
+
 /// `redlatch doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Try the rights of the account for names that begin with this, with names that nobody else uses; all names if it is empty.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// Try the rights for these kinds, with commas between them [default: all but look].
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = acl::kind, requires = "prefix")]
+    pub(crate) kind: Vec<redlatch::acl::Kind>,
     /// Output.
     #[command(flatten)]
     pub(crate) output: Output,

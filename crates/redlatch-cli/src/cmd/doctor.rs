@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Finding, Lease, Lock, LockState, Severity, Wait};
+use redlatch::{Client, Finding, Lease, Lock, LockState, Severity, Wait, acl::Kind};
 use serde::Serialize;
 
 use super::Context;
@@ -80,12 +80,18 @@ impl Record for Row {
 pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
-        let mut rows: Vec<Row> = client.diagnose().await?.into_iter().map(Row::from).collect();
+        let prefix = args.prefix.as_deref().unwrap_or_default();
+        let mut rows: Vec<Row> = client.diagnose_under(prefix).await?.into_iter().map(Row::from).collect();
+        if args.prefix.is_some() {
+            rows.extend(rights(client, &args.kind, prefix).await?);
+        }
         // A client of its own, because one client passes a lock on among its own tasks without a message.
         let other = store::connect(&settings, settings.lease).await?;
-        rows.push(wake_up(client, &other).await);
+        rows.push(wake_up(client, &other, prefix).await);
         other.shutdown(store::FAREWELL_TIMEOUT).await;
-        match client.list(None, LOCKS_MAX).await {
+        // Names of others are none of the account's business, and may be none that it may read.
+        let pattern = args.prefix.as_ref().map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
+        match client.list(pattern.as_deref(), LOCKS_MAX).await {
             Ok(states) => rows.extend(locks(&states)),
             Err(error) => {
                 rows.push(Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}")))
@@ -100,9 +106,24 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
     })
 }
 
+/// Tries the rights for these kinds, or for all but looking. Whoever names no kinds may not need all of them, so what is missing is
+/// no problem then.
+async fn rights(client: &Client, kinds: &[Kind], prefix: &str) -> Result<Vec<Row>, Failure> {
+    let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Look).collect();
+    let named = !kinds.is_empty();
+    let findings = client.diagnose_rights(if named { kinds } else { &usual }, prefix).await?;
+    Ok(findings
+        .into_iter()
+        .map(|finding| {
+            let row = Row::from(finding);
+            if named || row.result != PROBLEM { row } else { Row { result: "note", ..row } }
+        })
+        .collect())
+}
+
 /// Hands a lock of its own name from one client to another, which shows by effect whether releases wake waiters.
-async fn wake_up(client: &Client, other: &Client) -> Row {
-    let name = format!("redlatch-doctor:{}", client.id());
+async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
+    let name = format!("{prefix}redlatch-doctor:{}", client.id());
     let (lock, others) = (client.lock(&name), other.lock(&name));
     // The best of a few, because a busy machine makes any single one slow.
     let mut best = Duration::MAX;

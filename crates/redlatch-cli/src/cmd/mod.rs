@@ -13,6 +13,7 @@ use crate::{
     talk::Talk,
 };
 
+mod acl;
 mod completions;
 mod config;
 mod count;
@@ -20,6 +21,7 @@ mod demo;
 mod doctor;
 mod engine;
 mod force_unlock;
+mod functions;
 mod latch;
 mod lock;
 mod ls;
@@ -62,6 +64,8 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),
+        Verb::Acl(args) => acl::acl(&args, &context),
+        Verb::Functions(args) => functions::functions(&args, &context),
         Verb::Doctor(args) => doctor::doctor(&args, &context),
         Verb::Engine(args) => engine::engine(args, &context),
         Verb::Demo(args) => demo::demo(&args, &context),

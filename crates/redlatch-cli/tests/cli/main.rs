@@ -1,5 +1,6 @@
 //! The `redlatch` command as its users run it: real processes on a private local engine, and on a real Redis.
 
+mod acl;
 mod demo;
 mod hold;
 mod kinds;

@@ -35,6 +35,11 @@ impl Place {
         place
     }
 
+    /// Uses another address, such as one with an account in it.
+    pub(crate) fn set_url(&mut self, url: &str) {
+        self.url = Some(url.to_owned());
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

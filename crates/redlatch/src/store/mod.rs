@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 pub use url::StoreUrl;
 
 use crate::{
+    acl::Kind,
     config::Config,
     doctor::Finding,
     error::{Error, ErrorKind},
@@ -215,6 +216,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// What the store's settings mean for locks.
     fn diagnose(&self) -> DiagnoseFuture {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Tries whether the account may do what these kinds need for names that begin with the prefix; nothing where there are no
+    /// accounts.
+    fn try_rights(&self, _kinds: &[Kind], _prefix: &str) -> DiagnoseFuture {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 

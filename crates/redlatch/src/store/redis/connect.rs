@@ -76,6 +76,14 @@ impl Dial {
         self.greeter.is_some()
     }
 
+    /// Whether a password leaves this machine unencrypted.
+    pub(super) fn shows_password(&self) -> bool {
+        let Addr::Tcp { host, .. } = &self.server.addr else { return false };
+        let ip: Result<std::net::IpAddr, _> = host.trim_start_matches('[').trim_end_matches(']').parse();
+        let stays = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+        self.server.access.password.0.is_some() && self.tls.is_none() && !stays
+    }
+
     pub(crate) fn describe(&self) -> String {
         self.server.to_string()
     }
@@ -342,5 +350,29 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{client::Client, store::StoreUrl};
+
+    #[test]
+    fn a_password_in_the_open_is_noticed() {
+        for (url, shown) in [
+            ("redis://:pw@db.example:6379", true),
+            ("redis://:pw@10.0.0.1", true),
+            ("redis://:pw@[2001:db8::1]", true),
+            ("redis://:pw@127.0.0.2", false),
+            ("redis://:pw@localhost", false),
+            ("redis://:pw@[::1]", false),
+            ("redis://db.example", false),
+            ("rediss://:pw@db.example", false),
+        ] {
+            let StoreUrl::Redis(server) = StoreUrl::parse(url).unwrap() else { panic!("{url}") };
+            let config = Client::builder().url(url).config().clone();
+            assert_eq!(Dial::new(server, &config).unwrap().shows_password(), shown, "{url}");
+        }
     }
 }

@@ -17,6 +17,16 @@ impl Node {
     pub(super) async fn diagnose(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
         let link = self.link().await?;
         let mut findings = Vec::new();
+        if self.dial().shows_password() {
+            findings.push(
+                Finding::new(
+                    Severity::Problem,
+                    "password",
+                    "it is sent over the network without encryption: everybody on the path can read it",
+                )
+                .remedy("use rediss://, or a unix socket or loopback address"),
+            );
+        }
         match ask(&link, &["INFO"]).await {
             Ok(reply) => {
                 let info = sections(&reply);
@@ -146,6 +156,12 @@ async fn publishing(link: &Link, findings: &mut Vec<Finding>) {
         Ok(_) => {
             Finding::new(Severity::Good, "messages", "publishing is allowed, so waiters are woken at once")
         }
+        Err(fault) if fault.to_string().contains("channel") => Finding::new(
+            Severity::Note,
+            "messages",
+            "publishing is allowed, but not on every channel, as it should be for an account with a prefix of its own",
+        )
+        .remedy("try the channels of its names with `redlatch doctor --prefix`"),
         Err(fault) => Finding::new(
             Severity::Problem,
             "messages",

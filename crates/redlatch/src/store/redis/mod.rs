@@ -8,6 +8,7 @@ mod diagnose;
 mod hub;
 mod link;
 mod node;
+mod trial;
 
 use std::sync::Arc;
 
@@ -23,12 +24,12 @@ use super::{
     Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture,
     url::Server,
 };
-use crate::{config::Config, error::Error};
+use crate::{acl::Kind, config::Config, error::Error};
 
 /// One server.
 pub(crate) struct RedisStore {
     node: Arc<Node>,
-    hub: Hub,
+    hub: Arc<Hub>,
     interruption: Arc<Interruption>,
 }
 
@@ -51,7 +52,7 @@ impl RedisStore {
         let dial = Arc::new(dial);
         let interruption = Arc::new(Interruption::default());
         let node = Node::new(dial.clone(), config, background, interruption.clone());
-        let hub = Hub::start(dial, background);
+        let hub = Arc::new(Hub::start(dial, background));
         node.link().await.map_err(Fault::into_error)?;
         node.check_functions().await.map_err(|failure| Fault::from(failure).into_error())?;
         Ok(Arc::new(RedisStore { node, hub, interruption }))
@@ -117,6 +118,13 @@ impl Store for RedisStore {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
         Box::pin(self.node.clone().diagnose())
+    }
+
+    fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
+        if self.node.dial().is_local() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
+        Box::pin(self.node.clone().try_rights(self.hub.clone(), kinds.to_vec(), prefix.to_owned()))
     }
 
     fn place(&self) -> Option<String> {

@@ -92,6 +92,10 @@ impl Node {
         &self.dial
     }
 
+    pub(super) fn script_mode(&self) -> ScriptMode {
+        self.scripts
+    }
+
     /// The connection of the calling runtime, if there is one.
     pub(super) fn ready_link(&self) -> Option<Arc<Link>> {
         let id = Handle::try_current().as_ref().unwrap_or(&self.background).id();

@@ -553,7 +553,7 @@ async fn tasks_that_take_turns_need_two_requests_a_turn() {
     assert!((4 * TURNS..5 * TURNS).contains(&scripts), "{scripts} scripts for {} turns", 2 * TURNS);
     let subscriptions = server.command_count("subscribe").unwrap() as usize;
     assert!(subscriptions < TURNS / 2, "{subscriptions} subscriptions");
-    assert_eq!((client.stats().in_line, client.stats().lanes), (0, 0), "nobody is left in line");
+    assert_eq!((client.stats().in_line, client.stats().names), (0, 0), "nobody is left in line");
 }
 
 /// Looks again often enough to be counted as alive, and seldom enough to cost nothing.

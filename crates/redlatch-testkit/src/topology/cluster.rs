@@ -59,7 +59,8 @@ impl RedisClusterBuilder {
     }
 
     /// How long a node may be silent until the others suspect it (`cluster-node-timeout`), in whole
-    /// milliseconds; 2 seconds unless told.
+    /// milliseconds; 2 seconds unless told. A machine that pauses for as long as this may get a failover that
+    /// nobody asked for.
     pub fn node_timeout(mut self, time: Duration) -> Self {
         self.node_timeout = time;
         self

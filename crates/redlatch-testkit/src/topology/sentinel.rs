@@ -70,7 +70,7 @@ impl SentinelSetBuilder {
     }
 
     /// How long the master may be silent until the sentinels call it down, in whole milliseconds; 1 second
-    /// unless told.
+    /// unless told. A machine that pauses for as long as this may get a failover that nobody asked for.
     pub fn down_after(mut self, time: Duration) -> Self {
         self.down_after = time;
         self

@@ -5,9 +5,14 @@ use std::time::Duration;
 use redis::Value;
 use redlatch_testkit::ErrorKind;
 use redlatch_testkit::server::{RedisServer, ServerProgram, TlsFiles};
-use redlatch_testkit::topology::{RedisCluster, SLOTS};
+use redlatch_testkit::topology::{RedisCluster, RedisClusterBuilder, SLOTS};
 
 use crate::client::Client;
+
+/// A cluster that does not take a pause of the machine for the death of a node.
+fn calm() -> RedisClusterBuilder {
+    RedisCluster::builder().node_timeout(Duration::from_secs(5))
+}
 
 fn client(cluster: &RedisCluster, node: usize) -> Client {
     Client::tcp(&cluster.node(node).url()).unwrap()
@@ -26,7 +31,7 @@ fn make_keys(cluster: &RedisCluster, count: usize) -> (u16, usize) {
 
 #[test]
 fn slots_move_step_by_step() {
-    let cluster = RedisCluster::start().unwrap();
+    let cluster = calm().start().unwrap();
     assert_eq!(cluster.masters().unwrap(), [0, 1, 2]);
     assert_eq!(cluster.replicas_of(1).unwrap(), [4]);
     assert_eq!(cluster.seeds().len(), 6);
@@ -77,7 +82,7 @@ fn slots_move_step_by_step() {
 
 #[test]
 fn a_replica_takes_over_on_request_after_a_kill_and_after_a_freeze() {
-    let cluster = RedisCluster::start().unwrap();
+    let cluster = calm().start().unwrap();
     cluster.failover(3).unwrap();
     assert_eq!(cluster.masters().unwrap(), [1, 2, 3]);
     cluster.wait_until_ready().unwrap();
@@ -99,7 +104,7 @@ fn a_replica_takes_over_on_request_after_a_kill_and_after_a_freeze() {
 
 #[test]
 fn a_blocked_replica_lags_and_can_take_over() {
-    let cluster = RedisCluster::start().unwrap();
+    let cluster = calm().start().unwrap();
     let (_, owner) = make_keys(&cluster, 1);
     let replica = cluster.replicas_of(owner).unwrap()[0];
     let node = cluster.node(owner);
@@ -121,14 +126,8 @@ fn a_blocked_replica_lags_and_can_take_over() {
 fn passwords_do_not_stop_replication_and_moves_on_any_program() {
     for program in ServerProgram::ALL {
         let servers = RedisServer::builder().requirepass("data").arg("save", "\"\"");
-        let cluster = RedisCluster::builder()
-            .servers(servers)
-            .program(program)
-            .node_timeout(Duration::from_secs(3))
-            .replicas_per_master(0)
-            .master_count(2)
-            .start()
-            .unwrap();
+        let cluster =
+            calm().servers(servers).program(program).replicas_per_master(0).master_count(2).start().unwrap();
         let slot = cluster.slot_of("k");
         let from = cluster.owner_of(slot).unwrap();
         assert!(client(&cluster, from).call(&["GET", "k"]).starts_with("-NOAUTH"), "{program}");
@@ -152,7 +151,7 @@ fn passwords_do_not_stop_replication_and_moves_on_any_program() {
 fn moves_and_replicas_work_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let files = TlsFiles::create(dir.path()).unwrap();
-    let cluster = RedisCluster::builder().mutual_tls(&files).start().unwrap();
+    let cluster = calm().mutual_tls(&files).start().unwrap();
     assert!(cluster.url().starts_with("rediss-cluster://"), "{}", cluster.url());
     let slot = cluster.slot_of("k");
     let from = cluster.owner_of(slot).unwrap();

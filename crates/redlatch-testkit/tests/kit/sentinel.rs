@@ -1,11 +1,18 @@
 //! A master, replicas and sentinels.
 
+use std::time::Duration;
+
 use redis::Value;
 use redlatch_testkit::ErrorKind;
 use redlatch_testkit::server::{RedisServer, ServerProgram, TlsFiles};
-use redlatch_testkit::topology::SentinelSet;
+use redlatch_testkit::topology::{SentinelSet, SentinelSetBuilder};
 
 use crate::client::Client;
+
+/// A set that does not take a pause of the machine for the death of its master.
+fn calm() -> SentinelSetBuilder {
+    SentinelSet::builder().down_after(Duration::from_secs(5))
+}
 
 fn get(node: &RedisServer, key: &str) -> Value {
     node.cmd(&["GET", key]).unwrap()
@@ -24,7 +31,7 @@ fn sentinels_may_redirect(set: &SentinelSet, node: usize) -> bool {
 
 #[test]
 fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
-    let set = SentinelSet::start().unwrap();
+    let set = calm().start().unwrap();
     assert_eq!(set.master().unwrap(), 0);
     assert_eq!(set.replicas().unwrap(), [1, 2]);
     assert_eq!(set.url(), format!("redis-sentinel://{}/redlatch", set.sentinel_addrs().join(",")));
@@ -50,7 +57,7 @@ fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
 
 #[test]
 fn a_frozen_master_is_replaced() {
-    let set = SentinelSet::start().unwrap();
+    let set = calm().start().unwrap();
     set.node(0).pause().unwrap();
     assert!(!set.node(0).is_up());
     let master = set.wait_for_master_other_than(set.node(0).port()).unwrap();
@@ -63,7 +70,7 @@ fn a_frozen_master_is_replaced() {
 #[test]
 fn failover_on_request_with_passwords_on_every_program() {
     for program in ServerProgram::ALL {
-        let set = SentinelSet::builder()
+        let set = calm()
             .servers(RedisServer::builder().requirepass("data"))
             .sentinels(RedisServer::builder().requirepass("watch"))
             .program(program)
@@ -86,7 +93,7 @@ fn failover_on_request_with_passwords_on_every_program() {
 
 #[test]
 fn a_blocked_replica_lags_and_can_be_the_one_that_is_promoted() {
-    let set = SentinelSet::builder().replica_count(1).start().unwrap();
+    let set = calm().replica_count(1).start().unwrap();
     let node = set.node(0);
     node.cmd(&["SET", "k", "old"]).unwrap();
     assert_eq!(node.cmd(&["WAIT", "1", "10000"]).unwrap(), Value::Int(1));
@@ -103,7 +110,7 @@ fn a_blocked_replica_lags_and_can_be_the_one_that_is_promoted() {
 fn failover_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let files = TlsFiles::create(dir.path()).unwrap();
-    let set = SentinelSet::builder().mutual_tls(&files).start().unwrap();
+    let set = calm().mutual_tls(&files).start().unwrap();
     assert!(set.url().starts_with("rediss-sentinel://"), "{}", set.url());
     set.node(0).cmd(&["SET", "k", "v"]).unwrap();
     let master = set.failover().unwrap();
@@ -114,7 +121,7 @@ fn failover_over_tls() {
 #[test]
 fn a_stalled_replica_counts_but_lags_and_is_promoted() {
     for program in ServerProgram::ALL {
-        let set = SentinelSet::builder().program(program).replica_count(1).start().unwrap();
+        let set = calm().program(program).replica_count(1).start().unwrap();
         assert_eq!(set.node(0).clients().unwrap(), [], "{program}: only replicas and sentinels are there");
         let mut master = Client::tcp(&set.node(0).url()).unwrap();
         assert_eq!(master.call(&["SET", "k", "old"]), "+OK");

@@ -10,13 +10,12 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{
-    Client, ClientBuilder, LockName, ScriptMode,
-    acl::{self, Rights},
-};
-use redlatch_testkit::server::RedisServer;
+use redlatch::{Client, ClientBuilder, LockName};
 
-use crate::kinds::{AnyLock, Face};
+use crate::{
+    kinds::{AnyLock, Face},
+    under_test::{self, NAME_PREFIX},
+};
 
 /// A store for one test, with names that no other test uses.
 pub(crate) struct Fixture {
@@ -30,37 +29,8 @@ pub(crate) struct Fixture {
 enum Kind {
     Memory,
     Local,
+    /// One server, or whatever this run is about.
     Redis,
-    /// A server on which the client may do what `redlatch acl` says and nothing else.
-    Acl,
-    /// The same with functions in place of scripts, and without the right to run any script.
-    Functions,
-}
-
-/// What the names of all tests begin with.
-const NAME_PREFIX: &str = "t";
-/// The account with the least rights.
-const LIMITED: (&str, &str) = ("limited", "a-password-of-tests");
-
-/// A server whose default user is off, and whose other user has the documented rights, worked out by the library.
-fn limited_server(functions: bool) -> RedisServer {
-    let (user, password) = LIMITED;
-    let rights = Rights::of(&acl::Kind::ALL, NAME_PREFIX).functions(functions);
-    let server = RedisServer::builder().acl("default off").acl(&format!("{user} on >{password} {rights}"));
-    let server = server.start().expect("the server with accounts starts");
-    if functions {
-        // The kit's own account is the operator.
-        server
-            .cmd(&["FUNCTION", "LOAD", "REPLACE", &redlatch::scripts::library()])
-            .expect("the library loads");
-    }
-    server
-}
-
-/// The address of such a server, with the account in it, because some tests make clients from that alone.
-fn limited_url(server: &RedisServer) -> String {
-    let (user, password) = LIMITED;
-    server.url().replace("://", &format!("://{user}:{password}@"))
 }
 
 fn tag() -> String {
@@ -115,14 +85,6 @@ impl Fixture {
         Fixture { kind: Kind::Redis, face: Face::Plain, tag: tag() }
     }
 
-    pub(crate) fn acl() -> Self {
-        Fixture { kind: Kind::Acl, face: Face::Plain, tag: tag() }
-    }
-
-    pub(crate) fn functions() -> Self {
-        Fixture { kind: Kind::Functions, face: Face::Plain, tag: tag() }
-    }
-
     /// The same store for a test of another kind of lock.
     pub(crate) fn of(self, face: Face) -> Self {
         Fixture { face, ..self }
@@ -133,29 +95,15 @@ impl Fixture {
         AnyLock::new(self.face, client, name)
     }
 
-    pub(crate) fn url(&self) -> String {
-        match self.kind {
-            Kind::Memory => format!("memory:{}", self.tag),
-            // One daemon serves all tests, as it serves all programs of a user.
-            Kind::Local => format!("local:{}", shared_engine()),
-            Kind::Redis => RedisServer::shared().url(),
-            Kind::Acl => {
-                static SERVER: OnceLock<RedisServer> = OnceLock::new();
-                limited_url(SERVER.get_or_init(|| limited_server(false)))
-            }
-            Kind::Functions => {
-                static SERVER: OnceLock<RedisServer> = OnceLock::new();
-                limited_url(SERVER.get_or_init(|| limited_server(true)))
-            }
-        }
-    }
-
     pub(crate) fn builder(&self) -> ClientBuilder {
-        let builder = Client::builder().url(self.url());
         match self.kind {
-            Kind::Local => builder.engine_binary(redlatch_command()),
-            Kind::Functions => builder.scripts(ScriptMode::Functions),
-            _ => builder,
+            Kind::Memory => Client::builder().url(format!("memory:{}", self.tag)),
+            // One daemon serves all tests, as it serves all programs of a user.
+            Kind::Local => {
+                let url = format!("local:{}", shared_engine());
+                Client::builder().url(url).engine_binary(redlatch_command())
+            }
+            Kind::Redis => under_test::builder(),
         }
     }
 

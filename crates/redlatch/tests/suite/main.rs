@@ -22,6 +22,7 @@ mod rights;
 mod servers;
 mod traps;
 mod traps_fair;
+mod under_test;
 mod wire;
 mod wire_fair;
 mod wire_latch;

@@ -27,8 +27,6 @@ macro_rules! contracts {
         contracts!(@store $face memory { $($module :: { $($name),* })* });
         contracts!(@store $face local { $($module :: { $($name),* })* });
         contracts!(@store $face redis { $($module :: { $($name),* })* });
-        contracts!(@store $face acl { $($module :: { $($name),* })* });
-        contracts!(@store $face functions { $($module :: { $($name),* })* });
     };
     (@store $face:ident $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
         mod $store {

@@ -107,6 +107,12 @@ impl Error {
         self
     }
 
+    /// The same fault, seen in a wider context.
+    pub(crate) fn within(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
+        self
+    }
+
     pub(crate) fn remedy(mut self, remedy: &'static str) -> Self {
         self.0.remedy = Some(remedy);
         self

@@ -64,6 +64,8 @@ struct Shared {
     touched: AtomicBool,
     /// A connection ended: look at every lease now.
     recheck: AtomicBool,
+    /// Wakes those who pause before another try, because another server answers now.
+    moved: Notify,
     /// Leases whose next moment has changed.
     returned: Mutex<Vec<Arc<Lease>>>,
     jobs: AtomicUsize,
@@ -97,6 +99,7 @@ impl Keeper {
             ticking: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             recheck: AtomicBool::new(false),
+            moved: Notify::new(),
             returned: Mutex::default(),
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),
@@ -193,6 +196,14 @@ impl Keeper {
         self.shared.wake();
     }
 
+    /// Pauses before another try, unless another server takes the keyspace over meanwhile.
+    pub(crate) async fn pause(&self, time: Duration) {
+        tokio::select! {
+            () = self.shared.moved.notified() => {}
+            () = self.sleep(time) => {}
+        }
+    }
+
     /// How many pieces of background work are under way.
     pub(crate) fn jobs(&self) -> usize {
         self.shared.jobs.load(Ordering::Acquire)
@@ -213,6 +224,8 @@ struct Agenda {
     events: BinaryHeap<Event>,
     leases: Vec<Option<Weak<Lease>>>,
     free: Vec<usize>,
+    /// How often another server had taken over when the leases were last looked at for that.
+    moves: u64,
 }
 
 impl Agenda {
@@ -317,7 +330,12 @@ impl Core {
 
     /// One round: takes new leases in, announces what is over, renews what is due.
     fn look_after(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
-        let recheck = shared.recheck.swap(false, Ordering::AcqRel);
+        let moves = self.store.moves();
+        let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
+        if moved {
+            shared.moved.notify_waiters();
+        }
+        let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
         if recheck || shared.scan_ms.load(Ordering::Acquire) <= now_ms {
             shared.scan_ms.store(u64::MAX, Ordering::Release);
             self.lanes.each_lease(|lease| agenda.adopt(lease));
@@ -356,8 +374,8 @@ impl Core {
                 let soon_ms = now_ms + lease.renew_period_ms() / 2;
                 let soon = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= soon_ms;
                 // A lease whose renewal has just failed has its next try set; rechecking it at once would make a
-                // server that answers nonsense a busy loop.
-                let recheck = recheck && !lease.schedule.failing.load(Ordering::Relaxed);
+                // server that answers nonsense a busy loop. Another server is another matter.
+                let recheck = recheck && (moved || !lease.schedule.failing.load(Ordering::Relaxed));
                 let wanted = if lease.wants_renewal() { soon || recheck } else { recheck };
                 if !wanted || lease.schedule.renewing.swap(true, Ordering::AcqRel) {
                     continue;

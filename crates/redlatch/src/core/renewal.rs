@@ -50,7 +50,7 @@ impl Core {
 
     async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
         let lease_ms = batch[0].lease_ms;
-        let sent_ms = self.now_ms();
+        let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
         let call = batch[0].recipe.renew(number, &batch, lease_ms);
         // An answer after the next try is due would be too late to be of use.
@@ -88,7 +88,10 @@ impl Core {
             } else {
                 tracing::debug!(locks = batch.len(), error = why, "a renewal failed again");
             }
-            let again_ms = self.now_ms() + jittered(Duration::from_millis(delay_ms)).as_millis() as u64;
+            let pause = jittered(Duration::from_millis(delay_ms));
+            // The look at all leases after a change of servers has passed these by while they were asked about.
+            let pause = if self.store.moves() == moves { pause } else { Duration::ZERO };
+            let again_ms = self.now_ms() + pause.as_millis() as u64;
             for lease in &batch {
                 lease.schedule.renew_due_ms.store(again_ms, Ordering::Relaxed);
                 lease.schedule.renewing.store(false, Ordering::Release);
@@ -133,7 +136,7 @@ impl Core {
             let now_ms = self.now_ms();
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
-            let number = self.fresh_number();
+            let (number, moves) = (self.fresh_number(), self.store.moves());
             let call = first.recipe.renew(number, &open, 0);
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
@@ -146,7 +149,9 @@ impl Core {
                 }
                 break;
             }
-            tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
+            if self.store.moves() == moves {
+                self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
+            }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
         }
         for lease in &batch {

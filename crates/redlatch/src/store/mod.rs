@@ -172,6 +172,12 @@ pub trait Store: Send + Sync + 'static {
     /// Sets what to call when a connection ended on its own, so that held locks are looked after at once.
     fn on_interruption(&self, _hook: Arc<dyn Fn() + Send + Sync>) {}
 
+    /// How often another server has taken the keyspace over. After each time, and after telling so by the hook of
+    /// [`on_interruption`](Self::on_interruption), every hold is looked at, also those whose last renewal failed.
+    fn moves(&self) -> u64 {
+        0
+    }
+
     /// Drops every connection: an answer came that belongs to another request.
     fn distrust(&self) {}
 
@@ -245,10 +251,12 @@ pub(crate) async fn open(
         StoreUrl::Memory { name } => memory::open(name.as_deref(), config),
         StoreUrl::Local { name } => local::open(name.as_deref(), config, background).await,
         StoreUrl::Redis(server) => Ok(redis::RedisStore::open(server.clone(), config, background).await?),
-        StoreUrl::Sentinel(_) | StoreUrl::Replicated(_) => {
-            Err(Error::new(ErrorKind::InvalidUrl, "Sentinel is not supported by this version"))
+        StoreUrl::Sentinel(sentinels) => {
+            Ok(redis::FollowingStore::of_sentinels(sentinels, config, background).await?)
         }
-
+        StoreUrl::Replicated(nodes) => {
+            Ok(redis::FollowingStore::of_replicated(nodes, config, background).await?)
+        }
         StoreUrl::Cluster(_) => {
             Err(Error::new(ErrorKind::InvalidUrl, "Cluster is not supported by this version"))
         }

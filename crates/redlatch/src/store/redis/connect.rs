@@ -17,6 +17,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::{
+    link::{self, Failure},
+    role::{self, Role},
+};
 use crate::{
     config::{Config, TlsOptions},
     error::{Error, ErrorKind},
@@ -37,6 +41,7 @@ pub(crate) trait Greeter: Send + Sync {
 }
 
 /// How to reach one server.
+#[derive(Clone)]
 pub(crate) struct Dial {
     server: Server,
     tls: Option<TlsConnector>,
@@ -45,6 +50,7 @@ pub(crate) struct Dial {
     client_name: Option<String>,
     connect_timeout: Duration,
     greeter: Option<Arc<dyn Greeter>>,
+    master_only: bool,
 }
 
 impl Dial {
@@ -64,7 +70,26 @@ impl Dial {
             client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
             greeter: None,
+            master_only: false,
         })
+    }
+
+    /// The same way to log in, at another address.
+    pub(super) fn at(&self, addr: Addr) -> Self {
+        let mut dial = self.clone();
+        dial.server.addr = addr;
+        dial
+    }
+
+    /// Refuses each connection to a server that says it is no master: one that was demoted must not be asked, because
+    /// scripts that only read would be answered from its old data.
+    pub(super) fn master_only(mut self) -> Self {
+        self.master_only = true;
+        self
+    }
+
+    pub(super) fn addr(&self) -> &Addr {
+        &self.server.addr
     }
 
     pub(crate) fn with_greeter(mut self, greeter: Arc<dyn Greeter>) -> Self {
@@ -169,6 +194,9 @@ impl Dial {
     }
 
     pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+        if self.master_only {
+            return self.greet_master(connection).await;
+        }
         // Logging in with no password succeeds on servers that want one; the first command would then fail, so ask now.
         let mut cmd = Cmd::new();
         match &self.greeter {
@@ -210,6 +238,31 @@ impl Dial {
                     tracing::debug!(server = %self.server, "CLIENT SETNAME was refused")
                 }
                 Err(error) => return Err(self.unreachable(error.category())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the role in place of a sign of life. Where an account may not ask, refused writes are the only proof.
+    async fn greet_master(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+        for question in role::QUESTIONS {
+            let answer = match connection.send_packed_command(&role::question(question)).await {
+                Ok(value) => link::reply(value),
+                Err(error) => match error.code() {
+                    Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
+                    None => return Err(self.unreachable(error.category())),
+                },
+            };
+            let error = match answer {
+                Ok(answer) if role::of(&answer) == Some(Role::Replica) => {
+                    let text = format!("{} is a replica at present", self.server);
+                    return Err(Error::new(ErrorKind::ReadOnly, text));
+                }
+                Ok(_) => return Ok(()),
+                Err(failure) => Fault::from(failure).into_error(),
+            };
+            if !matches!(error.kind(), ErrorKind::Permission | ErrorKind::Server) {
+                return Err(error);
             }
         }
         Ok(())

@@ -54,6 +54,7 @@ enum Order {
     Remove { channel: Channel, id: u64 },
     Confirmed { channel: Channel, connection: u64, outcome: Result<(), Fault> },
     Pong { connection: u64, alive: bool },
+    Redirect(Arc<Dial>),
     Close,
 }
 
@@ -73,9 +74,19 @@ impl Drop for Ticket {
 
 impl Hub {
     pub(super) fn start(dial: Arc<Dial>, background: &Handle) -> Hub {
+        Self::start_with(dial, background, false)
+    }
+
+    /// A hub for channels whose messages are words: each of them means that anything may have happened.
+    pub(super) fn of_news(dial: Arc<Dial>, background: &Handle) -> Hub {
+        Self::start_with(dial, background, true)
+    }
+
+    fn start_with(dial: Arc<Dial>, background: &Handle, news: bool) -> Hub {
         let (orders, inbox) = mpsc::unbounded_channel();
         let task = Task {
             dial,
+            news,
             orders: orders.downgrade(),
             channels: HashMap::new(),
             connection: 0,
@@ -106,6 +117,11 @@ impl Hub {
         self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).contains(channel)
     }
 
+    /// Another server is to be listened to from now on. Listeners are told when that has begun.
+    pub(super) fn redirect(&self, dial: Arc<Dial>) {
+        let _ = self.orders.send(Order::Redirect(dial));
+    }
+
     pub(super) fn close(&self) {
         let _ = self.orders.send(Order::Close);
     }
@@ -121,6 +137,7 @@ struct Entry {
 
 struct Task {
     dial: Arc<Dial>,
+    news: bool,
     orders: mpsc::WeakUnboundedSender<Order>,
     channels: HashMap<Channel, Entry>,
     /// Which connection answers belong to; an answer about an earlier one is stale.
@@ -166,12 +183,19 @@ impl Task {
             let mut attempt = std::pin::pin!(attempt);
             let outcome = loop {
                 tokio::select! {
-                    outcome = &mut attempt => break outcome,
+                    outcome = &mut attempt => break Some(outcome),
                     order = inbox.recv() => match order {
                         Some(Order::Close) | None => return None,
                         Some(order) => self.note(order),
                     },
                 }
+                if !Arc::ptr_eq(&dial, &self.dial) {
+                    break None;
+                }
+            };
+            let Some(outcome) = outcome else {
+                delay_ms = RETRY_DELAY_MS_MIN;
+                continue;
             };
             match outcome {
                 Ok(pubsub) => {
@@ -191,6 +215,10 @@ impl Task {
                         Some(Order::Close) | None => return None,
                         Some(order) => self.note(order),
                     },
+                }
+                if !Arc::ptr_eq(&dial, &self.dial) {
+                    delay_ms = RETRY_DELAY_MS_MIN / 2;
+                    break;
                 }
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -228,6 +256,10 @@ impl Task {
                             self.confirmed(&channel, outcome);
                         }
                     }
+                    Some(Order::Redirect(dial)) => {
+                        self.dial = dial;
+                        return true;
+                    }
                     Some(Order::Pong { connection, alive: false }) if connection == self.connection => {
                         tracing::debug!("the subscription connection gives no sign of life");
                         return true;
@@ -263,6 +295,7 @@ impl Task {
                     }
                 }
             }
+            Order::Redirect(dial) => self.dial = dial,
             Order::Confirmed { .. } | Order::Pong { .. } | Order::Close => {}
         }
     }
@@ -320,13 +353,17 @@ impl Task {
     fn deliver(&self, message: &redis::Msg) {
         let payload =
             std::str::from_utf8(message.get_payload_bytes()).ok().and_then(|text| text.parse().ok());
-        let Some(payload) = payload else {
-            tracing::debug!("a message that is no number was ignored");
-            return;
+        let event = match payload {
+            _ if self.news => Event::Resumed,
+            Some(payload) => Event::Message(payload),
+            None => {
+                tracing::debug!("a message that is no number was ignored");
+                return;
+            }
         };
         if let Some(entry) = self.channels.get(message.get_channel_name().as_bytes()) {
             for (_, listener) in &entry.listeners {
-                listener(Event::Message(payload));
+                listener(event);
             }
         }
     }

@@ -29,7 +29,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    fn refused(code: &str, detail: &str) -> Self {
+    pub(super) fn refused(code: &str, detail: &str) -> Self {
         Failure::Refused { code: code.to_owned(), detail: detail.to_owned() }
     }
 }
@@ -184,7 +184,7 @@ impl Drop for Link {
     }
 }
 
-fn reply(value: Value) -> Result<Reply, Failure> {
+pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
     Ok(match value {
         Value::Nil => Reply::Nil,
         Value::Int(value) => Reply::Int(value),

@@ -5,15 +5,19 @@
 
 mod connect;
 mod diagnose;
+mod following;
 mod hub;
 mod link;
 mod node;
 mod trial;
+mod replicated;
+mod role;
+mod sentinel;
 
 use std::sync::Arc;
 
 pub(crate) use connect::{Dial, Greeter};
-use redis::Cmd;
+pub(crate) use following::FollowingStore;
 use tokio::runtime::Handle;
 
 use self::{
@@ -83,17 +87,7 @@ impl Store for RedisStore {
 
     fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
         let node = self.node.clone();
-        Box::pin(async move {
-            let mut cmd = Cmd::new();
-            cmd.arg("PUBSUB").arg("NUMSUB");
-            for channel in &channels {
-                cmd.arg(&channel[..]);
-            }
-            let reply = node.send(&cmd).await?;
-            let pairs = reply.array().unwrap_or_default().chunks_exact(2);
-            let counts: Vec<u64> = pairs.filter_map(|pair| u64::try_from(pair[1].int()?).ok()).collect();
-            Ok((counts.len() == channels.len()).then_some(counts))
-        })
+        Box::pin(async move { node.listeners(&channels).await })
     }
 
     fn load_functions(&self) -> LoadFuture {

@@ -218,6 +218,22 @@ impl Node {
         self.link().await?.ask(cmd).await
     }
 
+    /// How many connections listen to each of these channels here.
+    pub(super) async fn listeners(
+        self: &Arc<Self>,
+        channels: &[Arc<[u8]>],
+    ) -> Result<Option<Vec<u64>>, Fault> {
+        let mut cmd = Cmd::new();
+        cmd.arg("PUBSUB").arg("NUMSUB");
+        for channel in channels {
+            cmd.arg(&channel[..]);
+        }
+        let reply = self.send(&cmd).await?;
+        let pairs = reply.array().unwrap_or_default().chunks_exact(2);
+        let counts: Vec<u64> = pairs.filter_map(|pair| u64::try_from(pair[1].int()?).ok()).collect();
+        Ok((counts.len() == channels.len()).then_some(counts))
+    }
+
     pub(super) fn tick(&self, now_ms: u64) {
         let timeout_ms = self.response_timeout.as_millis() as u64;
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,483 @@
+//! A store whose one master may be another server tomorrow.
+//!
+//! Somebody (a [`Finder`]) knows who the master is. One task on the background thread asks at short intervals, and at once
+//! when there are news or a call has failed in a way that a new master would explain. When the master has changed, the
+//! connections to the old one are cut, so that no answer of it is believed any more; subscriptions move; waiters and holders
+//! look again at once.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+    task::AbortHandle,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    Dial,
+    hub::Hub,
+    link::Failure,
+    node::{Interruption, Node},
+    replicated::Replicated,
+    sentinel::SentinelSet,
+};
+use crate::{
+    config::{Config, Secret},
+    doctor::Finding,
+    error::{Error, ErrorKind},
+    store::{
+        Call, DiagnoseFuture, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
+        url::{Addr, Nodes, Sentinels, Server},
+    },
+};
+
+/// How often the master's address is asked for without any reason to: the safety net under lost news. As Redisson's
+/// `scanInterval`.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
+/// The pause after each look, however many calls fail meanwhile; also how soon a new master is tried again that did not accept yet.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How long one look may take. It is shorter than connecting may take, which goes on behind it.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// On how many masters one call is tried, as long as nothing of it has run.
+const MASTERS_TRIED_MAX: usize = 3;
+
+/// Somebody who knows which server is the master.
+pub(super) trait Finder: Send + Sync + 'static {
+    /// Asks for the master's address, for no longer than this. `present`: the one that is used now.
+    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found;
+    /// Begins to listen to news of changes, and asks for a look at each of them.
+    fn listen(&self, look: &Arc<Look>);
+    /// What tells that two clients use the same master, now and later; called after the first success.
+    fn place(&self) -> String;
+    /// Those who are asked, in words, without secrets.
+    fn describe(&self) -> String;
+    /// What there is to say about those who are asked.
+    fn diagnose(self: Arc<Self>, present: Addr) -> Findings;
+    /// Ends connections.
+    fn close(&self);
+}
+
+pub(super) type Found = Pin<Box<dyn Future<Output = Result<Addr, Error>> + Send>>;
+pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
+
+/// Asking for a look at who is the master.
+#[derive(Default)]
+pub(super) struct Look {
+    wanted: Notify,
+    begun: AtomicU64,
+}
+
+impl Look {
+    /// Answers the number of the look that will begin after this call at the latest.
+    pub(super) fn ask(&self) -> u64 {
+        let number = self.begun.load(Ordering::SeqCst) + 1;
+        self.wanted.notify_one();
+        number
+    }
+}
+
+pub(crate) struct FollowingStore {
+    shared: Arc<Shared>,
+    follower: AbortHandle,
+}
+
+struct Shared {
+    finder: Arc<dyn Finder>,
+    /// How to log in to the master, wherever it is.
+    dial: Dial,
+    config: Config,
+    background: Handle,
+    master: RwLock<Arc<Node>>,
+    moves: AtomicU64,
+    place: String,
+    hub: Hub,
+    /// What the master's connections tell when they end.
+    ends: Arc<Interruption>,
+    interruption: Arc<Interruption>,
+    look: Arc<Look>,
+    looked: watch::Receiver<u64>,
+    closed: AtomicBool,
+}
+
+impl FollowingStore {
+    /// The master that sentinels watch over.
+    pub(crate) async fn of_sentinels(
+        sentinels: &Sentinels,
+        config: &Config,
+        background: &Handle,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let finder = SentinelSet::new(sentinels, config, background)?;
+        Self::open(Arc::new(finder), &sentinels.sentinels, &sentinels.access, config, background).await
+    }
+
+    /// The one of several servers that says that it is the master.
+    pub(crate) async fn of_replicated(
+        nodes: &Nodes,
+        config: &Config,
+        background: &Handle,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let finder = Replicated::new(nodes, config, background)?;
+        Self::open(Arc::new(finder), nodes, &nodes.access, config, background).await
+    }
+
+    async fn open(
+        finder: Arc<dyn Finder>,
+        asked: &Nodes,
+        access: &crate::store::url::Access,
+        config: &Config,
+        background: &Handle,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let Some(addr) = asked.addrs.first().cloned() else {
+            return Err(Error::new(ErrorKind::InvalidUrl, "the store URL names no server to ask"));
+        };
+        let dial = Dial::new(Server { addr, access: access.clone() }, config)?.master_only();
+        let ends = Arc::new(Interruption::default());
+        let first = First {
+            finder: finder.clone(),
+            dial: dial.clone(),
+            config: config.clone(),
+            background: background.clone(),
+            ends: ends.clone(),
+        };
+        // On the background thread, which the connections to those who are asked belong to.
+        let node = match background.spawn(first.find()).await {
+            Ok(outcome) => outcome.inspect_err(|_| finder.close())?,
+            Err(_) => return Err(Error::new(ErrorKind::Engine, "the background thread has ended")),
+        };
+        let look = Arc::new(Look::default());
+        let interruption = Arc::new(Interruption::default());
+        let (asked, told) = (look.clone(), interruption.clone());
+        ends.set(Arc::new(move || {
+            asked.ask();
+            told.ring();
+        }));
+        let (done, looked) = watch::channel(0);
+        let shared = Arc::new(Shared {
+            dial,
+            config: config.clone(),
+            background: background.clone(),
+            moves: AtomicU64::new(0),
+            place: finder.place(),
+            hub: Hub::start(node.dial().clone(), background),
+            master: RwLock::new(node),
+            ends,
+            interruption,
+            look,
+            looked,
+            closed: AtomicBool::new(false),
+            finder,
+        });
+        shared.finder.listen(&shared.look);
+        let follower = background.spawn(follow(Arc::downgrade(&shared), shared.look.clone(), done));
+        Ok(Arc::new(FollowingStore { shared, follower: follower.abort_handle() }))
+    }
+}
+
+/// The search for the first master.
+struct First {
+    finder: Arc<dyn Finder>,
+    dial: Dial,
+    config: Config,
+    background: Handle,
+    ends: Arc<Interruption>,
+}
+
+impl First {
+    /// Asks again while the master that is named does not accept: there may be a change of masters right now.
+    async fn find(self) -> Result<Arc<Node>, Error> {
+        let end = Instant::now() + self.config.connect_timeout;
+        loop {
+            let addr = match self.finder.clone().find(None, end - Instant::now()).await {
+                Ok(addr) => addr,
+                Err(error) if error.kind() == ErrorKind::ReadOnly && Instant::now() + LOOK_PAUSE < end => {
+                    sleep(LOOK_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let dial = Arc::new(self.dial.at(addr.clone()));
+            let node = Node::new(dial, &self.config, &self.background, self.ends.clone());
+            let error = match timeout_at(end, node.link()).await {
+                Ok(Ok(_)) => return Ok(node),
+                Ok(Err(fault)) => fault.into_error(),
+                Err(_) => Error::new(
+                    ErrorKind::Unreachable,
+                    format!("no answer within {:?}", self.config.connect_timeout),
+                ),
+            };
+            node.close();
+            if !error.is_retryable() || Instant::now() + LOOK_PAUSE >= end {
+                let remedy = match error.kind() {
+                    ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
+                    _ => {
+                        "check that the master runs, and that its address as announced can be reached from here"
+                    }
+                };
+                let context = format!("{} (master at {addr})", self.finder.describe());
+                return Err(error.within(context).remedy(remedy));
+            }
+            sleep(LOOK_PAUSE).await;
+        }
+    }
+}
+
+/// Looks who the master is, as long as there is a store.
+async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) {
+    let mut candidate = None;
+    let mut failures = 0;
+    loop {
+        let Some(shared) = store.upgrade() else { return };
+        let number = look.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let settled = shared.look(&mut candidate, &mut failures).await;
+        drop(shared);
+        done.send_replace(number);
+        sleep(LOOK_PAUSE).await;
+        if settled {
+            let _ = timeout(LOOK_INTERVAL - LOOK_PAUSE, look.wanted.notified()).await;
+        }
+    }
+}
+
+impl Shared {
+    fn master(&self) -> Arc<Node> {
+        self.master.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
+    }
+
+    /// Looks once. `false`: another server is about to be the master, so the next look should come soon.
+    async fn look(&self, candidate: &mut Option<Arc<Node>>, failures: &mut u32) -> bool {
+        let limit = LOOK_TIME_MAX.min(self.config.connect_timeout);
+        let present = self.master().dial().addr().clone();
+        let addr = match self.finder.clone().find(Some(present.clone()), limit).await {
+            Ok(addr) => addr,
+            Err(error) => {
+                *failures += 1;
+                if *failures == 1 {
+                    tracing::warn!(%error, "who is the master is not known at present");
+                }
+                return true;
+            }
+        };
+        *failures = 0;
+        if addr == present {
+            *candidate = None;
+            return true;
+        }
+        // Kept between looks, so that a slow connection need not begin anew with each.
+        let node = match candidate.take() {
+            Some(node) if *node.dial().addr() == addr => node,
+            _ => {
+                let dial = Arc::new(self.dial.at(addr));
+                Node::new(dial, &self.config, &self.background, self.ends.clone())
+            }
+        };
+        match timeout(limit, node.link()).await {
+            Ok(Ok(_)) => self.move_to(node),
+            outcome => {
+                if let Ok(Err(fault)) = outcome {
+                    tracing::debug!(error = %fault, "the new master does not accept yet");
+                }
+                *candidate = Some(node);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn move_to(&self, node: Arc<Node>) {
+        let dial = node.dial().clone();
+        let old = {
+            let mut master = self.master.write().unwrap_or_else(PoisonError::into_inner);
+            // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
+            self.moves.fetch_add(1, Ordering::SeqCst);
+            std::mem::replace(&mut *master, node)
+        };
+        tracing::info!(from = %old.dial().addr(), to = %dial.addr(), "the master has changed");
+        self.hub.redirect(dial);
+        // What is under way gets an unknown outcome, and is asked again of the new master.
+        old.close();
+        if self.closed.load(Ordering::SeqCst) {
+            self.master().close();
+            return;
+        }
+        self.interruption.ring();
+    }
+
+    /// What to do about a call that failed: ask who is the master, and if that is another one by now, ask that one, unless the
+    /// call may have run.
+    async fn recover(
+        self: Arc<Self>,
+        call: Call,
+        mut moves: u64,
+        mut failure: Failure,
+    ) -> Result<Reply, Fault> {
+        for _ in 1..MASTERS_TRIED_MAX {
+            if self.closed.load(Ordering::SeqCst) {
+                break;
+            }
+            match standing(&failure) {
+                Standing::Answered => break,
+                Standing::MayHaveRun => {
+                    self.look.ask();
+                    break;
+                }
+                Standing::NotRun => self.await_look(moves).await,
+            }
+            if self.moves() == moves {
+                break;
+            }
+            moves = self.moves();
+            failure = match self.master().run(call.clone()).await {
+                Ok(reply) => return self.believe(reply, moves),
+                Err(failure) => failure,
+            };
+        }
+        let fault = Fault::from(failure);
+        if fault.error().kind() == ErrorKind::Closed && !self.closed.load(Ordering::SeqCst) {
+            return Err(Fault::NotSent(Error::new(ErrorKind::Unreachable, "the master is just changing")));
+        }
+        Err(fault)
+    }
+
+    /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
+    fn believe(&self, reply: Reply, moves: u64) -> Result<Reply, Fault> {
+        if self.moves() == moves {
+            return Ok(reply);
+        }
+        Err(Fault::Unknown(Error::new(ErrorKind::Unreachable, "the master changed while it answered")))
+    }
+
+    /// Waits for a look that begins after this call, unless the master has changed since then.
+    async fn await_look(&self, moves: u64) {
+        let mut looked = self.looked.clone();
+        let number = self.look.ask();
+        if self.moves() == moves {
+            // An error means that nobody looks any more, because the store is closed.
+            let _ = looked.wait_for(|done| *done >= number).await;
+        }
+    }
+}
+
+/// What a failed call may have done.
+enum Standing {
+    /// The server has answered, and another master would answer the same.
+    Answered,
+    NotRun,
+    MayHaveRun,
+}
+
+fn standing(failure: &Failure) -> Standing {
+    match failure {
+        Failure::Fault(Fault::NotSent(_)) => Standing::NotRun,
+        Failure::Fault(Fault::Unknown(_)) => Standing::MayHaveRun,
+        Failure::Fault(Fault::Server(_)) => Standing::Answered,
+        // A script is refused at its first write, before which it has only read.
+        Failure::Refused { code, detail } => {
+            if matches!(&code[..], "READONLY" | "MASTERDOWN" | "LOADING")
+                || Fault::server(code, detail).error().kind() == ErrorKind::ReadOnly
+            {
+                Standing::NotRun
+            } else {
+                Standing::Answered
+            }
+        }
+    }
+}
+
+impl Store for FollowingStore {
+    fn run(&self, call: Call) -> RunFuture {
+        let shared = self.shared.clone();
+        let moves = shared.moves();
+        let first = shared.master().run(call.clone());
+        Box::pin(async move {
+            match first.await {
+                Ok(reply) => shared.believe(reply, moves),
+                Err(failure) => shared.recover(call, moves, failure).await,
+            }
+        })
+    }
+
+    fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
+        self.shared.hub.subscribe(channel, listener)
+    }
+
+    fn tick(&self, now_ms: u64) {
+        self.shared.master().tick(now_ms);
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.shared.master().is_waiting()
+    }
+
+    fn own_receivers(&self, channel: &[u8]) -> i64 {
+        self.shared.hub.is_subscribed(channel).into()
+    }
+
+    fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
+        let node = self.shared.master();
+        Box::pin(async move { node.listeners(&channels).await })
+    }
+
+    fn moves(&self) -> u64 {
+        self.shared.moves()
+    }
+
+    fn distrust(&self) {
+        self.shared.master().distrust();
+    }
+
+    fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {
+        self.shared.interruption.set(hook);
+    }
+
+    fn diagnose(&self) -> DiagnoseFuture {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let node = shared.master();
+            let asked = shared.finder.clone().diagnose(node.dial().addr().clone());
+            // On the background thread, which has the connections to those who are asked.
+            let mut findings = shared.background.spawn(asked).await.unwrap_or_default();
+            findings.extend(node.diagnose().await?);
+            Ok(findings)
+        })
+    }
+
+    fn place(&self) -> Option<String> {
+        Some(self.shared.place.clone())
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, master {}", self.shared.finder.describe(), self.shared.master().dial().addr())
+    }
+
+    fn close(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.follower.abort();
+        self.shared.hub.close();
+        self.shared.finder.close();
+        self.shared.master().close();
+    }
+}
+
+impl Drop for FollowingStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The configuration for asking others than the master, who have credentials of their own.
+pub(super) fn with_credentials(config: &Config, username: Option<String>, password: Secret) -> Config {
+    Config { username, password, ..config.clone() }
+}

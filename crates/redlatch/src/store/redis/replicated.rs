@@ -1,0 +1,168 @@
+//! Finding the master among servers by asking each of them for its role.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    Dial,
+    following::{Finder, Findings, Found, Look},
+    node::{Interruption, Node},
+    role::{self, Role},
+};
+use crate::{
+    config::Config,
+    doctor::{Finding, Severity},
+    error::{Error, ErrorKind},
+    store::{
+        Fault,
+        url::{Addr, Nodes, Server},
+    },
+};
+
+/// How long the others have after a master has answered: one that hangs must delay nobody, and a second master be seen.
+const ANSWER_GRACE: Duration = Duration::from_millis(200);
+/// How many servers are asked.
+const SERVERS_MAX: usize = 64;
+
+/// A master and its replicas.
+pub(super) struct Replicated {
+    nodes: Vec<Arc<Node>>,
+    text: String,
+    place: String,
+    answer_limit: Duration,
+}
+
+impl Replicated {
+    pub(super) fn new(nodes: &Nodes, config: &Config, background: &Handle) -> Result<Self, Error> {
+        let mut sorted: Vec<String> = nodes.addrs.iter().map(Addr::to_string).collect();
+        sorted.sort();
+        sorted.dedup();
+        let mut asked = Vec::new();
+        for addr in nodes.addrs.iter().take(SERVERS_MAX) {
+            let dial = Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config)?;
+            asked.push(Node::new(
+                Arc::new(dial),
+                config,
+                background,
+                // Locks are held over the master's own connections, so the end of these interests nobody.
+                Arc::new(Interruption::default()),
+            ));
+        }
+        Ok(Replicated {
+            nodes: asked,
+            text: crate::store::StoreUrl::Replicated(nodes.clone()).to_string(),
+            place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
+            answer_limit: config.connect_timeout,
+        })
+    }
+
+    async fn find(&self, present: Option<Addr>, limit: Duration) -> Result<Addr, Error> {
+        let mut until = Instant::now() + limit;
+        let mut asks: FuturesUnordered<_> = self
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| async move { (at, node.dial().addr(), ask(node).await) })
+            .collect();
+        let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
+        while let Ok(Some((at, addr, answer))) = timeout_at(until, asks.next()).await {
+            match answer {
+                Ok(Role::Master { replicas }) => {
+                    until = until.min(Instant::now() + ANSWER_GRACE);
+                    // One that was given up and came back has no replicas, and those that were promoted have.
+                    masters.push(((replicas, present.as_ref() == Some(addr), usize::MAX - at), addr));
+                }
+                Ok(Role::Replica) => replicas += 1,
+                Err(error) => errors.push(error.within(addr)),
+            }
+        }
+        if let Some((_, addr)) = masters.into_iter().max_by_key(|(rank, _)| *rank) {
+            return Ok(addr.clone());
+        }
+        if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
+            && (replicas == 0 || !error.is_retryable())
+        {
+            return Err(error.clone().within(format!("no master found: {}", self.text)));
+        }
+        if replicas > 0 {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("{}: none of the servers that answer is a master", self.text),
+            )
+            .remedy("name all servers of the set in the URL, and check that one of them is the master"));
+        }
+        Err(Error::new(ErrorKind::Unreachable, format!("{}: none of the servers answers", self.text)))
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        let limit = self.answer_limit;
+        let asks = self.nodes.iter().map(|node| async move {
+            let addr = node.dial().addr();
+            let (severity, text) = match timeout(limit, ask(node)).await {
+                Ok(Ok(Role::Master { replicas })) => {
+                    (Severity::Good, format!("{addr} is a master with {replicas} replicas"))
+                }
+                Ok(Ok(Role::Replica)) => (Severity::Good, format!("{addr} is a replica")),
+                Ok(Err(error)) => (Severity::Problem, format!("{addr}: {error}")),
+                Err(_) => (Severity::Problem, format!("{addr} does not answer within {limit:?}")),
+            };
+            Finding::new(severity, "server", text)
+        });
+        join_all(asks).await
+    }
+}
+
+async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
+    let mut refused = None;
+    for question in role::QUESTIONS {
+        match node.send(&role::question(question)).await.map_err(Fault::from) {
+            Ok(answer) => {
+                if let Some(role) = role::of(&answer) {
+                    return Ok(role);
+                }
+            }
+            Err(Fault::Server(error)) => refused = Some(error),
+            Err(fault) => return Err(fault.into_error()),
+        }
+    }
+    Err(match refused {
+        Some(error) if error.kind() == ErrorKind::Permission => {
+            error.remedy("give the account the right to role, or to info")
+        }
+        Some(error) => error,
+        None => Error::new(ErrorKind::Protocol, "the server does not say whether it is a master"),
+    })
+}
+
+impl Finder for Replicated {
+    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found {
+        Box::pin(async move { Replicated::find(&self, present, limit).await })
+    }
+
+    fn listen(&self, _look: &Arc<Look>) {
+        // Nobody tells, so the interval is all there is.
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn describe(&self) -> String {
+        self.text.clone()
+    }
+
+    fn diagnose(self: Arc<Self>, _present: Addr) -> Findings {
+        Box::pin(async move { self.findings().await })
+    }
+
+    fn close(&self) {
+        for node in &self.nodes {
+            node.close();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether a server is a master, in either of the two ways to ask.
+
+use redis::Cmd;
+
+use crate::store::Reply;
+
+/// The ways to ask, the better one first; accounts often lack the right to one of them.
+pub(super) const QUESTIONS: [&[&str]; 2] = [&["ROLE"], &["INFO", "replication"]];
+
+pub(super) fn question(words: &[&str]) -> Cmd {
+    let mut cmd = Cmd::new();
+    for word in words {
+        cmd.arg(*word);
+    }
+    cmd
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A master, and how many replicas it has.
+    Master {
+        replicas: usize,
+    },
+    Replica,
+}
+
+/// Reads an answer to `ROLE` or `INFO replication`; `None` if it tells nothing.
+pub(super) fn of(answer: &Reply) -> Option<Role> {
+    let Some(items) = answer.array() else {
+        return of_info(&String::from_utf8_lossy(answer.bytes()?));
+    };
+    match items.first()?.bytes()? {
+        b"master" => {
+            let replicas = items.get(2).and_then(Reply::array).map_or(0, <[_]>::len);
+            Some(Role::Master { replicas })
+        }
+        b"slave" | b"replica" => Some(Role::Replica),
+        _ => None,
+    }
+}
+
+fn of_info(text: &str) -> Option<Role> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    match field("role")?.trim() {
+        "master" => {
+            let replicas = field("connected_slaves").and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+            Some(Role::Master { replicas })
+        }
+        _ => Some(Role::Replica),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn both_answers_tell_the_role() {
+        let replica = Reply::Array(vec![bulk("10.0.0.2"), bulk("6379"), bulk("0")]);
+        let role = Reply::Array(vec![bulk("master"), Reply::Int(7), Reply::Array(vec![replica])]);
+        assert_eq!(of(&role), Some(Role::Master { replicas: 1 }));
+        assert_eq!(of(&Reply::Array(vec![bulk("slave"), bulk("h"), Reply::Int(1)])), Some(Role::Replica));
+        assert_eq!(of(&Reply::Array(vec![bulk("sentinel"), Reply::Array(Vec::new())])), None);
+        let info = "# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
+        assert_eq!(of(&bulk(info)), Some(Role::Master { replicas: 2 }));
+        assert_eq!(of(&bulk("# Replication\r\nrole:slave\r\nmaster_host:h\r\n")), Some(Role::Replica));
+        assert_eq!(of(&bulk("nothing of the kind")), None);
+    }
+}

@@ -1,0 +1,468 @@
+//! Finding the master by asking sentinels.
+//!
+//! All of them are asked at once. What counts is the answer with the highest configuration epoch, which is how sentinels settle
+//! it among themselves: one that was cut off with an old master cannot lead us back to it.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::Cmd;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    Dial,
+    following::{Finder, Findings, Found, Look, with_credentials},
+    hub::Hub,
+    link::Failure,
+    node::{Interruption, Node},
+};
+use crate::{
+    config::Config,
+    doctor::{Finding, Severity},
+    error::{Error, ErrorKind},
+    store::{
+        Fault, Reply, SubscribeFuture,
+        url::{Addr, Sentinels, Server},
+    },
+};
+
+/// How long the others have after the first answer. Those who take longer have no say this time, so that one that hangs
+/// delays nobody.
+const ANSWER_GRACE: Duration = Duration::from_millis(200);
+/// How many sentinels are asked; sets have three to seven.
+const SENTINELS_MAX: usize = 32;
+/// What sentinels publish when a master changes: the first as soon as the new one has been promoted, by the sentinel that leads
+/// the change, the second by each that has learned of it.
+const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// The sentinels of one master.
+pub(super) struct SentinelSet {
+    master: String,
+    text: String,
+    database: i64,
+    /// How to log in to a sentinel.
+    dial: Dial,
+    config: Config,
+    background: Handle,
+    sentinels: Mutex<Vec<Arc<Sentinel>>>,
+    look: OnceLock<Arc<Look>>,
+    place: OnceLock<String>,
+}
+
+struct Sentinel {
+    addr: Addr,
+    node: Arc<Node>,
+    /// Named by the URL, so never forgotten.
+    named: bool,
+    /// What it calls itself, once it has said so.
+    id: OnceLock<String>,
+    news: Mutex<Option<News>>,
+}
+
+/// The subscription to what a sentinel publishes. The hub subscribes by itself; that it is confirmed interests nobody, so the
+/// futures are only kept.
+struct News {
+    hub: Hub,
+    _tickets: Vec<SubscribeFuture>,
+}
+
+/// What a sentinel knows.
+struct Knowledge {
+    master: Addr,
+    /// Grows with every change of masters. Sentinels that may not be asked for it count as knowing less.
+    epoch: i64,
+    others: Vec<(Option<String>, Addr)>,
+    quorum: Option<i64>,
+    down: bool,
+}
+
+/// Why a sentinel could not say.
+enum Silence {
+    /// It does not watch a master of that name.
+    UnknownName,
+    Error(Error),
+}
+
+impl SentinelSet {
+    pub(super) fn new(sentinels: &Sentinels, config: &Config, background: &Handle) -> Result<Self, Error> {
+        let Some(addr) = sentinels.sentinels.addrs.first().cloned() else {
+            return Err(Error::new(ErrorKind::InvalidUrl, "the store URL names no sentinel"));
+        };
+        let mut access = sentinels.sentinels.access.clone();
+        // Sentinels have no databases.
+        access.database = 0;
+        let config =
+            with_credentials(config, config.sentinel_username.clone(), config.sentinel_password.clone());
+        let set = SentinelSet {
+            master: sentinels.master.clone(),
+            text: sentinels.to_string(),
+            database: sentinels.access.database,
+            dial: Dial::new(Server { addr, access }, &config)?,
+            config,
+            background: background.clone(),
+            sentinels: Mutex::default(),
+            look: OnceLock::new(),
+            place: OnceLock::new(),
+        };
+        for addr in sentinels.sentinels.addrs.iter().take(SENTINELS_MAX) {
+            set.add(addr.clone(), None, true);
+        }
+        Ok(set)
+    }
+
+    fn list(&self) -> Vec<Arc<Sentinel>> {
+        self.sentinels.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, addr: Addr, id: Option<String>, named: bool) {
+        let dial = Arc::new(self.dial.at(addr.clone()));
+        // Nobody holds a lock on a sentinel, so the end of its connections interests nobody.
+        let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
+        let id = id.map_or_else(OnceLock::new, OnceLock::from);
+        let sentinel = Arc::new(Sentinel { addr, node, named, id, news: Mutex::default() });
+        if let Some(look) = self.look.get() {
+            sentinel.listen(look, &self.background);
+        }
+        self.sentinels.lock().unwrap_or_else(PoisonError::into_inner).push(sentinel);
+    }
+
+    async fn find(&self, present: Option<Addr>, limit: Duration) -> Result<Addr, Error> {
+        let asked = self.list();
+        let end = Instant::now() + limit;
+        let mut asks: FuturesUnordered<_> = asked
+            .iter()
+            .map(|sentinel| async move { (sentinel.clone(), sentinel.ask(&self.master).await) })
+            .collect();
+        let mut until = end;
+        let (mut known, mut silent) = (Vec::new(), Vec::new());
+        while let Ok(Some((sentinel, answer))) = timeout_at(until, asks.next()).await {
+            match answer {
+                Ok(knowledge) => {
+                    until = end.min(Instant::now() + ANSWER_GRACE);
+                    known.push(knowledge);
+                }
+                Err(silence) => silent.push((sentinel, silence)),
+            }
+        }
+        drop(asks);
+        let Some(best) = best(&known, present.as_ref()) else {
+            return Err(self.nobody_knows(&asked, silent));
+        };
+        self.learn(&known);
+        self.settle_place();
+        Ok(best)
+    }
+
+    /// Takes in sentinels that others know, and forgets those that nobody knows any more.
+    fn learn(&self, known: &[Knowledge]) {
+        let others = || known.iter().flat_map(|knowledge| &knowledge.others);
+        let list = self.list();
+        let is = |sentinel: &Sentinel, (id, addr): &(Option<String>, Addr)| {
+            sentinel.addr == *addr || id.is_some() && sentinel.id.get() == id.as_ref()
+        };
+        for gone in list.iter().filter(|one| !one.named && !others().any(|other| is(one, other))) {
+            self.sentinels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|one| !Arc::ptr_eq(one, gone));
+            gone.close();
+        }
+        for other in others() {
+            let list = self.list();
+            match (list.iter().find(|sentinel| is(sentinel, other)), &other.0) {
+                // One that is named and down cannot say its id, but the others can.
+                (Some(sentinel), Some(id)) => drop(sentinel.id.set(id.clone())),
+                (Some(_), None) => {}
+                (None, id) if list.len() < SENTINELS_MAX => {
+                    tracing::debug!(sentinel = %other.1, "another sentinel is known now");
+                    self.add(other.1.clone(), id.clone(), false);
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Clients of the same set may name different sentinels of it, and name them differently. Each sentinel has an id for life
+    /// and knows those of the others, so the lowest id stands for the set.
+    fn settle_place(&self) {
+        if self.place.get().is_some() {
+            return;
+        }
+        let mut ids: Vec<String> = self.list().iter().filter_map(|one| one.id.get().cloned()).collect();
+        ids.sort();
+        let set = ids.into_iter().next().unwrap_or_else(|| self.text.clone());
+        let _ = self.place.set(format!("sentinel {set} {}/{}", self.master, self.database));
+    }
+
+    fn nobody_knows(&self, asked: &[Arc<Sentinel>], silent: Vec<(Arc<Sentinel>, Silence)>) -> Error {
+        let names = names(asked);
+        if silent.iter().any(|(_, silence)| matches!(silence, Silence::UnknownName)) {
+            return Error::new(
+                ErrorKind::InvalidUrl,
+                format!("the sentinels {names} know no master named \"{}\"", self.master.escape_debug()),
+            )
+            .remedy("use the name from the line \"sentinel monitor\" of their configuration");
+        }
+        let errors = || {
+            silent.iter().filter_map(|(_, silence)| match silence {
+                Silence::Error(error) => Some(error),
+                Silence::UnknownName => None,
+            })
+        };
+        let first = errors().find(|error| !error.is_retryable()).or_else(|| errors().next());
+        let Some(first) = first else {
+            return Error::new(ErrorKind::Unreachable, format!("none of the sentinels {names} answers"))
+                .remedy("check that the sentinels run and that the URL names them, not the master");
+        };
+        let remedy = match first.kind() {
+            ErrorKind::Auth => {
+                "check the sentinels' own user name and password (sentinel_username, sentinel_password)"
+            }
+            ErrorKind::Permission => "give the sentinels' account the right to sentinel, subscribe and ping",
+            _ => "check that the sentinels run and that the URL names them, not the master",
+        };
+        first.clone().within(format!("no answer from the sentinels {names}")).remedy(remedy)
+    }
+
+    async fn findings(&self, present: Addr) -> Vec<Finding> {
+        let limit = self.config.connect_timeout;
+        let (asked, present) = (self.list(), &present);
+        let asks = asked.iter().map(|sentinel| async move {
+            match timeout(limit, sentinel.ask(&self.master)).await {
+                Ok(Ok(knowledge)) => sentinel.finding(&knowledge, present),
+                Ok(Err(Silence::UnknownName)) => Finding::new(
+                    Severity::Problem,
+                    "sentinel",
+                    format!("{} knows no master named \"{}\"", sentinel.addr, self.master.escape_debug()),
+                )
+                .remedy("let it monitor the same master as the others"),
+                Ok(Err(Silence::Error(error))) => {
+                    Finding::new(Severity::Problem, "sentinel", format!("{}: {error}", sentinel.addr))
+                }
+                Err(_) => Finding::new(
+                    Severity::Problem,
+                    "sentinel",
+                    format!("{} does not answer within {limit:?}", sentinel.addr),
+                ),
+            }
+        });
+        futures_util::future::join_all(asks).await
+    }
+}
+
+fn names(sentinels: &[Arc<Sentinel>]) -> String {
+    sentinels.iter().map(|sentinel| sentinel.addr.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The address with the highest epoch; among equals the one that most name, and then the present one.
+fn best(known: &[Knowledge], present: Option<&Addr>) -> Option<Addr> {
+    let votes = |addr: &Addr| known.iter().filter(|other| other.master == *addr).count();
+    let best = known.iter().max_by_key(|one| {
+        (one.epoch, votes(&one.master), present.is_some_and(|present| *present == one.master))
+    });
+    best.map(|one| one.master.clone())
+}
+
+impl Finder for SentinelSet {
+    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found {
+        Box::pin(async move { SentinelSet::find(&self, present, limit).await })
+    }
+
+    fn listen(&self, look: &Arc<Look>) {
+        let _ = self.look.set(look.clone());
+        for sentinel in self.list() {
+            sentinel.listen(look, &self.background);
+        }
+    }
+
+    fn place(&self) -> String {
+        self.place.get().cloned().unwrap_or_default()
+    }
+
+    fn describe(&self) -> String {
+        self.text.clone()
+    }
+
+    fn diagnose(self: Arc<Self>, present: Addr) -> Findings {
+        Box::pin(async move { self.findings(present).await })
+    }
+
+    fn close(&self) {
+        for sentinel in self.list() {
+            sentinel.close();
+        }
+    }
+}
+
+impl Sentinel {
+    async fn ask(&self, master: &str) -> Result<Knowledge, Silence> {
+        let sentinel = |words: &[&str]| {
+            let mut cmd = Cmd::new();
+            cmd.arg("SENTINEL");
+            for word in words {
+                cmd.arg(*word);
+            }
+            cmd
+        };
+        let link = self.node.link().await.map_err(|fault| Silence::Error(fault.into_error()))?;
+        let (state, addr) = (sentinel(&["MASTER", master]), sentinel(&["GET-MASTER-ADDR-BY-NAME", master]));
+        let (others, id) = (sentinel(&["SENTINELS", master]), sentinel(&["MYID"]));
+        // In one go, so that epoch and address belong together. The epoch is asked first: it must not be newer than the address.
+        let (state, addr, others, id) =
+            tokio::join!(link.ask(&state), link.ask(&addr), link.ask(&others), link.ask(&id));
+        let master = match addr {
+            Ok(reply) => match reply.array() {
+                Some([host, port]) => address(host, port),
+                _ => return Err(Silence::UnknownName),
+            },
+            Err(failure) => return Err(Silence::Error(self.no_answer(failure))),
+        };
+        let Some(master) = master else {
+            let text = format!("{} named a master without an address", self.addr);
+            return Err(Silence::Error(Error::new(ErrorKind::Protocol, text)));
+        };
+        if let Some(id) = id.ok().as_ref().and_then(text) {
+            let _ = self.id.set(id);
+        }
+        let state = state.ok();
+        let number = |name| state.as_ref().and_then(|state| field(state, name)?.int());
+        let others = others.ok();
+        let others = others.as_ref().and_then(Reply::array).unwrap_or_default().iter().filter_map(|other| {
+            let id = field(other, "runid").and_then(text).filter(|id| !id.is_empty());
+            Some((id, address(field(other, "ip")?, field(other, "port")?)?))
+        });
+        Ok(Knowledge {
+            master,
+            epoch: number("config-epoch").unwrap_or(-1),
+            others: others.collect(),
+            quorum: number("quorum"),
+            down: state
+                .as_ref()
+                .and_then(|state| text(field(state, "flags")?))
+                .is_some_and(|flags| flags.split(',').any(|flag| flag == "s_down" || flag == "o_down")),
+        })
+    }
+
+    fn no_answer(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Refused { code, detail } if detail.to_ascii_lowercase().contains("unknown command") => {
+                tracing::debug!(code, detail, "asked somebody who is no sentinel");
+                Error::new(ErrorKind::InvalidUrl, format!("{} is no sentinel", self.addr))
+            }
+            failure => Fault::from(failure).into_error().within(&self.addr),
+        }
+    }
+
+    fn listen(&self, look: &Arc<Look>, background: &Handle) {
+        let hub = Hub::of_news(self.node.dial().clone(), background);
+        let tickets = NEWS.map(|channel| {
+            let look = look.clone();
+            hub.subscribe(
+                channel.as_bytes().into(),
+                Arc::new(move |_| {
+                    look.ask();
+                }),
+            )
+        });
+        let news = News { hub, _tickets: tickets.into() };
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+    }
+
+    fn finding(&self, knowledge: &Knowledge, present: &Addr) -> Finding {
+        let (addr, master) = (&self.addr, &knowledge.master);
+        if master != present {
+            return Finding::new(
+                Severity::Problem,
+                "sentinel",
+                format!("{addr} names {master} as the master, and not {present}"),
+            )
+            .remedy("look again; if it stays, the sentinels have lost sight of each other");
+        }
+        let count = knowledge.others.len() + 1;
+        let Some(quorum) = knowledge.quorum else {
+            return Finding::new(
+                Severity::Note,
+                "sentinel",
+                format!("{addr} agrees on the master, and may not be asked for the quorum"),
+            );
+        };
+        let text = format!("{addr} agrees on the master and knows {count} sentinels; the quorum is {quorum}");
+        if knowledge.down {
+            Finding::new(Severity::Problem, "sentinel", format!("{text}; it holds the master for down"))
+                .remedy("check whether the sentinel can reach the master")
+        } else if usize::try_from(quorum).is_ok_and(|quorum| quorum > count) || count < 3 {
+            Finding::new(
+                Severity::Note,
+                "sentinel",
+                format!("{text}: a lost machine may leave the master's place empty"),
+            )
+            .remedy("run three sentinels or more, on machines of their own, with a quorum of more than half")
+        } else {
+            Finding::new(Severity::Good, "sentinel", text)
+        }
+    }
+
+    fn close(&self) {
+        if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            news.hub.close();
+        }
+        self.node.close();
+    }
+}
+
+/// A field of a reply that is a list of names and values.
+fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
+    let pairs = reply.array()?.chunks_exact(2);
+    pairs.filter(|pair| pair[0].bytes() == Some(name.as_bytes())).map(|pair| &pair[1]).next()
+}
+
+fn text(reply: &Reply) -> Option<String> {
+    reply.bytes().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Host names and IPv6 addresses come as they are, without brackets.
+fn address(host: &Reply, port: &Reply) -> Option<Addr> {
+    let host = text(host).filter(|host| !host.is_empty())?;
+    let port = port.int().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)?;
+    Some(Addr::Tcp { host, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(port: u16) -> Addr {
+        Addr::Tcp { host: "h".into(), port }
+    }
+
+    fn says(port: u16, epoch: i64) -> Knowledge {
+        Knowledge { master: addr(port), epoch, others: Vec::new(), quorum: None, down: false }
+    }
+
+    #[test]
+    fn the_newest_configuration_wins_over_the_majority() {
+        let known = [says(1, 4), says(1, 4), says(2, 5)];
+        assert_eq!(best(&known, Some(&addr(1))), Some(addr(2)));
+        let unknown_epochs = [says(1, -1), says(2, -1), says(2, -1)];
+        assert_eq!(best(&unknown_epochs, Some(&addr(1))), Some(addr(2)));
+        for present in [1, 2] {
+            assert_eq!(best(&[says(1, 3), says(2, 3)], Some(&addr(present))), Some(addr(present)));
+        }
+        assert_eq!(best(&[], None), None);
+    }
+
+    #[test]
+    fn host_names_and_ipv6_addresses_are_addresses() {
+        let bulk = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
+        assert_eq!(address(&bulk("fe80::1"), &bulk("6379")).unwrap().to_string(), "[fe80::1]:6379");
+        assert_eq!(address(&bulk("db.example"), &bulk("7000")).unwrap().to_string(), "db.example:7000");
+        assert_eq!(address(&bulk(""), &bulk("7000")), None);
+        assert_eq!(address(&bulk("h"), &bulk("0")), None);
+    }
+}

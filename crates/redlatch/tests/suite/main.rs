@@ -19,6 +19,7 @@ mod rate_faults;
 mod rate_model;
 mod redisson;
 mod rights;
+mod sentinel;
 mod servers;
 mod traps;
 mod traps_fair;

@@ -43,8 +43,10 @@ use crate::{
 /// How often the master's address is asked for without any reason to: the safety net under lost news. As Redisson's
 /// `scanInterval`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
-/// The pause after each look, however many calls fail meanwhile; also how soon a new master is tried again that did not accept yet.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// The pause after each look, however many calls fail meanwhile; also how soon a new master is tried again that did not accept
+/// yet. Trying again for long makes the pause as long as [`LOOK_INTERVAL`], by as much with each try.
+const LOOK_PAUSE: Duration = Duration::from_millis(25);
+const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
 /// On how many masters one call is tried, as long as nothing of it has run.
@@ -234,15 +236,19 @@ impl First {
 async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) {
     let mut candidate = None;
     let mut failures = 0;
+    let mut pause = LOOK_PAUSE;
     loop {
         let Some(shared) = store.upgrade() else { return };
         let number = look.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let settled = shared.look(&mut candidate, &mut failures).await;
         drop(shared);
         done.send_replace(number);
-        sleep(LOOK_PAUSE).await;
+        sleep(pause).await;
         if settled {
+            pause = LOOK_PAUSE;
             let _ = timeout(LOOK_INTERVAL - LOOK_PAUSE, look.wanted.notified()).await;
+        } else {
+            pause = (pause + LOOK_PAUSE_STEP).min(LOOK_INTERVAL);
         }
     }
 }

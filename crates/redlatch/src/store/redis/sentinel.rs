@@ -37,9 +37,9 @@ use crate::{
 const ANSWER_GRACE: Duration = Duration::from_millis(200);
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
-/// What sentinels publish when a master changes: the first as soon as the new one has been promoted, by the sentinel that leads
-/// the change, the second by each that has learned of it.
-const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+/// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
+/// a replica and when it has seen that this one was promoted; the last from each that has learned of it.
+const NEWS: [&str; 3] = ["+selected-slave", "+promoted-slave", "+switch-master"];
 
 /// The sentinels of one master.
 pub(super) struct SentinelSet {
@@ -301,7 +301,7 @@ impl Finder for SentinelSet {
 }
 
 impl Sentinel {
-    async fn ask(&self, master: &str) -> Result<Knowledge, Silence> {
+    async fn ask(&self, name: &str) -> Result<Knowledge, Silence> {
         let sentinel = |words: &[&str]| {
             let mut cmd = Cmd::new();
             cmd.arg("SENTINEL");
@@ -311,8 +311,8 @@ impl Sentinel {
             cmd
         };
         let link = self.node.link().await.map_err(|fault| Silence::Error(fault.into_error()))?;
-        let (state, addr) = (sentinel(&["MASTER", master]), sentinel(&["GET-MASTER-ADDR-BY-NAME", master]));
-        let (others, id) = (sentinel(&["SENTINELS", master]), sentinel(&["MYID"]));
+        let (state, addr) = (sentinel(&["MASTER", name]), sentinel(&["GET-MASTER-ADDR-BY-NAME", name]));
+        let (others, id) = (sentinel(&["SENTINELS", name]), sentinel(&["MYID"]));
         // In one go, so that epoch and address belong together. The epoch is asked first: it must not be newer than the address.
         let (state, addr, others, id) =
             tokio::join!(link.ask(&state), link.ask(&addr), link.ask(&others), link.ask(&id));
@@ -331,21 +331,29 @@ impl Sentinel {
             let _ = self.id.set(id);
         }
         let state = state.ok();
-        let number = |name| state.as_ref().and_then(|state| field(state, name)?.int());
+        let flags = state.as_ref().and_then(|state| text(field(state, "flags")?)).unwrap_or_default();
+        let is = |name: &str| flags.split(',').any(|flag| flag == name);
+        let mut promised = None;
+        if is("failover_in_progress") {
+            let replicas = link.ask(&sentinel(&["REPLICAS", name])).await.ok();
+            promised = replicas.as_ref().and_then(promised_master);
+        }
+        let number = |field_name| state.as_ref().and_then(|state| field(state, field_name)?.int());
         let others = others.ok();
         let others = others.as_ref().and_then(Reply::array).unwrap_or_default().iter().filter_map(|other| {
             let id = field(other, "runid").and_then(text).filter(|id| !id.is_empty());
             Some((id, address(field(other, "ip")?, field(other, "port")?)?))
         });
+        let epoch = number("config-epoch").unwrap_or(-1);
+        // The replica that is to be the master counts before the sentinel has seen it promoted, which takes it up to a second.
+        // Whether it is a master by now is asked of itself, as of every master.
+        let (master, epoch) = promised.map_or((master, epoch), |promised| (promised, epoch + 1));
         Ok(Knowledge {
             master,
-            epoch: number("config-epoch").unwrap_or(-1),
+            epoch,
             others: others.collect(),
             quorum: number("quorum"),
-            down: state
-                .as_ref()
-                .and_then(|state| text(field(state, "flags")?))
-                .is_some_and(|flags| flags.split(',').any(|flag| flag == "s_down" || flag == "o_down")),
+            down: is("s_down") || is("o_down"),
         })
     }
 
@@ -414,6 +422,15 @@ impl Sentinel {
         }
         self.node.close();
     }
+}
+
+/// The replica that a sentinel has chosen to be the next master.
+fn promised_master(replicas: &Reply) -> Option<Addr> {
+    let chosen = replicas.array()?.iter().find(|replica| {
+        let flags = field(replica, "flags").and_then(text).unwrap_or_default();
+        flags.split(',').any(|flag| flag == "promoted")
+    })?;
+    address(field(chosen, "ip")?, field(chosen, "port")?)
 }
 
 /// A field of a reply that is a list of names and values.

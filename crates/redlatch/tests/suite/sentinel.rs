@@ -240,3 +240,19 @@ async fn holders_whose_lock_no_replica_has_are_told_at_once() {
     assert!(accepting.elapsed() < AT_ONCE, "{:?}", accepting.elapsed());
     drop(soon("a new grant", client.lock("renewed").lock()).await.unwrap());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_ask_for_roles_follows_too() {
+    let settings = RedisServer::builder().acl("app on >pw ~* &* +@all -role -info");
+    let set = SentinelSet::builder().servers(settings).start().unwrap();
+    let builder = || Client::builder().url(set.url()).username("app").password("pw");
+    let client = builder().connect().await.unwrap();
+    let guard = client.lock("kept").lock().await.unwrap();
+    replicated(&set, "kept").await;
+    let old = set.master().unwrap();
+    let new = fails_over(&set);
+    assert_ne!(old, new);
+    soon("the free lock", client.lock("free").lock()).await.unwrap().unlock().await.unwrap();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    assert!(client.store().ends_with(&format!("master 127.0.0.1:{}", set.node(new).port())));
+}

@@ -9,10 +9,10 @@ mod following;
 mod hub;
 mod link;
 mod node;
-mod trial;
 mod replicated;
 mod role;
 mod sentinel;
+mod trial;
 
 use std::sync::Arc;
 

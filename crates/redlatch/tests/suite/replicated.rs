@@ -1,0 +1,155 @@
+//! A master and its replicas without sentinels: who is the master is asked of the servers themselves.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, Unlocked};
+use redlatch_testkit::server::{RedisServer, RedisServerBuilder};
+
+use crate::fixture::{ms, soon};
+
+/// Two servers of which the second follows the first.
+struct Pair {
+    first: RedisServer,
+    second: RedisServer,
+}
+
+impl Pair {
+    async fn start(settings: RedisServerBuilder) -> Pair {
+        let settings = settings.arg("repl-diskless-sync-delay", "0");
+        let pair = Pair { first: settings.clone().start().unwrap(), second: settings.start().unwrap() };
+        follow(&pair.second, &pair.first).await;
+        pair
+    }
+
+    /// The replica is named first, so that the order cannot be what finds the master.
+    fn url(&self, user: &str) -> String {
+        format!("redis-replicated://{user}127.0.0.1:{},127.0.0.1:{}", self.second.port(), self.first.port())
+    }
+
+    /// The replica takes over, and the former master follows it.
+    async fn change_places(&self) {
+        let Pair { first, second } = self;
+        soon("the copy", async {
+            while first.cmd(&["DBSIZE"]).unwrap() != second.cmd(&["DBSIZE"]).unwrap() {
+                tokio::time::sleep(ms(2)).await;
+            }
+        })
+        .await;
+        second.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+        follow(first, second).await;
+    }
+}
+
+async fn follow(replica: &RedisServer, master: &RedisServer) {
+    replica.cmd(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).unwrap();
+    soon("the link to the master", async {
+        while !info(replica).contains("master_link_status:up") {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+}
+
+fn info(server: &RedisServer) -> String {
+    match server.cmd(&["INFO", "replication"]).unwrap() {
+        redis::Value::BulkString(bytes) => String::from_utf8(bytes).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn scripts_run(server: &RedisServer) -> u64 {
+    let counts = server.command_counts().unwrap();
+    counts.iter().filter(|(name, _)| name.starts_with("eval")).map(|(_, count)| count).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_over_is_followed() {
+    let pair = Pair::start(RedisServer::builder()).await;
+    let client = Client::connect(&pair.url("")).await.unwrap();
+    let other = Client::connect(&pair.url("")).await.unwrap();
+    assert!(
+        client.store().ends_with(&format!("master 127.0.0.1:{}", pair.first.port())),
+        "{}",
+        client.store()
+    );
+    let guard = client.lock("kept").lock().await.unwrap();
+    let waiting = other.lock("kept");
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    soon("the waiter's subscription", async {
+        while pair.first.subscriber_channels().unwrap().is_empty() {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    pair.change_places().await;
+    soon("the waiter's new subscription", async {
+        while pair.second.subscriber_channels().unwrap().is_empty() {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    assert!(guard.is_valid());
+    assert!(soon("an answer", client.lock("kept").try_lock()).await.unwrap().is_none());
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    soon("the waiter's turn", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    // Both have been refused by the demoted master by now, if they had not noticed before.
+    let before = scripts_run(&pair.first);
+    for client in [&client, &other] {
+        client.lock("kept").lock().await.unwrap().unlock().await.unwrap();
+    }
+    assert_eq!(scripts_run(&pair.first), before, "the demoted master is left alone");
+    let findings = client.diagnose().await.unwrap();
+    let of_servers: Vec<_> = findings.iter().filter(|finding| finding.subject == "server").collect();
+    assert_eq!(of_servers.len(), 2, "{findings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_nobody_is_the_master_nobody_is_pestered() {
+    let pair = Pair::start(RedisServer::builder()).await;
+    let client = Client::connect(&pair.url("")).await.unwrap();
+    client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
+    pair.first.cmd(&["REPLICAOF", "127.0.0.1", &pair.second.port().to_string()]).unwrap();
+    pair.first.reset_command_counts().unwrap();
+    let start = Instant::now();
+    let error = client.lock("free").lock_for(ms(1_000)).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    let counts = pair.first.command_counts().unwrap();
+    let asked: u64 = ["evalsha", "eval", "role"].iter().filter_map(|name| counts.get(*name)).sum();
+    let looks_max = start.elapsed().as_millis() / 15 + 10;
+    assert!(u128::from(asked) < looks_max, "{asked} in {:?}: {counts:?}", start.elapsed());
+    // A caller that goes on waiting gets the lock from whoever becomes the master.
+    let waiting = client.lock("free");
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    let error = client.lock("other").try_lock().await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    pair.second.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    soon("the grant of the new master", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(
+        client.store().ends_with(&format!("master 127.0.0.1:{}", pair.second.port())),
+        "{}",
+        client.store()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn either_right_to_ask_for_the_role_is_enough() {
+    let settings = RedisServer::builder()
+        .acl("by-info on >pw ~* &* +@all -role")
+        .acl("by-role on >pw ~* &* +@all -info")
+        .acl("blind on >pw ~* &* +@all -role -info");
+    let pair = Pair::start(settings).await;
+    for user in ["by-info", "by-role"] {
+        let client = Client::connect(&pair.url(&format!("{user}:pw@"))).await.unwrap();
+        client.lock(user).lock().await.unwrap().unlock().await.unwrap();
+        assert!(client.store().ends_with(&format!("master 127.0.0.1:{}", pair.first.port())));
+    }
+    let error = Client::connect(&pair.url("blind:pw@")).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
+    assert!(error.to_string().contains("right to role"), "{error}");
+    let start = Instant::now();
+    let connect = Client::builder().url(pair.url("blind:hunter2@")).connect_timeout(ms(1_500)).connect();
+    let error = connect.await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}

@@ -21,6 +21,7 @@ mod redisson;
 mod replicated;
 mod rights;
 mod sentinel;
+mod sentinel_fakes;
 mod servers;
 mod traps;
 mod traps_fair;

@@ -208,7 +208,7 @@ async fn a_killed_master_costs_no_hold_that_its_replica_has() {
     let (new, accepting) = accepting_master(&set, old).await;
     let (free, granted) = soon("a grant on the new master", asked).await.unwrap();
     let late = granted.saturating_duration_since(accepting);
-    eprintln!("first grant {late:?} after the new master took writes");
+
     assert!(late < AT_ONCE, "{late:?}");
     free.unlock().await.unwrap();
     listened_to(set.node(new), "kept").await;
@@ -236,7 +236,7 @@ async fn holders_whose_lock_no_replica_has_are_told_at_once() {
         let reason = soon("the notice", guard.lost()).await;
         assert_eq!(reason, LossReason::Deleted);
     }
-    eprintln!("told {:?} after the new master took writes", accepting.elapsed());
+
     assert!(accepting.elapsed() < AT_ONCE, "{:?}", accepting.elapsed());
     drop(soon("a new grant", client.lock("renewed").lock()).await.unwrap());
 }

@@ -9,7 +9,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, PoisonError, RwLock, Weak,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -84,6 +84,23 @@ impl Look {
         let number = self.begun.load(Ordering::SeqCst) + 1;
         self.wanted.notify_one();
         number
+    }
+}
+
+/// Since when somebody has not answered. A connection over which nothing comes any more looks like one that is slow, and is
+/// given up after the time that an answer may take.
+#[derive(Default)]
+pub(super) struct Quiet(Mutex<Option<Instant>>);
+
+impl Quiet {
+    pub(super) fn note(&self, answered: bool, node: &Node, limit: Duration) {
+        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            *since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() >= limit {
+            *since = None;
+            node.distrust();
+        }
     }
 }
 

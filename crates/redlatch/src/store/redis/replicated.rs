@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Look},
+    following::{Finder, Findings, Found, Look, Quiet},
     node::{Interruption, Node},
     role::{self, Role},
 };
@@ -31,10 +31,11 @@ const SERVERS_MAX: usize = 64;
 
 /// A master and its replicas.
 pub(super) struct Replicated {
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<(Arc<Node>, Quiet)>,
     text: String,
     place: String,
-    answer_limit: Duration,
+    connect_timeout: Duration,
+    response_timeout: Duration,
 }
 
 impl Replicated {
@@ -45,19 +46,16 @@ impl Replicated {
         let mut asked = Vec::new();
         for addr in nodes.addrs.iter().take(SERVERS_MAX) {
             let dial = Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config)?;
-            asked.push(Node::new(
-                Arc::new(dial),
-                config,
-                background,
-                // Locks are held over the master's own connections, so the end of these interests nobody.
-                Arc::new(Interruption::default()),
-            ));
+            // Locks are held over the master's own connections, so the end of these interests nobody.
+            let node = Node::new(Arc::new(dial), config, background, Arc::new(Interruption::default()));
+            asked.push((node, Quiet::default()));
         }
         Ok(Replicated {
             nodes: asked,
             text: crate::store::StoreUrl::Replicated(nodes.clone()).to_string(),
             place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
-            answer_limit: config.connect_timeout,
+            connect_timeout: config.connect_timeout,
+            response_timeout: config.response_timeout,
         })
     }
 
@@ -67,10 +65,12 @@ impl Replicated {
             .nodes
             .iter()
             .enumerate()
-            .map(|(at, node)| async move { (at, node.dial().addr(), ask(node).await) })
+            .map(|(at, (node, _))| async move { (at, node.dial().addr(), ask(node).await) })
             .collect();
         let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
+        let mut answered = vec![false; self.nodes.len()];
         while let Ok(Some((at, addr, answer))) = timeout_at(until, asks.next()).await {
+            answered[at] = true;
             match answer {
                 Ok(Role::Master { replicas }) => {
                     until = until.min(Instant::now() + ANSWER_GRACE);
@@ -80,6 +80,10 @@ impl Replicated {
                 Ok(Role::Replica) => replicas += 1,
                 Err(error) => errors.push(error.within(addr)),
             }
+        }
+        drop(asks);
+        for ((node, quiet), answered) in self.nodes.iter().zip(answered) {
+            quiet.note(answered, node, self.response_timeout);
         }
         if let Some((_, addr)) = masters.into_iter().max_by_key(|(rank, _)| *rank) {
             return Ok(addr.clone());
@@ -100,8 +104,8 @@ impl Replicated {
     }
 
     async fn findings(&self) -> Vec<Finding> {
-        let limit = self.answer_limit;
-        let asks = self.nodes.iter().map(|node| async move {
+        let limit = self.connect_timeout;
+        let asks = self.nodes.iter().map(|(node, _)| async move {
             let addr = node.dial().addr();
             let (severity, text) = match timeout(limit, ask(node)).await {
                 Ok(Ok(Role::Master { replicas })) => {
@@ -161,7 +165,7 @@ impl Finder for Replicated {
     }
 
     fn close(&self) {
-        for node in &self.nodes {
+        for (node, _) in &self.nodes {
             node.close();
         }
     }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Look, with_credentials},
+    following::{Finder, Findings, Found, Look, Quiet, with_credentials},
     hub::Hub,
     link::Failure,
     node::{Interruption, Node},
@@ -63,6 +63,7 @@ struct Sentinel {
     /// What it calls itself, once it has said so.
     id: OnceLock<String>,
     news: Mutex<Option<News>>,
+    quiet: Quiet,
 }
 
 /// The subscription to what a sentinel publishes. The hub subscribes by itself; that it is confirmed interests nobody, so the
@@ -125,7 +126,8 @@ impl SentinelSet {
         // Nobody holds a lock on a sentinel, so the end of its connections interests nobody.
         let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
         let id = id.map_or_else(OnceLock::new, OnceLock::from);
-        let sentinel = Arc::new(Sentinel { addr, node, named, id, news: Mutex::default() });
+        let sentinel =
+            Arc::new(Sentinel { addr, node, named, id, news: Mutex::default(), quiet: Quiet::default() });
         if let Some(look) = self.look.get() {
             sentinel.listen(look, &self.background);
         }
@@ -137,20 +139,26 @@ impl SentinelSet {
         let end = Instant::now() + limit;
         let mut asks: FuturesUnordered<_> = asked
             .iter()
-            .map(|sentinel| async move { (sentinel.clone(), sentinel.ask(&self.master).await) })
+            .enumerate()
+            .map(|(at, sentinel)| async move { (at, sentinel.ask(&self.master).await) })
             .collect();
         let mut until = end;
         let (mut known, mut silent) = (Vec::new(), Vec::new());
-        while let Ok(Some((sentinel, answer))) = timeout_at(until, asks.next()).await {
+        let mut answered = vec![false; asked.len()];
+        while let Ok(Some((at, answer))) = timeout_at(until, asks.next()).await {
+            answered[at] = true;
             match answer {
                 Ok(knowledge) => {
                     until = end.min(Instant::now() + ANSWER_GRACE);
                     known.push(knowledge);
                 }
-                Err(silence) => silent.push((sentinel, silence)),
+                Err(silence) => silent.push(silence),
             }
         }
         drop(asks);
+        for (sentinel, answered) in asked.iter().zip(answered) {
+            sentinel.quiet.note(answered, &sentinel.node, self.config.response_timeout);
+        }
         let Some(best) = best(&known, present.as_ref()) else {
             return Err(self.nobody_knows(&asked, silent));
         };
@@ -200,9 +208,9 @@ impl SentinelSet {
         let _ = self.place.set(format!("sentinel {set} {}/{}", self.master, self.database));
     }
 
-    fn nobody_knows(&self, asked: &[Arc<Sentinel>], silent: Vec<(Arc<Sentinel>, Silence)>) -> Error {
+    fn nobody_knows(&self, asked: &[Arc<Sentinel>], silent: Vec<Silence>) -> Error {
         let names = names(asked);
-        if silent.iter().any(|(_, silence)| matches!(silence, Silence::UnknownName)) {
+        if silent.iter().any(|silence| matches!(silence, Silence::UnknownName)) {
             return Error::new(
                 ErrorKind::InvalidUrl,
                 format!("the sentinels {names} know no master named \"{}\"", self.master.escape_debug()),
@@ -210,7 +218,7 @@ impl SentinelSet {
             .remedy("use the name from the line \"sentinel monitor\" of their configuration");
         }
         let errors = || {
-            silent.iter().filter_map(|(_, silence)| match silence {
+            silent.iter().filter_map(|silence| match silence {
                 Silence::Error(error) => Some(error),
                 Silence::UnknownName => None,
             })

@@ -1,0 +1,168 @@
+//! Sentinels and masters that say what a test wants: what real ones say only at rare moments.
+
+use std::sync::{Arc, Mutex};
+
+use redlatch::{Client, ErrorKind};
+use redlatch_testkit::{
+    fake_server::{FakeReply, FakeServer},
+    resp,
+    server::RedisServer,
+};
+
+use crate::fixture::{ms, soon};
+
+/// What a sentinel says.
+#[derive(Clone, Default)]
+struct Says {
+    host: String,
+    port: u16,
+    epoch: i64,
+    silent: bool,
+}
+
+struct FakeSentinel {
+    server: FakeServer,
+    says: Arc<Mutex<Says>>,
+}
+
+impl FakeSentinel {
+    fn start(port: u16) -> FakeSentinel {
+        let says = Says { host: "127.0.0.1".to_owned(), port, epoch: 1, silent: false };
+        let says = Arc::new(Mutex::new(says));
+        let shared = says.clone();
+        let server = FakeServer::start(move |request| {
+            let Says { host, port, epoch, silent } = shared.lock().unwrap().clone();
+            if silent {
+                return FakeReply::Silence;
+            }
+            let words: Vec<String> =
+                request.iter().map(|word| String::from_utf8_lossy(word).to_ascii_lowercase()).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            FakeReply::Reply(match words[..] {
+                ["sentinel", "get-master-addr-by-name", _] => {
+                    resp::array(&[resp::bulk(host), resp::bulk(port.to_string())])
+                }
+                ["sentinel", "master", _] => {
+                    let fields = ["flags", "master", "config-epoch", &epoch.to_string(), "quorum", "1"];
+                    resp::array(&fields.map(resp::bulk))
+                }
+                ["sentinel", "sentinels", _] => resp::array::<Vec<u8>>(&[]),
+                _ => return FakeReply::Default,
+            })
+        })
+        .unwrap();
+        FakeSentinel { server, says }
+    }
+
+    fn say(&self, change: impl FnOnce(&mut Says)) {
+        change(&mut self.says.lock().unwrap());
+    }
+
+    fn addr(&self) -> String {
+        self.server.url().replace("redis://", "")
+    }
+}
+
+fn url(sentinels: &[&FakeSentinel]) -> String {
+    let addrs: Vec<String> = sentinels.iter().map(|sentinel| sentinel.addr()).collect();
+    format!("redis-sentinel://{}/any", addrs.join(","))
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    soon(what, async {
+        while !condition() {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+}
+
+fn exists(server: &RedisServer, key: &str) -> bool {
+    server.cmd(&["EXISTS", key]).unwrap() == redis::Value::Int(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_was_cut_off_does_not_lead_back() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, third] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let client = Client::connect(&url(&[&first, &second, &third])).await.unwrap();
+    let _old = client.lock("old").lock().await.unwrap();
+    assert!(exists(&old, "old"));
+    // Host names are as good as addresses.
+    second.say(|says| *says = Says { host: "localhost".into(), port: new.port(), epoch: 2, silent: false });
+    let moved = format!("localhost:{}", new.port());
+    until("the move", || client.store().ends_with(&moved)).await;
+    let asked = first.server.count("SENTINEL");
+    until("some more looks", || first.server.count("SENTINEL") > asked + 12).await;
+    assert!(client.store().ends_with(&moved), "{}", client.store());
+    let _guard = client.lock("new").lock().await.unwrap();
+    assert!(exists(&new, "new") && !exists(&old, "new"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_falls_silent_holds_nothing_up() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second] = [0; 2].map(|_| FakeSentinel::start(old.port()));
+    let client =
+        Client::builder().url(url(&[&first, &second])).response_timeout(ms(600)).connect().await.unwrap();
+    first.say(|says| says.silent = true);
+    let connections = first.server.connections_accepted();
+    until("another try to reach the silent one", || first.server.connections_accepted() > connections + 1)
+        .await;
+    second.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    let moved = format!("127.0.0.1:{}", new.port());
+    until("the move", || client.store().ends_with(&moved)).await;
+    // The one that comes back late is believed again when it knows more.
+    first.say(|says| *says = Says { host: "127.0.0.1".into(), port: old.port(), epoch: 3, silent: false });
+    let back = format!("127.0.0.1:{}", old.port());
+    until("the move back", || client.store().ends_with(&back)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_under_way_on_the_old_master_is_asked_of_the_new_one() {
+    let hangs = FakeServer::start(|request| match &request[0].to_ascii_uppercase()[..] {
+        b"ROLE" => {
+            let role = [resp::bulk("master"), resp::integer(0), resp::array::<Vec<u8>>(&[])];
+            FakeReply::Reply(resp::array(&role))
+        }
+        b"EVALSHA" => FakeReply::Silence,
+        _ => FakeReply::Default,
+    })
+    .unwrap();
+    let port = hangs.url().rsplit(':').next().unwrap().parse().unwrap();
+    let new = RedisServer::start().unwrap();
+    let sentinel = FakeSentinel::start(port);
+    // No answer would be missed before the test is over.
+    let builder = Client::builder().url(url(&[&sentinel])).response_timeout(ms(60_000));
+    let client = builder.connect().await.unwrap();
+    let (waits, tries) = (client.lock("waits"), client.lock("tries"));
+    let waits = tokio::spawn(async move { waits.lock().await.map(Some) });
+    let tries = tokio::spawn(async move { tries.try_lock().await });
+    until("both calls", || hangs.count("EVALSHA") >= 2).await;
+    sentinel.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    for (call, name) in [(waits, "waits"), (tries, "tries")] {
+        let guard = soon("the grant of the new master", call).await.unwrap().unwrap();
+        assert!(exists(&new, name));
+        guard.expect("a free lock").unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_named_but_no_master_is_not_used() {
+    let replica = RedisServer::start().unwrap();
+    replica.cmd(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+    let sentinel = FakeSentinel::start(replica.port());
+    let builder = || Client::builder().url(url(&[&sentinel])).connect_timeout(ms(700));
+    let error = soon("the refusal", builder().connect()).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&sentinel.addr()) && text.contains(&replica.port().to_string()), "{text}");
+    // It is asked again as long as there is time, because a change of masters may be under way.
+    let connecting =
+        tokio::spawn(Client::builder().url(url(&[&sentinel])).connect_timeout(ms(8_000)).connect());
+    let asked = sentinel.server.count("SENTINEL");
+    until("some looks", || sentinel.server.count("SENTINEL") > asked + 12).await;
+    replica.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let client = soon("the connection", connecting).await.unwrap().unwrap();
+    client.lock("there").lock().await.unwrap().unlock().await.unwrap();
+}

@@ -146,9 +146,11 @@ async fn a_pair_is_two_commands_and_clients_of_one_set_know_each_other() {
         lock.lock().await.unwrap().unlock().await.unwrap();
     }
     assert_eq!(scripts(master.command_counts().unwrap()) - before, 100);
-    // A majority of servers that are one server would be none.
-    let error = redlatch::QuorumLock::new([client.lock("q"), other.lock("q"), client.lock("q")]);
-    assert!(error.is_err(), "three clients of one set are one server");
+    // A majority of servers of which two are one would be none.
+    let plain = Client::connect(&RedisServer::shared().url()).await.unwrap();
+    let members = [client.lock("q"), other.lock("q"), plain.lock("q")];
+    let error = redlatch::QuorumLock::new(members).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     let findings = client.diagnose().await.unwrap();
     let of_sentinels: Vec<_> = findings.iter().filter(|finding| finding.subject == "sentinel").collect();
     assert_eq!(of_sentinels.len(), 3, "also those that the URL does not name: {findings:?}");

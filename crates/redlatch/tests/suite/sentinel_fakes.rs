@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use redlatch::{Client, ErrorKind};
+use redlatch::{Client, ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::{
     fake_server::{FakeReply, FakeServer},
     resp,
@@ -97,6 +97,28 @@ async fn a_sentinel_that_was_cut_off_does_not_lead_back() {
     assert!(client.store().ends_with(&moved), "{}", client.store());
     let _guard = client.lock("new").lock().await.unwrap();
     assert!(exists(&new, "new") && !exists(&old, "new"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_are_told_also_when_no_connection_broke() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let sentinel = FakeSentinel::start(old.port());
+    // Neither renewals nor deadlines are due while the test lasts.
+    let client =
+        Client::builder().url(url(&[&sentinel])).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let renewed = client.lock("renewed").lock().await.unwrap();
+    let fixed = client.lock("fixed").lock_with_lease(ms(120_000)).await.unwrap();
+    let kept = client.lock("kept").lock().await.unwrap();
+    new.cmd(&["HSET", "kept", &kept.owner().to_string(), "1"]).unwrap();
+    new.cmd(&["PEXPIRE", "kept", "60000"]).unwrap();
+    new.cmd(&["HSET", "renewed", "somebody:1", "1"]).unwrap();
+    sentinel.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    let by = "somebody:1".to_owned();
+    assert_eq!(soon("the notice", renewed.lost()).await, LossReason::TakenOver { by });
+    assert_eq!(soon("the notice", fixed.lost()).await, LossReason::Deleted);
+    assert!(kept.is_valid());
+    assert_eq!(kept.unlock().await.unwrap(), Unlocked::Released);
+    assert!(!exists(&new, "kept"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,8 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, ErrorKind, LossReason, Unlocked};
-use redlatch_testkit::{net::ReservedPort, server::RedisServer, topology::SentinelSet};
+use redlatch::{Client, ErrorKind, LossReason, TlsOptions, Unlocked};
+use redlatch_testkit::{
+    net::ReservedPort,
+    server::{RedisServer, TlsFiles},
+    topology::SentinelSet,
+};
 
 use crate::fixture::{ms, soon};
 
@@ -257,4 +261,24 @@ async fn an_account_that_may_not_ask_for_roles_follows_too() {
     soon("the free lock", client.lock("free").lock()).await.unwrap().unlock().await.unwrap();
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     assert!(client.store().ends_with(&format!("master 127.0.0.1:{}", set.node(new).port())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everybody_is_reached_over_tls_with_a_client_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles::create(dir.path()).unwrap();
+    let set = SentinelSet::builder().mutual_tls(&files).start().unwrap();
+    let mut tls = TlsOptions::default();
+    tls.ca_file = Some(files.ca_cert.clone());
+    let refused = Client::builder().url(set.url()).tls(tls.clone()).connect_timeout(ms(2_000)).connect();
+    let error = refused.await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    tls.cert_file = Some(files.client_cert.clone());
+    tls.key_file = Some(files.client_key.clone());
+    let client = Client::builder().url(set.url()).tls(tls).connect().await.unwrap();
+    let guard = client.lock("kept").lock().await.unwrap();
+    replicated(&set, "kept").await;
+    fails_over(&set);
+    soon("the free lock", client.lock("free").lock()).await.unwrap().unlock().await.unwrap();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }

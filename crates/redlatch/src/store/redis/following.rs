@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     config::{Config, Secret},
+    core::jitter::jittered,
     doctor::Finding,
     error::{Error, ErrorKind},
     store::{
@@ -43,9 +44,11 @@ use crate::{
 /// How often the master's address is asked for without any reason to: the safety net under lost news. As Redisson's
 /// `scanInterval`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
-/// The pause after each look, however many calls fail meanwhile; also how soon a new master is tried again that did not accept
-/// yet. Trying again for long makes the pause as long as [`LOOK_INTERVAL`], by as much with each try.
-const LOOK_PAUSE: Duration = Duration::from_millis(25);
+/// The pause after a look, however many calls fail meanwhile. It is doubled while failing calls ask for looks that find nothing
+/// new: an outage must not become a flood for those who are asked. News end it.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(25);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// By how much the pause grows with each try to reach a new master that does not accept yet.
 const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
@@ -75,6 +78,7 @@ pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
 #[derive(Default)]
 pub(super) struct Look {
     wanted: Notify,
+    news: Notify,
     begun: AtomicU64,
 }
 
@@ -84,6 +88,11 @@ impl Look {
         let number = self.begun.load(Ordering::SeqCst) + 1;
         self.wanted.notify_one();
         number
+    }
+
+    /// Somebody who knows has said that there is something to see.
+    pub(super) fn news(&self) {
+        self.news.notify_one();
     }
 }
 
@@ -217,8 +226,10 @@ impl First {
         loop {
             let addr = match self.finder.clone().find(None, end - Instant::now()).await {
                 Ok(addr) => addr,
-                Err(error) if error.kind() == ErrorKind::ReadOnly && Instant::now() + LOOK_PAUSE < end => {
-                    sleep(LOOK_PAUSE).await;
+                Err(error)
+                    if error.kind() == ErrorKind::ReadOnly && Instant::now() + LOOK_PAUSE_MIN < end =>
+                {
+                    sleep(LOOK_PAUSE_MIN).await;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -234,7 +245,7 @@ impl First {
                 ),
             };
             node.close();
-            if !error.is_retryable() || Instant::now() + LOOK_PAUSE >= end {
+            if !error.is_retryable() || Instant::now() + LOOK_PAUSE_MIN >= end {
                 let remedy = match error.kind() {
                     ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
                     _ => {
@@ -244,7 +255,7 @@ impl First {
                 let context = format!("{} (master at {addr})", self.finder.describe());
                 return Err(error.within(context).remedy(remedy));
             }
-            sleep(LOOK_PAUSE).await;
+            sleep(LOOK_PAUSE_MIN).await;
         }
     }
 }
@@ -253,19 +264,23 @@ impl First {
 async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) {
     let mut candidate = None;
     let mut failures = 0;
-    let mut pause = LOOK_PAUSE;
+    let mut pause = LOOK_PAUSE_MIN;
     loop {
         let Some(shared) = store.upgrade() else { return };
         let number = look.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let settled = shared.look(&mut candidate, &mut failures).await;
         drop(shared);
         done.send_replace(number);
-        sleep(pause).await;
-        if settled {
-            pause = LOOK_PAUSE;
-            let _ = timeout(LOOK_INTERVAL - LOOK_PAUSE, look.wanted.notified()).await;
+        if timeout(jittered(pause), look.news.notified()).await.is_ok() {
+            pause = LOOK_PAUSE_MIN;
+        } else if !settled {
+            pause = (pause + LOOK_PAUSE_STEP).min(LOOK_PAUSE_MAX);
         } else {
-            pause = (pause + LOOK_PAUSE_STEP).min(LOOK_INTERVAL);
+            tokio::select! {
+                () = look.news.notified() => pause = LOOK_PAUSE_MIN,
+                () = look.wanted.notified() => pause = (pause * 2).min(LOOK_PAUSE_MAX),
+                () = sleep(LOOK_INTERVAL) => pause = LOOK_PAUSE_MIN,
+            }
         }
     }
 }

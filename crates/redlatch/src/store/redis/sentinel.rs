@@ -379,12 +379,7 @@ impl Sentinel {
         let hub = Hub::of_news(self.node.dial().clone(), background);
         let tickets = NEWS.map(|channel| {
             let look = look.clone();
-            hub.subscribe(
-                channel.as_bytes().into(),
-                Arc::new(move |_| {
-                    look.ask();
-                }),
-            )
+            hub.subscribe(channel.as_bytes().into(), Arc::new(move |_| look.news()))
         });
         let news = News { hub, _tickets: tickets.into() };
         *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);

@@ -195,8 +195,14 @@ impl Dial {
 
     pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         if self.master_only {
-            return self.greet_master(connection).await;
+            self.greet_master(connection).await?;
+        } else {
+            self.greet_server(connection).await?;
         }
+        self.introduce(connection).await
+    }
+
+    async fn greet_server(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         // Logging in with no password succeeds on servers that want one; the first command would then fail, so ask now.
         let mut cmd = Cmd::new();
         match &self.greeter {
@@ -224,7 +230,10 @@ impl Dial {
         .or_else(|error| {
             // An account without the right to PING may still run scripts.
             if self.greeter.is_none() && error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
-        })?;
+        })
+    }
+
+    async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         if let Some(name) = &self.client_name {
             let mut cmd = Cmd::new();
             cmd.arg("CLIENT").arg("SETNAME").arg(name);

@@ -31,12 +31,14 @@ use super::{
     sentinel::SentinelSet,
 };
 use crate::{
+    acl::Kind,
     config::{Config, Secret},
     core::jitter::jittered,
     doctor::Finding,
     error::{Error, ErrorKind},
     store::{
-        Call, DiagnoseFuture, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
+        Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store,
+        SubscribeFuture,
         url::{Addr, Nodes, Sentinels, Server},
     },
 };
@@ -127,7 +129,7 @@ struct Shared {
     master: RwLock<Arc<Node>>,
     moves: AtomicU64,
     place: String,
-    hub: Hub,
+    hub: Arc<Hub>,
     /// What the master's connections tell when they end.
     ends: Arc<Interruption>,
     interruption: Arc<Interruption>,
@@ -181,6 +183,10 @@ impl FollowingStore {
             Ok(outcome) => outcome.inspect_err(|_| finder.close())?,
             Err(_) => return Err(Error::new(ErrorKind::Engine, "the background thread has ended")),
         };
+        node.check_functions().await.map_err(|failure| {
+            finder.close();
+            Fault::from(failure).into_error()
+        })?;
         let look = Arc::new(Look::default());
         let interruption = Arc::new(Interruption::default());
         let (asked, told) = (look.clone(), interruption.clone());
@@ -195,7 +201,7 @@ impl FollowingStore {
             background: background.clone(),
             moves: AtomicU64::new(0),
             place: finder.place(),
-            hub: Hub::start(node.dial().clone(), background),
+            hub: Arc::new(Hub::start(node.dial().clone(), background)),
             master: RwLock::new(node),
             ends,
             interruption,
@@ -466,6 +472,16 @@ impl Store for FollowingStore {
     fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
         let node = self.shared.master();
         Box::pin(async move { node.listeners(&channels).await })
+    }
+
+    fn load_functions(&self) -> LoadFuture {
+        let node = self.shared.master();
+        Box::pin(async move { Ok(node.load_functions().await?) })
+    }
+
+    fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
+        let (node, hub) = (self.shared.master(), self.shared.hub.clone());
+        Box::pin(node.try_rights(hub, kinds.to_vec(), prefix.to_owned()))
     }
 
     fn moves(&self) -> u64 {

@@ -100,6 +100,9 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::ServerBusy
         | ErrorKind::OutOfMemory
         | ErrorKind::ReadOnly
+        // The servers that are there do not give what was asked for.
+        | ErrorKind::NotReplicated
+        | ErrorKind::Unsupported
         | ErrorKind::Engine => UNAVAILABLE,
         ErrorKind::Auth | ErrorKind::Permission => NO_PERMISSION,
         // What was to be used or changed is not there.

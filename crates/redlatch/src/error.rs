@@ -43,6 +43,10 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
+    /// Too few replicas confirmed the grant in time; the lock was given back.
+    NotReplicated,
+    /// The server lacks a command that the request needs.
+    Unsupported,
     /// The server is loading, failing over or blocked by a slow script.
     ServerBusy,
     /// The client was shut down.
@@ -136,7 +140,7 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
-        matches!(self.0.kind, Unreachable | Timeout | ReadOnly | ServerBusy | OutOfMemory)
+        matches!(self.0.kind, Unreachable | Timeout | ReadOnly | ServerBusy | OutOfMemory | NotReplicated)
     }
 }
 
@@ -154,6 +158,10 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         NotInitialised => "set the number of permits first",
         OutOfMemory => "raise maxmemory or free memory on the server",
         ReadOnly => "connect to the master",
+        NotReplicated => {
+            "look at the replicas and their lag, give them more time, ask for fewer, or keep the lock on a shortfall"
+        }
+        Unsupported => "do without it there",
         Closed => "connect a new client",
         Forked => "connect a new client in the child process",
         InsideRuntime => "use the async client there",

@@ -241,6 +241,12 @@ impl<G: Hold> Acquire<'_, G> {
         self
     }
 
+    /// How many replicas have to confirm the grant; see [`redlatch::Acquire::replica_ack`](crate::Acquire::replica_ack).
+    pub fn replica_ack(mut self, ack: crate::ReplicaAck) -> Self {
+        self.inner = self.inner.replica_ack(ack);
+        self
+    }
+
     /// Ends the wait with [`ErrorKind::Cancelled`] when this token is cancelled.
     pub fn cancel(mut self, token: &CancellationToken) -> Self {
         self.cancel = Some(token.clone());

@@ -202,6 +202,12 @@ impl PermitRequest<'_> {
         self
     }
 
+    /// How many replicas have to confirm them; see [`redlatch::PermitRequest::replica_ack`](crate::PermitRequest::replica_ack).
+    pub fn replica_ack(mut self, ack: crate::ReplicaAck) -> Self {
+        self.inner = self.inner.replica_ack(ack);
+        self
+    }
+
     /// Ends the wait with [`ErrorKind::Cancelled`] when this token is cancelled.
     pub fn cancel(mut self, token: &CancellationToken) -> Self {
         self.cancel = Some(token.clone());

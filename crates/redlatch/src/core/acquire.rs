@@ -25,8 +25,9 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
+    replica_ack::{Confirmed, Replication},
     scripts::{ACQUIRE, COUNTER_GET},
-    store::{Call, Fault, Reply},
+    store::{Call, Confirm, Fault, Reply},
 };
 
 /// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
@@ -40,6 +41,7 @@ struct Asker {
     core: Arc<Core>,
     request: Arc<Request>,
     owner: Owner,
+    deadline: Deadline,
     /// A request had an unknown outcome.
     tainted: bool,
     granted: bool,
@@ -125,8 +127,8 @@ impl Contender for Asker {
             self.line = Line::Inside(handoff);
             self.core.lanes.line_up(&self.request.keys, queued);
         }
-        let (recount, value) = (self.recount, &mut self.value);
-        let outcome = self.core.attempt(&self.request, &self.owner, lines_up, recount, value).await;
+        let look = Look { lines_up, recount: self.recount, deadline: &self.deadline, value: &mut self.value };
+        let outcome = self.core.attempt(&self.request, &self.owner, look).await;
         if let Ok(Attempt::Behind { recount }) = outcome {
             self.recount = recount;
         }
@@ -255,6 +257,7 @@ impl Core {
                 "the owner holds the lock without a token, and a re-entry draws none",
             )
             .remedy("draw the token with the first hold")),
+            Enter::Again(lease) if let Some(error) = unconfirmed(&lease, request.ack) => Err(error),
             Enter::Again(lease) => self.reenter(&lease, request.term).await.map(Some),
             Enter::Queue(handoff) => {
                 let mut place = Place::queued(self, &request.keys, handoff);
@@ -286,6 +289,7 @@ impl Core {
             core: self.clone(),
             request: request.clone(),
             owner,
+            deadline: *deadline,
             tainted: false,
             granted: false,
             looks: 0,
@@ -317,9 +321,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        lines_up: bool,
-        recount: bool,
-        value: &mut i64,
+        look: Look<'_>,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         if owner.is_exposed() && self.lanes.is_leaving(&request.keys, owner) {
             // The owner's earlier release is still on its way and would take this hold with it.
@@ -330,42 +332,10 @@ impl Core {
         let leaves_readers = || readers.is_some_and(|readers| self.lanes.is_leaving(readers, owner));
         let left_readers = leaves_readers();
         let sent_ms = self.now_ms();
-        let call = request.acquire_call(owner, recount, self);
-        let work = if owner.is_foreign() {
-            Box::pin(self.clone().ask_as_another(request.clone(), owner.clone(), call))
-        } else {
-            self.keeper.touch();
-            self.store.run(call)
-        };
-        let flight = Flight::new(self, work, || {
-            let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
-            let marked = owner.is_exposed();
-            if marked {
-                core.lanes.leaving(&request.keys, &owner);
-            }
-            Some(Box::new(move |outcome| {
-                match core.read(&ACQUIRE, outcome, owner.number()).and_then(|items| Asked::read(&items)) {
-                    // Nothing was granted, but a place in the queue may have been taken.
-                    Ok(reply) if reply.count <= 0 => {
-                        if lines_up {
-                            drop(core.undo_later(&request, &owner, Certainty::Arrived));
-                        }
-                    }
-                    Err(Fault::NotSent(_) | Fault::Server(_)) => {}
-                    // It was granted, or may have been, and nobody is there to take it.
-                    Ok(_) => drop(core.undo_later(&request, &owner, Certainty::Arrived)),
-                    Err(Fault::Unknown(_)) => {
-                        drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
-                    }
-                }
-                if marked {
-                    core.lanes.left(&request.keys, &owner);
-                }
-            }))
-        });
-        let outcome = flight.await;
+        let call = request.acquire_call(owner, look.recount, self);
+        let (outcome, confirm) = self.ask(request, owner, call, look.lines_up).await;
         let reply = Asked::read(&self.read(&ACQUIRE, outcome, owner.number())?)?;
-        *value = reply.value;
+        *look.value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves_readers()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }
@@ -386,14 +356,16 @@ impl Core {
                 "a fenced grant came without a token",
             )));
         }
-        let lease = Arc::new(Lease::new(
-            request.keys.clone(),
-            owner.clone(),
-            request.recipe,
-            token,
-            request.term,
-            sent_ms,
-        ));
+        let replicated = match (request.ack, confirm) {
+            (Some(ack), Some(confirm)) => {
+                Some(self.confirm(request, owner, ack, confirm, look.deadline).await?)
+            }
+            _ => None,
+        };
+        let mut lease =
+            Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sent_ms);
+        lease.replicated = replicated;
+        let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if !lease.is_valid(self.now_ms()) {
             drop(self.undo_later(request, owner, Certainty::Arrived));
@@ -402,23 +374,90 @@ impl Core {
         Ok(Attempt::Won(lease))
     }
 
-    /// Asks for an owner under which another process may hold: then this is a re-entry that it must see as one.
-    async fn ask_as_another(
+    /// Sends one request. With its answer comes a way to ask the replicas for it, if they are to be asked.
+    async fn ask(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        call: Call,
+        lines_up: bool,
+    ) -> (Result<Reply, Fault>, Option<Confirm>) {
+        if request.ack.is_none() && !owner.is_foreign() {
+            self.keeper.touch();
+            let flight = Flight::new(self, self.store.run(call), || {
+                Some(Box::new(self.abandoned(request, owner, lines_up)))
+            });
+            return (flight.await, None);
+        }
+        let work = self.clone().ask_slowly(request.clone(), owner.clone(), call);
+        let flight = Flight::new(self, Box::pin(work), || {
+            let after = self.abandoned(request, owner, lines_up);
+            let after: Box<dyn FnOnce(Result<Answered, Fault>) + Send> =
+                Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)));
+            Some(after)
+        });
+        match flight.await {
+            Ok((reply, confirm)) => (Ok(reply), confirm),
+            Err(fault) => (Err(fault), None),
+        }
+    }
+
+    /// What is done with the answer of a request that nobody waits for any more.
+    fn abandoned(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        lines_up: bool,
+    ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
+        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        let marked = owner.is_exposed();
+        if marked {
+            core.lanes.leaving(&request.keys, &owner);
+        }
+        move |outcome| {
+            match core.read(&ACQUIRE, outcome, owner.number()).and_then(|items| Asked::read(&items)) {
+                // Nothing was granted, but a place in the queue may have been taken.
+                Ok(reply) if reply.count <= 0 => {
+                    if lines_up {
+                        drop(core.undo_later(&request, &owner, Certainty::Arrived));
+                    }
+                }
+                Err(Fault::NotSent(_) | Fault::Server(_)) => {}
+                // It was granted, or may have been, and nobody is there to take it.
+                Ok(_) => drop(core.undo_later(&request, &owner, Certainty::Arrived)),
+                Err(Fault::Unknown(_)) => {
+                    drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                }
+            }
+            if marked {
+                core.lanes.left(&request.keys, &owner);
+            }
+        }
+    }
+
+    /// A request for an owner under which another process may hold, or one that replicas are to confirm.
+    async fn ask_slowly(
         self: Arc<Self>,
         request: Arc<Request>,
         owner: Owner,
         acquire: Call,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Answered, Fault> {
+        if !owner.is_foreign() {
+            return self.run_for(&request, acquire).await;
+        }
         if !request.reentrant {
             self.keeper.touch();
             let held = self.store.run(request.recipe.query(&request.keys, owner.field())).await?;
             if held.array().and_then(|items| items.get(1)?.int()).is_some_and(|holds| holds > 0) {
                 return Err(Fault::Server(already_held()));
             }
-            return self.store.run(acquire).await;
+            return self.run_for(&request, acquire).await;
         }
+        // If the other process holds, this is a re-entry that it must see as one.
         let call = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
-        let reply = Asked::read(&self.run_checked(call, owner.number(), false).await?)?;
+        let script = call.script;
+        let (reply, confirm) = self.run_for(&request, call).await?;
+        let reply = Asked::read(&self.read(script, Ok(reply), owner.number())?)?;
         if reply.count > 0 {
             let mut token = 0;
             if request.fenced {
@@ -427,14 +466,109 @@ impl Core {
                 let last = self.run_checked(call, owner.number(), false).await;
                 token = last.ok().and_then(|reply| reply.get(2).copied()).unwrap_or(0);
             }
-            return Ok(Reply::Array(vec![
-                Reply::Int(owner.number()),
-                Reply::Int(reply.count),
-                Reply::Int(token),
-            ]));
+            let items = [owner.number(), reply.count, token].map(Reply::Int);
+            return Ok((Reply::Array(items.into()), confirm));
         }
-        self.store.run(acquire).await
+        drop(confirm);
+        self.run_for(&request, acquire).await
     }
+
+    async fn run_for(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
+        self.keeper.touch();
+        match request.ack {
+            None => Ok((self.store.run(call).await?, None)),
+            Some(ack) => {
+                let (reply, confirm) = self.store.run_acked(call, ack.count, !ack.keep).await?;
+                Ok((reply, Some(confirm)))
+            }
+        }
+    }
+
+    /// Asks the replicas for a grant. Unless enough confirm it, or it is kept all the same, it is given back.
+    async fn confirm(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        ack: Replication,
+        confirm: Confirm,
+        deadline: &Deadline,
+    ) -> Result<Confirmed, Fault> {
+        // Whoever drops this future gives the grant back at once, whatever the replicas say later.
+        let mut grant = Unconfirmed { core: self, request, owner, is_ours: true };
+        let half_ms = u64::try_from(request.term.lease_ms / 2).unwrap_or(0);
+        let mut within = ack.within.min(Duration::from_millis(half_ms));
+        if let Some(left) = deadline.left(self) {
+            within = within.min(left * 3 / 4);
+        }
+        self.keeper.touch();
+        match confirm(within).await {
+            Ok(replicas) if replicas.is_complete() || ack.keep => {
+                grant.is_ours = false;
+                Ok(Confirmed { count: ack.count, replicas })
+            }
+            Ok(replicas) => {
+                grant.is_ours = false;
+                let job = self.undo_later(request, owner, Certainty::Arrived);
+                let limit = self.keeper.sleep(self.config.response_timeout);
+                let undone = tokio::select! {
+                    biased;
+                    done = job => done.unwrap_or(false),
+                    () = limit => false,
+                };
+                Err(Fault::Server(ack.shortfall(replicas, undone)))
+            }
+            // Nobody else takes back a re-entry, and only this one.
+            Err(fault) if owner.is_foreign() => Err(Fault::Server(fault.into_error())),
+            Err(fault) => {
+                // The same owner asks again and so writes again, by which the replicas can be asked on any connection; or it
+                // gives up, and what it may have is removed then. Undoing it now would meet its next grant.
+                grant.is_ours = false;
+                Err(Fault::Unknown(fault.into_error()))
+            }
+        }
+    }
+}
+
+/// An answer, and how to ask the replicas for what it tells of.
+type Answered = (Reply, Option<Confirm>);
+
+/// What one look at the server is given, and brings back.
+struct Look<'a> {
+    /// Whether the owner lines up on the server.
+    lines_up: bool,
+    recount: bool,
+    deadline: &'a Deadline,
+    /// The last item of the answer.
+    value: &'a mut i64,
+}
+
+/// A grant that replicas have not confirmed; dropping it gives it back.
+struct Unconfirmed<'a> {
+    core: &'a Arc<Core>,
+    request: &'a Arc<Request>,
+    owner: &'a Owner,
+    is_ours: bool,
+}
+
+impl Drop for Unconfirmed<'_> {
+    fn drop(&mut self) {
+        if self.is_ours {
+            drop(self.core.undo_later(self.request, self.owner, Certainty::Arrived));
+        }
+    }
+}
+
+/// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.
+fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
+    let ack = ack?;
+    let enough = ack.is_met_by(lease.replicated) || (ack.keep && lease.replicated.is_some());
+    (!enough).then(|| {
+        Error::new(
+            ErrorKind::InvalidOption,
+            "the owner holds the lock without that acknowledgement by replicas, and a re-entry asks for none",
+        )
+        .remedy("ask for it with the first hold")
+    })
 }
 
 pub(crate) fn already_held() -> Error {

@@ -226,7 +226,9 @@ impl Trouble {
         unknown: bool,
         error: &Error,
     ) -> Option<Duration> {
-        let fatal = !error.is_retryable() && error.kind() != ErrorKind::Protocol;
+        // A shortfall of replicas is an answer: whoever asked for it wants to know.
+        let answered = error.kind() == ErrorKind::NotReplicated;
+        let fatal = answered || (!error.is_retryable() && error.kind() != ErrorKind::Protocol);
         let now_ms = core.now_ms();
         let since_ms = *self.since_ms.get_or_insert(now_ms);
         let patience = match wait {

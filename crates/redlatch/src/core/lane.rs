@@ -16,7 +16,7 @@ use super::{
     Request, Wait,
     lease::{Lease, Term},
 };
-use crate::{name::Keys, owner::Owner};
+use crate::{name::Keys, owner::Owner, replica_ack::Replication};
 
 const SHARDS: usize = 64;
 /// How many of those who nap are woken when a release handed over to none of them.
@@ -47,6 +47,8 @@ pub(crate) struct Queued {
     pub(crate) owner: Option<Owner>,
     pub(crate) term: Term,
     pub(crate) fenced: bool,
+    /// What replicas have to have confirmed.
+    pub(crate) ack: Option<Replication>,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
     /// It is known to be in the queue on the server, too, before all those here that are not.
@@ -68,6 +70,7 @@ impl Queued {
                 owner,
                 term: request.term,
                 fenced: request.fenced,
+                ack: request.ack,
                 wake,
                 placed: false,
                 naps: false,
@@ -535,7 +538,8 @@ impl Lanes {
                 && lease.token.is_none()
                 && lease.holds().renewed == 1
                 && !marked
-                && !lease.owner.is_exposed();
+                && !lease.owner.is_exposed()
+                && next.ack.is_none_or(|ack| ack.is_met_by(lease.replicated));
             if !passable {
                 return Leaving::Transfer(next);
             }

@@ -12,7 +12,7 @@ use std::sync::{
 use tokio::sync::Notify;
 
 use super::Recipe;
-use crate::{error::LossReason, name::Keys, owner::Owner};
+use crate::{error::LossReason, name::Keys, owner::Owner, replica_ack::Confirmed};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -37,6 +37,8 @@ pub(crate) struct Lease {
     pub(crate) owner: Owner,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) token: Option<u64>,
+    /// How replicas confirmed the grant, if they were asked.
+    pub(crate) replicated: Option<Confirmed>,
     /// The length of each renewal; also what a hold without renewal was granted for.
     pub(crate) lease_ms: i64,
     deadline_ms: AtomicU64,
@@ -84,6 +86,7 @@ impl Lease {
             owner,
             recipe,
             token,
+            replicated: None,
             lease_ms: term.lease_ms,
             deadline_ms: AtomicU64::new(0),
             state: AtomicU8::new(HELD),
@@ -105,6 +108,7 @@ impl Lease {
             owner: self.owner.clone(),
             recipe: self.recipe,
             token: self.token,
+            replicated: self.replicated,
             lease_ms: self.lease_ms,
             deadline_ms: AtomicU64::new(self.deadline_ms()),
             state: AtomicU8::new(HELD),

@@ -43,6 +43,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     name::{Keys, LockName},
     owner::Owner,
+    replica_ack::Replication,
     scripts::Script,
     store::{Call, Fault, Reply, Store, protocol_error},
 };
@@ -373,6 +374,8 @@ pub(crate) struct Request {
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
     pub(crate) yields_to: Option<Arc<Keys>>,
+    /// The replicas that have to confirm the grant.
+    pub(crate) ack: Option<Replication>,
 }
 
 impl Request {
@@ -387,6 +390,7 @@ impl Request {
             reentrant: true,
             backoff: None,
             yields_to: None,
+            ack: None,
         }
     }
 }

@@ -240,7 +240,11 @@ impl Core {
     /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
     /// that queue, the same script grants to it, and it gets the lease from here without asking.
     async fn hand_over(self: &Arc<Self>, lease: &Arc<Lease>, next: Queued) -> Result<(Unlocked, i64), Error> {
-        let cannot = lease.has_turns() || lease.tainted.load(Ordering::Relaxed) || lease.owner.is_shared();
+        // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
+        let cannot = next.ack.is_some()
+            || lease.has_turns()
+            || lease.tainted.load(Ordering::Relaxed)
+            || lease.owner.is_shared();
         let Some(owner) = next.owner.clone().filter(|_| !cannot) else {
             let outcome = self.release_whole(lease, false).await;
             self.lanes.handed_over(&lease.keys, Some(next));
@@ -421,8 +425,9 @@ impl Core {
     /// Moves the lock to a waiting task that needs an owner, a token or a term of its own.
     async fn transfer(self: Arc<Self>, lease: Arc<Lease>, next: Queued) -> Result<Unlocked, Error> {
         let heir = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        if heir.is_foreign() {
-            // Another process may hold under that owner; only it can know, so it contends for itself.
+        if heir.is_foreign() || next.ack.is_some() {
+            // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
+            // wants its grant confirmed by replicas, because nobody would ask them for this one.
             return self.release_and_lead(lease, next).await;
         }
         let sent_ms = self.now_ms();
@@ -474,13 +479,14 @@ impl Core {
         outcome.as_ref().is_ok_and(|(_, heard)| *heard > own || readers())
     }
 
-    /// Removes what a request may have left, now and, if the request may still be on its way, later. Answers when done.
+    /// Removes what a request may have left, now and, if the request may still be on its way, later. Answers when done, and
+    /// whether it is certain that nothing is left.
     pub(crate) fn undo_later(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
         certainty: Certainty,
-    ) -> oneshot::Receiver<()> {
+    ) -> oneshot::Receiver<bool> {
         let (tell, done) = oneshot::channel();
         if self.is_forked() {
             return done;
@@ -488,20 +494,20 @@ impl Core {
         self.lanes.leaving(&request.keys, owner);
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         self.keeper.spawn(async move {
-            core.clone().undo(request.clone(), owner.clone(), certainty).await;
+            let certain = core.clone().undo(request.clone(), owner.clone(), certainty).await;
             core.lanes.left(&request.keys, &owner);
             // Mostly nobody waits for it.
-            let _ = tell.send(());
+            let _ = tell.send(certain);
         });
         done
     }
 
-    async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner, certainty: Certainty) {
+    async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner, certainty: Certainty) -> bool {
         let lease_ms = request.term.lease_ms.max(0) as u64;
         for look_ms in late_looks_ms(&owner) {
             if *look_ms > lease_ms {
                 // The lease has ended whatever the request left.
-                return;
+                return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
             let publish = self.store.publish_command();
@@ -513,15 +519,16 @@ impl Core {
             match self.run_checked(call, owner.number(), true).await {
                 Ok(reply) if reply.get(1).is_some_and(|found| *found > 0) => {
                     tracing::debug!(lock = %request.keys.name, "a grant that nobody waited for was released");
-                    return;
+                    return true;
                 }
-                Ok(_) if owner.is_foreign() || certainty == Certainty::Arrived => return,
+                Ok(_) if owner.is_foreign() || certainty == Certainty::Arrived => return true,
                 Ok(_) | Err(_) => {}
             }
             if self.is_closed() {
-                return;
+                return false;
             }
         }
+        false
     }
 
     /// Looks later whether a request that had gone missing took the lock after all.

@@ -23,6 +23,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(100);
 const CONFIRM_TIME: Duration = Duration::from_millis(250);
 
 /// When an acquire has to be over.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     at_ms: Option<u64>,
 }

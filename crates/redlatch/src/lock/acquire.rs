@@ -8,12 +8,16 @@ use std::{
     time::Duration,
 };
 
-use super::{Guard, Hold, locker::Locker};
+use super::{
+    Guard, Hold,
+    locker::{Locker, Options},
+};
 use crate::{
     config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
     core::{Wait, lease::Term},
     error::{Error, ErrorKind},
     owner::Owner,
+    replica_ack::ReplicaAck,
 };
 
 /// How long a hold lasts.
@@ -52,6 +56,7 @@ pub struct Acquire<'a, G = Guard> {
     lease: Lease,
     owner: Option<Owner>,
     fenced: bool,
+    ack: ReplicaAck,
     guard: PhantomData<fn() -> G>,
 }
 
@@ -69,6 +74,7 @@ impl<G> fmt::Debug for Acquire<'_, G> {
             .field("lease", &self.lease)
             .field("owner", &self.owner)
             .field("fenced", &self.fenced)
+            .field("ack", &self.ack)
             .finish()
     }
 }
@@ -81,6 +87,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
             lease: Lease::Renewed,
             owner: None,
             fenced: false,
+            ack: ReplicaAck::none(),
             guard: PhantomData,
         }
     }
@@ -109,8 +116,29 @@ impl<'a, G: Hold> Acquire<'a, G> {
         self
     }
 
+    /// How many replicas have to confirm the grant before the acquire is done, and what happens if too few do; none unless set.
+    ///
+    /// A call that asks for it waits for the replicas, on connections that it shares with no other calls. Renewals and
+    /// releases never do. A hold that is entered once more stands for what its first acquire was confirmed with.
+    ///
+    /// # Cancel safety
+    ///
+    /// A grant that is dropped while replicas are asked is given back at once.
+    ///
+    /// # Errors
+    ///
+    /// The acquire fails with [`ErrorKind::NotReplicated`] if too few confirm in time and the lock is not to be kept then;
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Permission`], before the lock is taken, if the server does not know or does not
+    /// allow what replicas are asked with; [`ErrorKind::InvalidOption`] for values out of range, for a store without
+    /// replicas that are required, and for a re-entry of a hold that was not confirmed as asked for here.
+    pub fn replica_ack(mut self, ack: ReplicaAck) -> Self {
+        self.ack = ack;
+        self
+    }
+
     async fn run(self) -> Result<Option<G>, Error> {
-        let guard = self.locker.acquire(self.wait, self.lease, self.owner, self.fenced).await?;
+        let options = Options { owner: self.owner, fenced: self.fenced, ack: self.ack };
+        let guard = self.locker.acquire(self.wait, self.lease, options).await?;
         Ok(guard.map(G::from_guard))
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     name::LockName,
     owner::Owner,
+    replica_ack::Replicas,
 };
 
 /// A hold on a lock. Dropping it stops the renewal at once and releases in the background; [`unlock`](Self::unlock)
@@ -177,6 +178,12 @@ impl Guard {
     /// The fencing token, if the acquire asked for one: grows with every grant of the name, also across owners and languages.
     pub fn token(&self) -> Option<u64> {
         self.lease.token
+    }
+
+    /// How many replicas confirmed the grant when it was made; `None` if none were asked. A hold that was entered once more, or
+    /// passed on inside the process, has the confirmation that it was granted with.
+    pub fn replicas(&self) -> Option<Replicas> {
+        self.lease.replicated.map(|confirmed| confirmed.replicas)
     }
 
     /// The lock's name.

@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
     owner::Owner,
+    replica_ack::ReplicaAck,
     scripts,
     store::{Call, Fault, protocol_error},
 };
@@ -30,6 +31,14 @@ pub(crate) struct Locker {
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
     pub(crate) yields_to: Option<Arc<Keys>>,
+}
+
+/// What an acquire may ask for besides a wait and a lease.
+#[derive(Default)]
+pub(crate) struct Options {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fenced: bool,
+    pub(crate) ack: ReplicaAck,
 }
 
 impl Locker {
@@ -53,10 +62,11 @@ impl Locker {
         &self,
         wait: Wait,
         lease: Lease,
-        owner: Option<Owner>,
-        fenced: bool,
+        options: Options,
     ) -> Result<Option<Guard>, Error> {
-        let grant = self.core.acquire(self.request(wait, lease, owner, fenced)?).await?;
+        let ack = options.ack.checked().map_err(|error| error.on(self.name()))?;
+        let request = self.request(wait, lease, options.owner, options.fenced)?;
+        let grant = self.core.acquire(Request { ack, ..request }).await?;
         Ok(grant.map(|grant| self.guard(grant.lease, grant.renewed)))
     }
 

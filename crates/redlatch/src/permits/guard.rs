@@ -10,6 +10,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     lock::Guard,
     name::LockName,
+    replica_ack::Replicas,
 };
 
 /// Permits that are taken. Dropping it stops the renewal at once and gives them back in the background;
@@ -56,6 +57,11 @@ impl PermitGuard {
     /// The ids of all permits.
     pub fn ids(&self) -> Vec<String> {
         ids::each(&self.ids).map(str::to_owned).collect()
+    }
+
+    /// How many replicas confirmed the grant; `None` if none were asked.
+    pub fn replicas(&self) -> Option<Replicas> {
+        self.hold.replicas()
     }
 
     /// Whether the permits are ours at this moment, by the local clock: no round trip.

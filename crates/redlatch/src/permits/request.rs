@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     lock::Lease,
     owner::Owner,
+    replica_ack::ReplicaAck,
 };
 
 /// A request for permits that is being put together; `await` it for `Result<Option<PermitGuard>, Error>`.
@@ -25,11 +26,18 @@ pub struct PermitRequest<'a> {
     wait: Wait,
     /// `None` for permits that never end.
     lease: Option<Lease>,
+    ack: ReplicaAck,
 }
 
 impl<'a> PermitRequest<'a> {
     pub(super) fn new(semaphore: &'a PermitSemaphore) -> Self {
-        PermitRequest { semaphore, permits: 1, wait: Wait::No, lease: Some(Lease::Renewed) }
+        PermitRequest {
+            semaphore,
+            permits: 1,
+            wait: Wait::No,
+            lease: Some(Lease::Renewed),
+            ack: ReplicaAck::none(),
+        }
     }
 
     /// How many permits (1 to 1,000), all at once or none; 1 unless set.
@@ -57,6 +65,13 @@ impl<'a> PermitRequest<'a> {
         self
     }
 
+    /// How many replicas have to confirm them, and what happens if too few do; none unless set. See
+    /// [`Acquire::replica_ack`](crate::Acquire::replica_ack).
+    pub fn replica_ack(mut self, ack: ReplicaAck) -> Self {
+        self.ack = ack;
+        self
+    }
+
     pub(super) async fn run(self) -> Result<Option<PermitGuard>, Error> {
         let PermitSemaphore { core, keys, .. } = self.semaphore;
         let named = |error: Error| error.on(&keys.name);
@@ -68,7 +83,8 @@ impl<'a> PermitRequest<'a> {
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
         let owner = Owner::of_permits(&ids::fresh(permits).map_err(named)?, core.fresh_number());
         let recipe = Permits::of(&*core.store);
-        let request = Request { owner: Some(owner), ..Request::new(keys, recipe, term, self.wait) };
+        let ack = self.ack.checked().map_err(named)?;
+        let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, self.wait) };
         let grant = core.acquire(request).await?;
         Ok(grant.map(|grant| PermitGuard::new(core, grant)))
     }

@@ -7,7 +7,7 @@
 --         Permits whose time is up go back first, by the server's clock, and that is told.
 -- Change: DECRBY, and one member for each id with the time at which it ends. A lease that reaches the score for "never"
 --         gets that score. The members live no longer than the counter. DECRBY is the first write, because it is refused
---         when memory is full and nothing may have changed then.
+--         when memory is full and nothing may have changed then; a repeat takes 0, so that replicas can be waited for.
 -- Reply:  {number, permits, permits still free} taken; {number, 0, ms until the next one ends or -1} too few are free; {number, -3, 0}
 --         nobody has set permits. A refusal removes a member that is not there, so that a read-only replica answers with
 --         an error instead of letting the caller wait.
@@ -36,7 +36,7 @@ if free < wanted then
   local ends = tonumber(first[2] or never)
   return {n, 0, ends < never and ends - now or -1}
 end
-if wanted > 0 then redis.call('decrby', counter, wanted) end
+redis.call('decrby', counter, wanted)
 -- Rounded up, so that the lease is never shorter than asked for.
 local ends = string.format('%.0f', math.min(now + 1 + tonumber(ARGV[3]), never))
 for at = 1, #ids, 16 do

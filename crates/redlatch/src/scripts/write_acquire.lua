@@ -7,7 +7,7 @@
 --         to a lock of another kind (trap G1). A live read hold of the same owner can never make way for its write
 --         hold, so it is refused instead of waited for (R9).
 -- Change: mode and the owner's write field are written once with count 1, and the lease is set; a repeat raises the TTL if the
---         lease is longer, and never adds to it (R1). The token is drawn before the first write.
+--         lease is longer, and never adds to it (R1). It is written even if it stays, so that replicas can be waited for. The token is drawn before the first write.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, -1, 0} another kind of
 --         lock; {number, -2, 0} the owner holds it for reading.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
@@ -37,11 +37,9 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[3], string.format('%.0f', token))
 end
 if ttl == -2 then redis.call('hset', key, 'mode', 'write', field, '1') end
-if ttl < tonumber(lease) then
-  local set = redis.pcall('pexpire', key, lease)
-  if type(set) == 'table' then
-    if ttl == -2 then redis.pcall('del', key) end
-    return set
-  end
+local set = redis.pcall('pexpire', key, math.max(ttl, lease))
+if type(set) == 'table' then
+  if ttl == -2 then redis.pcall('del', key) end
+  return set
 end
 return {tonumber(ARGV[1]), tonumber(held[3] or '1'), token}

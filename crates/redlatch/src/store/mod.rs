@@ -10,7 +10,7 @@ mod memory;
 pub(crate) mod redis;
 pub(crate) mod url;
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 pub use fault::Fault;
 
@@ -22,6 +22,7 @@ use crate::{
     config::Config,
     doctor::Finding,
     error::{Error, ErrorKind},
+    replica_ack::Replicas,
     scripts::Script,
 };
 
@@ -136,6 +137,26 @@ pub trait Subscription: Send + Sync {}
 /// The answer to a script call, on its way.
 pub type RunFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'static>>;
 
+/// How many replicas are to confirm a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplicaCount {
+    /// So many, or more.
+    AtLeast(u32),
+    /// All that are in sync.
+    All,
+}
+
+/// The answer of the replicas, on its way.
+pub type ConfirmFuture = Pin<Box<dyn Future<Output = Result<Replicas, Fault>> + Send + 'static>>;
+
+/// Asks the replicas for at most this long (1 ms or more) whether they have what a call changed. Dropped uncalled it asks nothing, and
+/// the future that it gives may be dropped, too.
+pub type Confirm = Box<dyn FnOnce(Duration) -> ConfirmFuture + Send>;
+
+/// The answer to a script call that replicas can be asked about, on its way.
+pub type AckedFuture = Pin<Box<dyn Future<Output = Result<(Reply, Confirm), Fault>> + Send + 'static>>;
+
 /// A subscription, on its way to being confirmed.
 pub type SubscribeFuture =
     Pin<Box<dyn Future<Output = Result<Box<dyn Subscription>, Fault>> + Send + 'static>>;
@@ -160,6 +181,15 @@ pub trait Store: Send + Sync + 'static {
     /// Runs a script over the connection of the background thread, which works on while the caller's runtime is busy.
     fn run_apart(&self, call: Call) -> RunFuture {
         self.run(call)
+    }
+
+    /// As [`run`](Self::run), for calls that replicas are to confirm. What is in the way of asking them is an error before the script
+    /// runs, and whoever waits for them holds up nobody else's calls.
+    ///
+    /// A store without replicas, as this is unless said otherwise, confirms for all of none; for more it refuses if they `must` be
+    /// there.
+    fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        without_replicas(count, must, || self.run(call))
     }
 
     /// Subscribes to a channel; resolves when the server has confirmed it.
@@ -239,6 +269,31 @@ impl fmt::Debug for dyn Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({})", self.describe())
     }
+}
+
+/// A call where there are no replicas.
+pub(crate) fn without_replicas(
+    count: ReplicaCount,
+    must: bool,
+    run: impl FnOnce() -> RunFuture,
+) -> AckedFuture {
+    let wanted = match count {
+        ReplicaCount::AtLeast(n) => n,
+        ReplicaCount::All => 0,
+    };
+    if must && wanted > 0 {
+        let error = Error::new(
+            ErrorKind::InvalidOption,
+            format!("{wanted} replicas are to confirm, and this store has none"),
+        );
+        let error = error.remedy("use a replicated server, or acquire without replica acknowledgement");
+        return Box::pin(std::future::ready(Err(Fault::Server(error))));
+    }
+    let answer = run();
+    Box::pin(async move {
+        let confirm: Confirm = Box::new(move |_| Box::pin(std::future::ready(Ok(Replicas::new(0, wanted)))));
+        Ok((answer.await?, confirm))
+    })
 }
 
 /// Opens the store that the configuration names.

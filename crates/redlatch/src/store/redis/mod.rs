@@ -3,6 +3,7 @@
 //! Commands and subscriptions never share a connection (DESIGN D16). A store is one of several topologies, each in a file of its
 //! own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
+mod acked;
 mod connect;
 mod diagnose;
 mod following;
@@ -25,8 +26,8 @@ use self::{
     node::{Interruption, Node},
 };
 use super::{
-    Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture,
-    url::Server,
+    AckedFuture, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, ReplicaCount, RunFuture,
+    Store, SubscribeFuture, url::Server,
 };
 use crate::{acl::Kind, config::Config, error::Error};
 
@@ -66,6 +67,11 @@ impl RedisStore {
 impl Store for RedisStore {
     fn run(&self, call: Call) -> RunFuture {
         let answer = self.node.run(call);
+        Box::pin(async move { Ok(answer.await?) })
+    }
+
+    fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        let answer = self.node.run_acked(call, count, must);
         Box::pin(async move { Ok(answer.await?) })
     }
 

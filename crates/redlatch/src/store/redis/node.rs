@@ -19,13 +19,14 @@ use tokio::{
 
 use super::{
     Dial,
+    acked::Desk,
     link::{Failure, Link},
 };
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
     scripts,
-    store::{Arg, Call, Fault, Reply},
+    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, RunFuture, without_replicas},
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -57,6 +58,8 @@ pub(super) struct Node {
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
     links: RwLock<Vec<(Id, Slot)>>,
     interruption: Arc<Interruption>,
+    /// The connections on which replicas are waited for.
+    desk: Arc<Desk>,
     closed: AtomicBool,
 }
 
@@ -78,12 +81,13 @@ impl Node {
         // The local engine runs its own scripts only, and has no functions.
         let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
         Arc::new(Node {
-            dial,
+            dial: dial.clone(),
             scripts,
             background: background.clone(),
             response_timeout: config.response_timeout,
             links: RwLock::new(Vec::new()),
             interruption,
+            desk: Desk::new(dial, background),
             closed: AtomicBool::new(false),
         })
     }
@@ -118,7 +122,7 @@ impl Node {
     /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt.
     async fn connect(self: &Arc<Self>, home: Handle, id: Id) -> Result<Arc<Link>, Fault> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Fault::NotSent(Error::new(ErrorKind::Closed, "the client was shut down")));
+            return Err(closed_error());
         }
         let mut pending = {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
@@ -213,6 +217,31 @@ impl Node {
         self.send(&cmd).await.map(drop).map_err(without_functions)
     }
 
+    /// Runs a script once, on a connection on which replicas may then be asked to confirm what it changed.
+    pub(super) fn run_acked(
+        self: &Arc<Self>,
+        call: Call,
+        count: ReplicaCount,
+        must: bool,
+    ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
+        let node = self.clone();
+        async move {
+            if node.dial.is_local() {
+                let run = move || node.run_boxed(call);
+                return Ok(without_replicas(count, must, run).await?);
+            }
+            if node.closed.load(Ordering::Acquire) {
+                return Err(closed_error().into());
+            }
+            node.desk.clone().run(node.scripts, call, count).await
+        }
+    }
+
+    fn run_boxed(self: &Arc<Self>, call: Call) -> RunFuture {
+        let answer = self.run(call);
+        Box::pin(async move { Ok(answer.await?) })
+    }
+
     /// Sends one command.
     pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
         self.link().await?.ask(cmd).await
@@ -242,9 +271,13 @@ impl Node {
                 link.check_stall(now_ms, timeout_ms);
             }
         }
+        self.desk.tick(now_ms, timeout_ms);
     }
 
     pub(super) fn is_waiting(&self) -> bool {
+        if self.desk.is_waiting() {
+            return true;
+        }
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         links.iter().any(|(_, slot)| match slot {
             Slot::Ready(link) => link.is_waiting(),
@@ -255,6 +288,7 @@ impl Node {
 
     /// Ends every connection; the next call makes a new one.
     pub(super) fn distrust(&self) {
+        self.desk.cut();
         let links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
         for (_, slot) in links {
             if let Slot::Ready(link) = slot {
@@ -270,15 +304,19 @@ impl Node {
     }
 }
 
+pub(super) fn closed_error() -> Fault {
+    Fault::NotSent(Error::new(ErrorKind::Closed, "the client was shut down"))
+}
+
 /// The command that runs a script the cheapest way that the mode allows.
-fn first_try(mode: ScriptMode, call: &Call) -> Cmd {
+pub(super) fn first_try(mode: ScriptMode, call: &Call) -> Cmd {
     match mode {
         ScriptMode::Eval => command("EVALSHA", call.script.sha1(), call),
         ScriptMode::Functions => command("FCALL", call.script.function(), call),
     }
 }
 
-async fn run_on(link: &Link, mode: ScriptMode, first: Cmd, call: &Call) -> Result<Reply, Failure> {
+pub(super) async fn run_on(link: &Link, mode: ScriptMode, first: Cmd, call: &Call) -> Result<Reply, Failure> {
     match (link.ask(&first).await, mode) {
         // Nothing ran, so sending the whole text is no second try.
         (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {

@@ -1,8 +1,9 @@
 //! The options of `redlatch run`, and the checks that one option alone cannot make.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, ValueEnum, ValueHint};
+use redlatch::{ReplicaAck, config::REPLICAS_MAX};
 
 use super::{WaitArgs, kind::KindArgs};
 use crate::{durations, exit::Failure};
@@ -46,6 +47,9 @@ pub(crate) struct RunArgs {
     /// Holding.
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
+    /// Replicas.
+    #[command(flatten)]
+    pub(crate) replicas: ReplicaArgs,
     /// The command.
     #[command(flatten)]
     pub(crate) child: ChildArgs,
@@ -76,6 +80,75 @@ pub(crate) struct HoldArgs {
     /// Whether a nested run of the same name enters with the outer one; with --permits it never does.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) reenter: Reenter,
+}
+
+/// How many replicas have to confirm the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplicaCount {
+    /// So many, or more.
+    AtLeast(u32),
+    /// All that are in sync.
+    All,
+}
+
+impl FromStr for ReplicaCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "all" {
+            return Ok(ReplicaCount::All);
+        }
+        match text.parse() {
+            Ok(n @ 1..=REPLICAS_MAX) => Ok(ReplicaCount::AtLeast(n)),
+            _ => Err(format!("give a number from 1 to {REPLICAS_MAX}, or all")),
+        }
+    }
+}
+
+/// What happens to a lock that too few replicas have confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnShortfall {
+    /// It is given back, and the command is not run.
+    Fail,
+    /// It is kept, a line says so, and the command is run.
+    Keep,
+}
+
+/// Replicas.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Replicas")]
+pub(crate) struct ReplicaArgs {
+    /// Run the command only when so many replicas of the server have the lock: a number, or all.
+    #[arg(long, value_name = "N|all")]
+    pub(crate) replica_ack: Option<ReplicaCount>,
+    /// How long to wait for them [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_positive, requires = "replica_ack")]
+    pub(crate) ack_timeout: Option<Duration>,
+    /// What to do when too few confirm in time.
+    #[arg(long, value_name = "ACTION", value_enum, default_value = "fail", requires = "replica_ack")]
+    pub(crate) on_shortfall: OnShortfall,
+}
+
+impl ReplicaArgs {
+    /// The acknowledgement to ask for.
+    ///
+    /// # Errors
+    ///
+    /// Usage, for several names: they are taken by requests of which replicas are not asked.
+    pub(crate) fn ack(self, names: usize) -> Result<ReplicaAck, Failure> {
+        let Some(count) = self.replica_ack else { return Ok(ReplicaAck::none()) };
+        if names > 1 {
+            return Err(Failure::usage(
+                "--replica-ack is for one name; nest one `redlatch run` in the other to hold several",
+            ));
+        }
+        let ack = match count {
+            ReplicaCount::AtLeast(n) => ReplicaAck::at_least(n),
+            ReplicaCount::All => ReplicaAck::all(),
+        };
+        let ack = self.ack_timeout.map_or(ack, |limit| ack.within(limit));
+        Ok(if self.on_shortfall == OnShortfall::Keep { ack.keep_on_shortfall() } else { ack })
+    }
 }
 
 /// How to run the command.
@@ -147,6 +220,22 @@ mod tests {
         assert!(run(&["n"]).is_err());
         assert!(run(&["n", "--permits", "0", "--", "cmd"]).is_err());
         assert!(run(&["--", "cmd"]).is_err());
+    }
+
+    #[test]
+    fn replicas_are_a_number_or_all_and_for_one_name() {
+        let ack =
+            |args: &[&str], names| run(&[&["n"], args, &["--", "cmd"]].concat()).unwrap().replicas.ack(names);
+        assert_eq!(ack(&[], 2).unwrap(), ReplicaAck::none());
+        assert_eq!(ack(&["--replica-ack", "all"], 1).unwrap(), ReplicaAck::all());
+        let two = ReplicaAck::at_least(2).within(Duration::from_millis(50)).keep_on_shortfall();
+        let given = ["--replica-ack", "2", "--ack-timeout", "50ms", "--on-shortfall", "keep"];
+        assert_eq!(ack(&given, 1).unwrap(), two);
+        assert!(ack(&given, 2).is_err());
+        assert!(run(&["n", "--replica-ack", "0", "--", "cmd"]).is_err());
+        assert!(run(&["n", "--replica-ack", "some", "--", "cmd"]).is_err());
+        assert!(run(&["n", "--ack-timeout", "1s", "--", "cmd"]).is_err());
+        assert!(run(&["n", "--on-shortfall", "keep", "--", "cmd"]).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `redlatch lock`: take a lock and leave it held, for scripts that release it later.
 
-use redlatch::Lease;
+use redlatch::{Lease, ReplicaAck};
 use serde::Serialize;
 
 use super::{Context, lock_name};
@@ -57,6 +57,7 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
             kind,
             lease: Lease::Fixed(args.lease),
             fenced: args.kind.fenced,
+            ack: ReplicaAck::none(),
             patience,
             reenter: Reenter::Never,
             talk: context.talk,

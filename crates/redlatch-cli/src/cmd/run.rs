@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use redlatch::{Client, Lease, LockName, Unlocked};
+use redlatch::{Client, Lease, LockName, ReplicaAck, Unlocked};
 
 use super::{Context, lock_name};
 use crate::{
@@ -34,13 +34,14 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     let mut signals =
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     let kind = args.kind.kind(&args.names)?;
+    let ack = args.replicas.ack(args.names.len())?;
     let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;
     let settings = context.settings()?;
     let lease = args.hold.lease.unwrap_or(settings.lease);
     let grace = args.hold.grace(lease)?;
     let file = ReportFile::open(args.child.report.as_deref())?;
     let mut report = Report::new(&names, kind, args.child.why.as_deref());
-    let job = Job { names, kind, lease, grace, settings, talk: context.talk, args };
+    let job = Job { names, kind, ack, lease, grace, settings, talk: context.talk, args };
     let result = store::runtime()?.block_on(job.run(&mut signals, &mut report));
     let code = result.unwrap_or_else(|failure| {
         talk::error(&failure);
@@ -54,6 +55,7 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
 struct Job {
     names: Vec<LockName>,
     kind: Kind,
+    ack: ReplicaAck,
     lease: Duration,
     grace: Duration,
     settings: Settings,
@@ -89,6 +91,7 @@ impl Job {
             kind: self.kind,
             lease: Lease::Renewed,
             fenced: self.args.kind.fenced,
+            ack: self.ack,
             patience,
             reenter: self.args.hold.reenter,
             talk: self.talk,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, ErrorKind, Lease, LockKind, LockName, LockState, MultiLock};
+use redlatch::{Client, ErrorKind, Lease, LockKind, LockName, LockState, MultiLock, ReplicaAck, Replicas};
 use tokio::time::{interval, sleep};
 
 use super::{
@@ -72,6 +72,7 @@ pub(crate) struct Request<'a> {
     pub(crate) kind: Kind,
     pub(crate) lease: Lease,
     pub(crate) fenced: bool,
+    pub(crate) ack: ReplicaAck,
     pub(crate) patience: Patience,
     pub(crate) reenter: Reenter,
     pub(crate) talk: Talk,
@@ -123,7 +124,8 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
             None => others.push(name),
         }
     }
-    let terms = Terms { wait: request.wait(), lease: request.lease, fenced: request.fenced, owner: None };
+    let Request { lease, fenced, ack, .. } = request;
+    let terms = Terms { wait: request.wait(), lease, fenced, ack, owner: None };
     match others[..] {
         [] => {}
         [name] => {
@@ -133,6 +135,7 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
                 Err(error) => return Err(explained(request, name, error).await),
             };
             let Some(guard) = guard else { return Ok(None) };
+            request.tell_of(name, guard.replicas());
             parts.push(Part::Lock { lock, guard, nested: false });
         }
         [..] => {
@@ -160,6 +163,19 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
 }
 
 impl Request<'_> {
+    /// Says how many replicas have the lock, if they were asked; loudly if they are too few.
+    fn tell_of(self, name: &LockName, replicas: Option<Replicas>) {
+        let Some(replicas) = replicas else { return };
+        let name = quoted(name);
+        if replicas.is_complete() {
+            self.talk.detail(format_args!("{replicas} replicas have confirmed {name}"));
+        } else {
+            self.talk.say(format_args!(
+                "only {replicas} replicas have confirmed {name} in time; it is held all the same, as --on-shortfall says"
+            ));
+        }
+    }
+
     fn lock(self, name: &LockName) -> Option<Handle> {
         Handle::of(self.client, name, self.kind.held())
     }
@@ -191,7 +207,8 @@ async fn take_permit(
             return Err(other_total(name, permits, total));
         }
     }
-    let guard = semaphore.request().wait(request.wait()).lease(request.lease).await;
+    let attempt = semaphore.request().wait(request.wait()).lease(request.lease).replica_ack(request.ack);
+    let guard = attempt.await;
     let guard = guard.map_err(|error| match error.kind() {
         ErrorKind::NotInitialised => Failure::new(
             exit::LOST,
@@ -199,6 +216,9 @@ async fn take_permit(
         ),
         _ => error.into(),
     })?;
+    if let Some(guard) = &guard {
+        request.tell_of(name, guard.replicas());
+    }
     Ok(guard.map(|guard| vec![Part::Permit { permits: semaphore, guard }]))
 }
 
@@ -224,9 +244,12 @@ async fn reenter(request: Request<'_>, name: &LockName) -> Result<Option<Part>, 
         return Ok(None);
     }
     let wait = redlatch::Wait::No;
-    let terms = Terms { wait, lease: request.lease, fenced: request.fenced, owner: Some(&outer) };
+    let Request { lease, fenced, ack, .. } = request;
+    let terms = Terms { wait, lease, fenced, ack, owner: Some(&outer) };
     match lock.acquire(terms).await {
-        Ok(guard) => Ok(guard.map(|guard| Part::Lock { lock, guard, nested: true })),
+        Ok(guard) => Ok(guard
+            .inspect(|guard| request.tell_of(name, guard.replicas()))
+            .map(|guard| Part::Lock { lock, guard, nested: true })),
         Err(error) => Err(explained(request, name, error).await),
     }
 }

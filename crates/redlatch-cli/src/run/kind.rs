@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use redlatch::{
     Acquire, Client, ErrorKind, FairLock, Forced, Guard, Hold, HoldMode, Lease, Lock, LockKind, LockName,
-    Member, Owner, PermitSemaphore, ReadWriteLock, Unlocked, Wait,
+    Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
 };
 
 use super::acquire::quoted;
@@ -74,6 +74,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) fenced: bool,
+    pub(crate) ack: ReplicaAck,
     /// Who is to hold it; a fresh owner if nobody is named.
     pub(crate) owner: Option<&'a Owner>,
 }
@@ -119,7 +120,7 @@ impl Handle {
 }
 
 async fn ask<G: Hold>(attempt: Acquire<'_, G>, terms: Terms<'_>) -> Result<Option<Guard>, redlatch::Error> {
-    let mut attempt = attempt.wait(terms.wait).lease(terms.lease);
+    let mut attempt = attempt.wait(terms.wait).lease(terms.lease).replica_ack(terms.ack);
     if terms.fenced {
         attempt = attempt.fenced();
     }

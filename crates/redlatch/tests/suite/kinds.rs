@@ -8,7 +8,7 @@ use std::{
 
 use redlatch::{
     Client, Error, FairLock, FencedLock, Forced, Guard, Hold, Lease, Lock, LockName, NonReentrantFairLock,
-    NonReentrantLock, Owner, SpinLock, Unlocked, Wait, WriteLock,
+    NonReentrantLock, Owner, ReplicaAck, SpinLock, Unlocked, Wait, WriteLock,
 };
 
 /// Which kind of lock a test is about.
@@ -116,7 +116,14 @@ impl AnyLock {
     }
 
     pub(crate) fn acquire(&self) -> AnyAcquire<'_> {
-        AnyAcquire { lock: self, wait: Wait::No, lease: Lease::Renewed, owner: None, fenced: false }
+        AnyAcquire {
+            lock: self,
+            wait: Wait::No,
+            lease: Lease::Renewed,
+            owner: None,
+            fenced: false,
+            ack: ReplicaAck::none(),
+        }
     }
 }
 
@@ -127,6 +134,7 @@ pub(crate) struct AnyAcquire<'a> {
     lease: Lease,
     owner: Option<Owner>,
     fenced: bool,
+    ack: ReplicaAck,
 }
 
 impl<'a> AnyAcquire<'a> {
@@ -146,9 +154,13 @@ impl<'a> AnyAcquire<'a> {
         AnyAcquire { fenced: true, ..self }
     }
 
+    pub(crate) fn replica_ack(self, ack: ReplicaAck) -> Self {
+        AnyAcquire { ack, ..self }
+    }
+
     async fn run(self) -> Result<Option<Guard>, Error> {
         each!(self.lock, lock => {
-            let mut acquire = lock.acquire().wait(self.wait).lease(self.lease);
+            let mut acquire = lock.acquire().wait(self.wait).lease(self.lease).replica_ack(self.ack);
             if let Some(owner) = &self.owner {
                 acquire = acquire.owner(owner);
             }

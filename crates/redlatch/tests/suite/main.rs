@@ -18,6 +18,7 @@ mod quorum;
 mod rate_faults;
 mod rate_model;
 mod redisson;
+mod replicas;
 mod replicated;
 mod rights;
 mod sentinel;

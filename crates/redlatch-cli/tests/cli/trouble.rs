@@ -46,6 +46,23 @@ fn mistakes_on_the_command_line_are_usage_errors() {
 }
 
 #[test]
+fn too_few_replicas_stop_the_command_or_are_told_of() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let asked = ["run", "job", "--replica-ack", "1", "--ack-timeout", "50ms"];
+    let run = |more: &[&str]| place.output([&asked, more, &["--", "touch", "ran"]].concat());
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(both(&output).contains("0 of 1") && !place.path("ran").exists(), "{output:?}");
+    assert!(server.keys_dump().unwrap().is_empty());
+    let output = run(&["--on-shortfall", "keep"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(both(&output).contains("0 of 1") && place.path("ran").exists(), "{output:?}");
+    assert_eq!(place.code(["run", "a", "b", "--replica-ack", "all", "--", "true"]), 64);
+    assert_eq!(place.code(["run", "a", "--replica-ack", "0", "--", "true"]), 64);
+}
+
+#[test]
 fn an_unreachable_server_is_named() {
     let port = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -14,7 +14,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    fixture::{Fixture, ms, soon},
+    fixture::{Fixture, SOON, ms, soon},
     kinds::{AnyLock, Face},
 };
 
@@ -196,7 +196,7 @@ async fn whoever_waits_gets_a_lock_that_was_given_back() {
     let lock = client.lock("n");
     let asked =
         tokio::spawn(async move { lock.acquire().replica_ack(all().within(ms(3_000))).await.map(|_| ()) });
-    rig.proxy.wait_for(LONG, |log| log.count("WAIT") == 2).await.unwrap();
+    rig.proxy.wait_for(SOON, |log| log.count("WAIT") == 2).await.unwrap();
     assert_eq!(client.inspect("n").await.unwrap().holders[0].holds, 1);
     let waiter = other.lock("n");
     let guard = soon("the lock", waiter.lock()).await.unwrap();
@@ -324,7 +324,7 @@ async fn a_replica_that_dies_before_it_is_waited_for_is_missing() {
         let lock = lock.clone();
         async move { lock.acquire().replica_ack(ack).await.map(|_| ()) }
     });
-    rig.proxy.wait_fired(rule, 1, LONG).await.unwrap();
+    rig.proxy.wait_fired(rule, 1, SOON).await.unwrap();
     rig.replicas[0].kill9();
     in_sync(&rig.master, 1).await;
     gate.release();
@@ -346,7 +346,7 @@ async fn a_master_that_is_demoted_in_between_confirms_nothing() {
     let gate = Gate::new();
     let rule = rig.proxy.rule(Match::command("ROLE").nth(1), Action::HoldReplyUntilReleased(gate.clone()));
     let asking = tokio::spawn(async move { lock.acquire().replica_ack(all()).await.map(|_| ()) });
-    rig.proxy.wait_fired(rule, 1, LONG).await.unwrap();
+    rig.proxy.wait_fired(rule, 1, SOON).await.unwrap();
     // A master that nobody answers at: it is a replica at once, and keeps what it has.
     let nobody = rig.replicas[0].port().to_string();
     rig.replicas[0].kill9();
@@ -460,7 +460,7 @@ async fn those_who_wait_for_replicas_hold_up_nobody_else() {
             })
         })
         .collect();
-    rig.proxy.wait_for(LONG, |log| log.requests().filter(|wait| waits(wait)).count() >= 8).await.unwrap();
+    rig.proxy.wait_for(SOON, |log| log.requests().filter(|wait| waits(wait)).count() >= 8).await.unwrap();
     for n in 0..50 {
         let guard = soon("another lock", client.lock(format!("quick{n}")).lock()).await.unwrap();
         soon("its release", guard.unlock()).await.unwrap();
@@ -498,7 +498,7 @@ async fn a_cancelled_acquire_is_undone_before_the_replicas_have_answered() {
         let ack = all();
         lock.acquire().lease(Lease::Fixed(4 * LONG)).replica_ack(ack).await.map(|_| ())
     });
-    rig.proxy.wait_for(LONG, |log| log.requests().any(waits)).await.unwrap();
+    rig.proxy.wait_for(SOON, |log| log.requests().any(waits)).await.unwrap();
     assert!(rig.exists("n"));
     task.abort();
     soon("the undoing", async {

@@ -37,8 +37,8 @@ use crate::{
     doctor::Finding,
     error::{Error, ErrorKind},
     store::{
-        Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store,
-        SubscribeFuture,
+        AckedFuture, Call, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
+        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture,
         url::{Addr, Nodes, Sentinels, Server},
     },
 };
@@ -395,8 +395,25 @@ impl Shared {
         Err(fault)
     }
 
+    /// What is left of a call that is not tried again here: whoever made it asks again under the same owner. The store looks for the
+    /// master meanwhile.
+    async fn give_up(&self, moves: u64, failure: Failure) -> Fault {
+        match standing(&failure) {
+            Standing::Answered => {}
+            Standing::MayHaveRun => {
+                self.look.ask();
+            }
+            Standing::NotRun => self.await_look(moves).await,
+        }
+        let fault = Fault::from(failure);
+        if fault.error().kind() == ErrorKind::Closed && !self.closed.load(Ordering::SeqCst) {
+            return Fault::NotSent(Error::new(ErrorKind::Unreachable, "the master is just changing"));
+        }
+        fault
+    }
+
     /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
-    fn believe(&self, reply: Reply, moves: u64) -> Result<Reply, Fault> {
+    fn believe<T>(&self, reply: T, moves: u64) -> Result<T, Fault> {
         if self.moves() == moves {
             return Ok(reply);
         }
@@ -449,6 +466,28 @@ impl Store for FollowingStore {
             match first.await {
                 Ok(reply) => shared.believe(reply, moves),
                 Err(failure) => shared.recover(call, moves, failure).await,
+            }
+        })
+    }
+
+    fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        let shared = self.shared.clone();
+        let moves = shared.moves();
+        let answer = shared.master().run_acked(call, count, must);
+        Box::pin(async move {
+            match answer.await {
+                Ok((reply, confirm)) => {
+                    let reply = shared.believe(reply, moves)?;
+                    let confirm: Confirm = Box::new(move |within| {
+                        let confirmed = confirm(within);
+                        Box::pin(async move {
+                            let replicas = confirmed.await?;
+                            shared.believe(replicas, moves)
+                        })
+                    });
+                    Ok((reply, confirm))
+                }
+                Err(failure) => Err(shared.give_up(moves, failure).await),
             }
         })
     }

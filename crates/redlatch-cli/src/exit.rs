@@ -96,6 +96,7 @@ fn code_of(kind: ErrorKind) -> u8 {
         // A library that was not loaded is a server that is not set up.
         ErrorKind::InvalidUrl | ErrorKind::FunctionMissing => CONFIG,
         ErrorKind::Unreachable
+        | ErrorKind::Tls
         | ErrorKind::Timeout
         | ErrorKind::ServerBusy
         | ErrorKind::OutOfMemory

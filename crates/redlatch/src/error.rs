@@ -19,6 +19,8 @@ pub enum ErrorKind {
     InvalidUrl,
     /// No connection to the server.
     Unreachable,
+    /// The server is there, but no encrypted connection comes about: a certificate is refused, or only one side encrypts.
+    Tls,
     /// The server did not answer in time; what it did is unknown and is being cleaned up in the background.
     Timeout,
     /// User or password was refused.
@@ -151,6 +153,7 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         Timeout => {
             "check the server's load and the network; a lock that was granted unseen is released in the background"
         }
+        Tls => "check certificates, and that the URL says rediss:// if and only if the port is encrypted",
         Auth => "check user name and password",
         Permission => "give the account the missing right",
         WrongType => "choose another name, or remove the key if it is not needed",

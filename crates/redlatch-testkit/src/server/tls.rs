@@ -46,6 +46,40 @@ impl TlsFiles {
         issue(dir, "client", "client", "extendedKeyUsage=clientAuth\n", Some("ca"))?;
         Ok(files)
     }
+
+    /// The same authority and client with another certificate of the server, made in `dir`: for this alternative name, such as
+    /// `DNS:elsewhere.example`.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn with_server_name(&self, dir: &Path, name: &str) -> Result<Self> {
+        let extensions = format!("subjectAltName={name}\nextendedKeyUsage=serverAuth\n");
+        issue(dir, "renamed", "renamed", &extensions, Some("ca"))?;
+        Ok(Self { server_cert: dir.join("renamed.pem"), server_key: dir.join("renamed.key"), ..self.clone() })
+    }
+
+    /// The same authority and client with a certificate of the server that expired years ago, made in `dir`, where the
+    /// authority's files are.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn with_expired_server(&self, dir: &Path) -> Result<Self> {
+        let io = |e| Error::io("cannot write the authority's configuration", e);
+        let text = "[ca]\ndefault_ca=here\n[here]\ndatabase=index.txt\nserial=serial.txt\nnew_certs_dir=.\n\
+                    default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n";
+        fs::write(dir.join("ca.cnf"), text).map_err(io)?;
+        fs::write(dir.join("index.txt"), "").map_err(io)?;
+        fs::write(dir.join("serial.txt"), "1000\n").map_err(io)?;
+        let sign = [
+            ["ca", "-batch", "-notext", "-config", "ca.cnf"].as_slice(),
+            &["-cert", "ca.pem", "-keyfile", "ca.key", "-in", "server.csr", "-out", "expired.pem"],
+            &["-extfile", "server.ext", "-startdate", "20200101000000Z", "-enddate", "20200102000000Z"],
+        ];
+        openssl(dir, &sign.concat())?;
+        Ok(Self { server_cert: dir.join("expired.pem"), ..self.clone() })
+    }
 }
 
 fn issue(dir: &Path, name: &str, subject: &str, extensions: &str, issuer: Option<&str>) -> Result<()> {

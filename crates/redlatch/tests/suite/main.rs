@@ -24,6 +24,7 @@ mod rights;
 mod sentinel;
 mod sentinel_fakes;
 mod servers;
+mod tls;
 mod traps;
 mod traps_fair;
 mod under_test;

@@ -4,13 +4,16 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use redis::{Cmd, RedisConnectionInfo, RedisError, Value, aio::MultiplexedConnection};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
@@ -20,9 +23,11 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     link::{self, Failure},
     role::{self, Role},
+    tls::{self, Trouble},
 };
 use crate::{
-    config::{Config, TlsOptions},
+    config::Config,
+    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     store::{
         Fault,
@@ -47,6 +52,9 @@ pub(crate) struct Dial {
     tls: Option<TlsConnector>,
     tls_name: Option<String>,
     insecure: bool,
+    /// Whether a certificate of our own is shown.
+    identified: bool,
+    trouble: Trouble,
     client_name: Option<String>,
     connect_timeout: Duration,
     greeter: Option<Arc<dyn Greeter>>,
@@ -61,17 +69,27 @@ impl Dial {
         if config.password.0.is_some() {
             server.access.password = config.password.clone();
         }
-        let tls = if server.access.tls { Some(connector(&config.tls)?) } else { None };
-        Ok(Dial {
+        let tls = if server.access.tls { Some(tls::connector(&config.tls)?) } else { None };
+        let dial = Dial {
             server,
             tls,
             tls_name: config.tls.server_name.clone(),
-            insecure: config.tls.danger_accept_any_certificate,
+            insecure: config.tls.danger_accept_any_certificate || config.tls.danger_accept_any_host_name,
+            identified: config.tls.cert_file.is_some(),
+            trouble: Trouble::default(),
             client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
             greeter: None,
             master_only: false,
-        })
+        };
+        if dial.shows_password() {
+            static WARNED: AtomicBool = AtomicBool::new(false);
+            // Once: whoever has many servers and a network of their own has decided this long ago.
+            if !WARNED.swap(true, Ordering::Relaxed) {
+                tracing::warn!(server = %dial.server, "the password goes over the network unencrypted; rediss:// encrypts it");
+            }
+        }
+        Ok(dial)
     }
 
     /// The same way to log in, at another address.
@@ -101,7 +119,8 @@ impl Dial {
         self.greeter.is_some()
     }
 
-    /// Whether a password leaves this machine unencrypted.
+    /// Whether a password leaves this machine unencrypted. That is told and not refused, because most fleets run in networks of
+    /// their own (`docs/safety.md`).
     pub(super) fn shows_password(&self) -> bool {
         let Addr::Tcp { host, .. } = &self.server.addr else { return false };
         let ip: Result<std::net::IpAddr, _> = host.trim_start_matches('[').trim_end_matches(']').parse();
@@ -135,6 +154,9 @@ impl Dial {
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> Error {
+        if let Some(error) = self.trouble.take(&self.server) {
+            return error;
+        }
         Error::new(ErrorKind::Unreachable, format!("cannot connect to {}: {why}", self.server))
     }
 
@@ -145,6 +167,7 @@ impl Dial {
                 .await
                 .map_err(|error| self.unreachable(error))??;
         }
+        self.trouble.clear();
         match &self.server.addr {
             Addr::Unix(path) => {
                 Ok(Stream::Unix(UnixStream::connect(path).await.map_err(|error| self.unreachable(error))?))
@@ -154,19 +177,19 @@ impl Dial {
                     .await
                     .map_err(|error| self.unreachable(error))?;
                 tcp.set_nodelay(true).map_err(|error| self.unreachable(error))?;
-                let Some(tls) = &self.tls else { return Ok(Stream::Tcp(tcp)) };
+                let Some(tls) = &self.tls else { return Ok(Stream::Tcp(tcp, Some(self.trouble.shared()))) };
                 if self.insecure {
-                    tracing::warn!(server = %self.server, "the server's certificate is not checked (danger_accept_any_certificate)");
+                    tracing::warn!(server = %self.server, "the server's certificate is not fully checked (danger_accept_any_…)");
                 }
                 let name = self.tls_name.clone().unwrap_or_else(|| host.clone());
                 let name = ServerName::try_from(name).map_err(|_| {
                     Error::new(ErrorKind::InvalidOption, "the TLS server name is not a host name or address")
                 })?;
-                let stream = tls
-                    .connect(name, tcp)
-                    .await
-                    .map_err(|error| self.unreachable(format!("TLS: {error}")))?;
-                Ok(Stream::Tls(Box::new(stream)))
+                let stream = tls::handshake(tls, name, tcp, &self.trouble).await.map_err(|error| {
+                    self.trouble.note(&error);
+                    self.unreachable(format!("TLS: {error}"))
+                })?;
+                Ok(Stream::Tls(Box::new(stream), self.trouble.shared()))
             }
         }
     }
@@ -189,8 +212,39 @@ impl Dial {
                 let error = Fault::server(code, detail).into_error();
                 if error.kind() == ErrorKind::Server { self.unreachable(error) } else { error }
             }
-            None => self.unreachable(error.category()),
+            None => self.ended(error.category()),
         }
+    }
+
+    /// The connection ended before the first answer. Servers end it without a word when they want a certificate or encryption.
+    fn ended(&self, why: &str) -> Error {
+        let error = self.unreachable(why);
+        match (&self.tls, &self.server.addr) {
+            _ if error.kind() != ErrorKind::Unreachable => error,
+            (Some(_), _) if !self.identified => error.remedy(
+                "check that the server runs; if it wants client certificates, give one as tls cert_file and key_file",
+            ),
+            (None, Addr::Tcp { .. }) => error.remedy(
+                "check that the server runs and that the URL names it; if its port is encrypted, use rediss://",
+            ),
+            _ => error,
+        }
+    }
+
+    /// What is to be said about encryption, where there is some.
+    pub(super) fn finding(&self) -> Option<Finding> {
+        self.tls.as_ref()?;
+        if !self.insecure {
+            return Some(Finding::new(
+                Severity::Good,
+                "connection",
+                "encrypted, with the server's certificate checked",
+            ));
+        }
+        let text = "encrypted, but the server's certificate is not fully checked, so that somebody else may answer for it";
+        Some(Finding::new(Severity::Problem, "connection", text).remedy(
+            "trust the authority with tls ca_file, name the server with tls server_name, and check everything",
+        ))
     }
 
     pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
@@ -224,7 +278,7 @@ impl Dial {
             (Ok(_), None) => Ok(()),
             (Err(error), _) => match error.code() {
                 Some(code) => Err(self.greeting_error(code, error.detail().unwrap_or(""))),
-                None => Err(self.unreachable(error.category())),
+                None => Err(self.ended(error.category())),
             },
         }
         .or_else(|error| {
@@ -259,7 +313,7 @@ impl Dial {
                 Ok(value) => link::reply(value),
                 Err(error) => match error.code() {
                     Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
-                    None => return Err(self.unreachable(error.category())),
+                    None => return Err(self.ended(error.category())),
                 },
             };
             let error = match answer {
@@ -286,110 +340,19 @@ impl Dial {
     }
 }
 
-fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
-    let bad = |what: &str, error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::InvalidOption, format!("TLS {what}: {error}"))
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("versions", &error))?;
-    let builder = if options.danger_accept_any_certificate {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-    } else {
-        let mut roots = rustls::RootCertStore::empty();
-        match &options.ca_file {
-            Some(file) => {
-                for cert in CertificateDer::pem_file_iter(file).map_err(|error| bad("CA file", &error))? {
-                    roots
-                        .add(cert.map_err(|error| bad("CA file", &error))?)
-                        .map_err(|error| bad("CA file", &error))?;
-                }
-                if roots.is_empty() {
-                    return Err(bad("CA file", &"no certificate in it"));
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        builder.with_root_certificates(roots)
-    };
-    let config = match (&options.cert_file, &options.key_file) {
-        (Some(cert), Some(key)) => {
-            let chain = CertificateDer::pem_file_iter(cert)
-                .and_then(|certs| certs.collect::<Result<Vec<_>, _>>())
-                .map_err(|error| bad("client certificate", &error))?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("client key", &error))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| bad("client certificate", &error))?
-        }
-        (None, None) => builder.with_no_client_auth(),
-        _ => return Err(bad("client certificate", &"certificate and key must be given together")),
-    };
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// Accepts every certificate; behind an option whose name says so.
-#[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
-
-impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// The three kinds of byte stream.
 pub(super) enum Stream {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    /// With the trouble that its first bytes may tell of, until they have been seen.
+    Tcp(TcpStream, Option<Trouble>),
+    Tls(Box<TlsStream<TcpStream>>, Trouble),
     Unix(UnixStream),
 }
 
 macro_rules! each {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
-            Stream::Tcp($inner) => $do,
-            Stream::Tls($inner) => $do,
+            Stream::Tcp($inner, _) => $do,
+            Stream::Tls($inner, _) => $do,
             Stream::Unix($inner) => $do,
         }
     };
@@ -397,7 +360,19 @@ macro_rules! each {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), inner => Pin::new(inner).poll_read(cx, buf))
+        let stream = self.get_mut();
+        let before = buf.filled().len();
+        let outcome = each!(&mut *stream, inner => Pin::new(inner).poll_read(cx, buf));
+        match (stream, &outcome) {
+            (Stream::Tls(_, trouble), Poll::Ready(Err(error))) => trouble.note(error),
+            (Stream::Tcp(_, trouble @ Some(_)), Poll::Ready(Ok(()))) => {
+                if let Some(trouble) = trouble.take() {
+                    trouble.look(&buf.filled()[before..]);
+                }
+            }
+            _ => {}
+        }
+        outcome
     }
 }
 

@@ -16,7 +16,7 @@ const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
 impl Node {
     pub(super) async fn diagnose(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
         let link = self.link().await?;
-        let mut findings = Vec::new();
+        let mut findings = Vec::from_iter(self.dial().finding());
         if self.dial().shows_password() {
             findings.push(
                 Finding::new(

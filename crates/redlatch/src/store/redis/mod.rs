@@ -13,6 +13,7 @@ mod node;
 mod replicated;
 mod role;
 mod sentinel;
+mod tls;
 mod trial;
 
 use std::sync::Arc;

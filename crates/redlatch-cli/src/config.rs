@@ -4,6 +4,9 @@
 //! must not send locks to another server. For the same reason an unknown key is an error, not a warning: `urll = …` would
 //! otherwise leave everybody locking on their own machine.
 
+mod redisson;
+mod secret;
+
 use std::{
     env,
     ffi::OsString,
@@ -13,8 +16,12 @@ use std::{
     time::Duration,
 };
 
-use redlatch::ScriptMode;
+use redlatch::{ScriptMode, ShardedPubSub, config::RedissonYaml};
 use toml::{Table, Value};
+
+pub(crate) use secret::Secret;
+
+use redisson::{Found, Source};
 
 use crate::{
     args::{Format, Global},
@@ -41,24 +48,35 @@ const fn path(name: &'static str, env: &'static str) -> Key {
     Key { name, env, default: None, is_path: true }
 }
 
-const KEYS: [Key; 13] = [
+const KEYS: [Key; 21] = [
     key("url", "REDLATCH_URL", Some("local:")),
     key("username", "REDLATCH_USERNAME", None),
     path("password_file", "REDLATCH_PASSWORD_FILE"),
+    key("sentinel_username", "REDLATCH_SENTINEL_USERNAME", None),
+    path("sentinel_password_file", "REDLATCH_SENTINEL_PASSWORD_FILE"),
+    path("redisson_yaml", "REDLATCH_REDISSON_YAML"),
+    // Unset, what the URL says counts.
+    key("sharded", "REDLATCH_SHARDED", None),
+    key("scripts", "REDLATCH_SCRIPTS", None),
+    key("client_name", "REDLATCH_CLIENT_NAME", None),
+    key("redisson_fair_wait", "REDLATCH_REDISSON_FAIR_WAIT", Some("300s")),
+    key("renewal_batch", "REDLATCH_RENEWAL_BATCH", Some("100")),
     key("lease", "REDLATCH_LEASE", Some("30s")),
     key("connect_timeout", "REDLATCH_CONNECT_TIMEOUT", Some("5s")),
     key("response_timeout", "REDLATCH_RESPONSE_TIMEOUT", Some("3s")),
-    key("scripts", "REDLATCH_SCRIPTS", Some("eval")),
     key("output", "REDLATCH_OUTPUT", Some("table")),
     path("tls_ca_file", "REDLATCH_TLS_CA_FILE"),
     path("tls_cert_file", "REDLATCH_TLS_CERT_FILE"),
     path("tls_key_file", "REDLATCH_TLS_KEY_FILE"),
     key("tls_server_name", "REDLATCH_TLS_SERVER_NAME", None),
+    key("tls_any_host_name", "REDLATCH_TLS_ANY_HOST_NAME", Some("false")),
     key("tls_insecure", "REDLATCH_TLS_INSECURE", Some("false")),
 ];
 
 /// The environment variable of the password, which has no flag and no key in files.
 pub(crate) const PASSWORD_ENV: &str = "REDLATCH_PASSWORD";
+/// The same for the sentinels' own.
+pub(crate) const SENTINEL_PASSWORD_ENV: &str = "REDLATCH_SENTINEL_PASSWORD";
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +87,10 @@ pub(crate) enum Origin {
     Env(&'static str),
     /// A configuration file, and the named context in it.
     File(PathBuf, Option<String>),
+    /// A Redisson file, and the section and key in it.
+    Redisson(PathBuf, String),
+    /// Somebody typed it.
+    Typed,
     /// Built in.
     Default,
 }
@@ -82,25 +104,12 @@ impl fmt::Display for Origin {
             Origin::File(path, Some(context)) => {
                 write!(f, "{} [{}]", escape::text(&path.to_string_lossy()), escape::text(context))
             }
+            Origin::Redisson(path, key) => {
+                write!(f, "{} {}", escape::text(&path.to_string_lossy()), escape::text(key))
+            }
+            Origin::Typed => f.write_str("--password-prompt"),
             Origin::Default => f.write_str("default"),
         }
-    }
-}
-
-/// A password. It is never printed.
-#[derive(Clone)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    /// The password itself, for the connection only.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<redacted>")
     }
 }
 
@@ -117,15 +126,24 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    pub(crate) sentinel_username: Option<String>,
+    pub(crate) sentinel_password: Option<Secret>,
+    /// The Redisson file that says where the locks live, and its path.
+    pub(crate) redisson: Option<(RedissonYaml, String)>,
+    pub(crate) sharded: Option<ShardedPubSub>,
+    pub(crate) scripts: Option<ScriptMode>,
+    pub(crate) client_name: Option<String>,
+    pub(crate) redisson_fair_wait: Duration,
+    pub(crate) renewal_batch: usize,
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    pub(crate) scripts: ScriptMode,
     pub(crate) output: Format,
     pub(crate) tls_ca_file: Option<PathBuf>,
     pub(crate) tls_cert_file: Option<PathBuf>,
     pub(crate) tls_key_file: Option<PathBuf>,
     pub(crate) tls_server_name: Option<String>,
+    pub(crate) tls_any_host_name: bool,
     pub(crate) tls_insecure: bool,
     pub(crate) shown: Vec<Shown>,
 }
@@ -184,41 +202,70 @@ impl Settings {
                 escape::text(context)
             )));
         }
-        let lookup = |key: &Key| -> Result<(Option<String>, Origin), Failure> {
+        let lookup = |key: &Key| -> Result<Found, Failure> {
             if let Some((flag, value)) = flag(key.name, global) {
-                return Ok((Some(value), Origin::Flag(flag)));
+                return Ok((Some(value), Origin::Flag(flag), 0));
             }
+            // A context asked for by flag is a flag: a forgotten variable must not redirect `--context prod`.
+            let (context_rank, env_rank) = if context_is_flag { (1, 2) } else { (2, 1) };
             let from_context = || {
                 let context = context.as_deref()?;
                 files.iter().find_map(|file| {
                     let (_, layer) = file.contexts.iter().find(|(name, _)| name == context)?;
                     let (_, value) = layer.iter().find(|(name, _)| *name == key.name)?;
-                    Some((Some(value.clone()), Origin::File(file.path.clone(), Some(context.to_owned()))))
+                    let origin = Origin::File(file.path.clone(), Some(context.to_owned()));
+                    Some((Some(value.clone()), origin, context_rank))
                 })
             };
-            let from_env =
-                || Ok::<_, Failure>(around.text(key.env)?.map(|value| (Some(value), Origin::Env(key.env))));
-            // A context asked for by flag is a flag: a forgotten variable must not redirect `--context prod`.
-            let found = if context_is_flag {
-                from_context().or(from_env()?)
-            } else {
-                from_env()?.or_else(from_context)
-            };
+            let from_env = around.text(key.env)?.map(|value| (Some(value), Origin::Env(key.env), env_rank));
+            let found =
+                if context_is_flag { from_context().or(from_env) } else { from_env.or_else(from_context) };
             let found = found.or_else(|| {
-                files.iter().find_map(|file| {
+                files.iter().enumerate().find_map(|(at, file)| {
                     let (_, value) = file.top.iter().find(|(name, _)| *name == key.name)?;
-                    Some((Some(value.clone()), Origin::File(file.path.clone(), None)))
+                    Some((Some(value.clone()), Origin::File(file.path.clone(), None), 3 + at))
                 })
             });
-            Ok(found.unwrap_or((key.default.map(str::to_owned), Origin::Default)))
+            Ok(found.unwrap_or((key.default.map(str::to_owned), Origin::Default, usize::MAX)))
+        };
+        let found = KEYS.iter().map(|key| Ok((key, lookup(key)?))).collect::<Result<Vec<_>, Failure>>()?;
+        let by_name = |name: &str| found.iter().find(|(key, _)| key.name == name).map(|(_, found)| found);
+        let source = match (by_name("url"), by_name("redisson_yaml")) {
+            (Some(url), Some(named)) => Source::find(url, named)?,
+            _ => None,
         };
         let mut values = Vec::with_capacity(KEYS.len());
-        for key in &KEYS {
-            let (value, origin) = lookup(key)?;
-            values.push((key, value, origin));
+        for (key, found) in &found {
+            let of_file = source.as_ref().and_then(|source| source.value(key, found));
+            let (value, origin, _) = of_file.unwrap_or_else(|| found.clone());
+            values.push((*key, value, origin));
+        }
+        if let (Some(source), Some(row)) =
+            (&source, values.iter_mut().find(|(key, ..)| key.name == "redisson_yaml"))
+        {
+            row.1 = Some(source.path.clone());
         }
         let mut settings = Settings::typed(&values)?;
-        settings.add_password(around)?;
+        settings.password = settings.secret(
+            &DATA_PASSWORD,
+            if global.password_prompt { Some(secret::typed()?) } else { None },
+            around,
+            source.as_ref(),
+            by_name("password_file").map_or(usize::MAX, |found| found.2),
+            if context_is_flag { 2 } else { 1 },
+        )?;
+        settings.sentinel_password = settings.secret(
+            &SENTINEL_PASSWORD,
+            None,
+            around,
+            source.as_ref(),
+            by_name("sentinel_password_file").map_or(usize::MAX, |found| found.2),
+            if context_is_flag { 2 } else { 1 },
+        )?;
+        if let Some(source) = source {
+            settings.shown.extend(source.notices());
+            settings.redisson = Some((source.file, source.path));
+        }
         if let (Some(context), false) = (&context, settings.shown.iter().any(|shown| shown.key == "context"))
         {
             let origin =
@@ -260,60 +307,98 @@ impl Settings {
             url: get("url").unwrap_or_default(),
             username: get("username"),
             password: None,
+            sentinel_username: get("sentinel_username"),
+            sentinel_password: None,
+            redisson: None,
+            sharded: get("sharded")
+                .map(|text| text.parse().map_err(|_| bad("sharded", "give auto, on, off or compat")))
+                .transpose()?,
+            scripts: get("scripts")
+                .map(|text| text.parse().map_err(|_| bad("scripts", "give eval or functions")))
+                .transpose()?,
+            client_name: get("client_name"),
+            redisson_fair_wait: durations::parse(&get("redisson_fair_wait").unwrap_or_default())
+                .map_err(|why| bad("redisson_fair_wait", &why))?,
+            renewal_batch: match get("renewal_batch").unwrap_or_default().parse() {
+                Ok(names) if (1..=100).contains(&names) => names,
+                _ => return Err(bad("renewal_batch", "give a number from 1 to 100")),
+            },
             lease: duration("lease")?,
             connect_timeout: duration("connect_timeout")?,
             response_timeout: duration("response_timeout")?,
-            scripts: match get("scripts").as_deref() {
-                Some("eval") => ScriptMode::Eval,
-                Some("functions") => ScriptMode::Functions,
-                _ => return Err(bad("scripts", "give eval or functions")),
-            },
             output: clap::ValueEnum::from_str(&output, true)
                 .map_err(|_| bad("output", "give table, wide, json, ndjson or name"))?,
             tls_ca_file: get("tls_ca_file").map(PathBuf::from),
             tls_cert_file: get("tls_cert_file").map(PathBuf::from),
             tls_key_file: get("tls_key_file").map(PathBuf::from),
             tls_server_name: get("tls_server_name"),
+            tls_any_host_name: get("tls_any_host_name")
+                .unwrap_or_default()
+                .parse()
+                .map_err(|_| bad("tls_any_host_name", "give true or false"))?,
             tls_insecure: insecure.parse().map_err(|_| bad("tls_insecure", "give true or false"))?,
             shown: shown.collect(),
         })
     }
 
-    /// `--password-file`, then `REDLATCH_PASSWORD`, then the other ways to name a file; the URL's own comes last.
-    fn add_password(&mut self, around: &Surroundings) -> Result<(), Failure> {
-        let file = self.shown.iter().find(|shown| shown.key == "password_file");
-        let (path, origin) =
+    /// Typed in or a file by flag, then the variable, then the other ways to name a file, then a Redisson file unless that comes
+    /// before; the URL's own comes last.
+    fn secret(
+        &mut self,
+        names: &SecretNames,
+        typed: Option<Secret>,
+        around: &Surroundings,
+        source: Option<&Source>,
+        file_rank: usize,
+        env_rank: usize,
+    ) -> Result<Option<Secret>, Failure> {
+        let file = self.shown.iter().find(|shown| shown.key == names.file_key);
+        let (path, file_origin) =
             file.map_or((None, Origin::Default), |shown| (shown.value.clone(), shown.origin.clone()));
-        let variable = around.text(PASSWORD_ENV)?;
-        let (password, origin) = match (path, variable) {
-            (Some(path), None) => (read_password(&path)?, origin),
-            (Some(path), Some(_)) if matches!(origin, Origin::Flag(_)) => (read_password(&path)?, origin),
-            (_, Some(password)) => (password, Origin::Env(PASSWORD_ENV)),
-            (None, None) => return Ok(()),
+        let variable = around.text(names.env)?;
+        let of_source = source.and_then(|source| Some((source.secret(names.setting)?, source.rank)));
+        let before = |rank: usize| of_source.as_ref().is_none_or(|(_, of_source)| rank <= *of_source);
+        let (secret, origin) = match (typed, path, variable) {
+            (Some(typed), ..) => (Some(typed), Origin::Typed),
+            (_, Some(path), variable)
+                if before(file_rank) && (variable.is_none() || matches!(file_origin, Origin::Flag(_))) =>
+            {
+                (Some(secret::from_file(&path)?), file_origin)
+            }
+            (_, _, Some(password)) if before(env_rank) => (Some(Secret(password)), Origin::Env(names.env)),
+            _ => match of_source {
+                Some((origin, _)) => (None, origin),
+                None => return Ok(None),
+            },
         };
-        self.password = Some(Secret(password));
-        self.shown.push(Shown { key: "password", value: Some("***".into()), origin });
-        Ok(())
+        self.shown.push(Shown { key: names.setting, value: Some("***".into()), origin });
+        Ok(secret)
     }
 }
+
+/// What a password is called in each place.
+struct SecretNames {
+    setting: &'static str,
+    file_key: &'static str,
+    env: &'static str,
+}
+
+const DATA_PASSWORD: SecretNames =
+    SecretNames { setting: "password", file_key: "password_file", env: PASSWORD_ENV };
+const SENTINEL_PASSWORD: SecretNames = SecretNames {
+    setting: "sentinel_password",
+    file_key: "sentinel_password_file",
+    env: SENTINEL_PASSWORD_ENV,
+};
 
 fn flag(name: &str, global: &Global) -> Option<(&'static str, String)> {
     let path = |path: &PathBuf| path.to_string_lossy().into_owned();
     match name {
         "url" => global.url.clone().map(|url| ("--url", url)),
         "username" => global.username.clone().map(|user| ("--username", user)),
+        "redisson_yaml" => global.redisson_yaml.as_ref().map(|file| ("--redisson-yaml", path(file))),
         "password_file" => global.password_file.as_ref().map(|file| ("--password-file", path(file))),
         _ => None,
-    }
-}
-
-fn read_password(path: &str) -> Result<String, Failure> {
-    let shown = escape::text(path);
-    let text = read_bounded(Path::new(path))
-        .map_err(|error| Failure::config(format!("cannot read the password file {shown}: {error}")))?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(Failure::config(format!("the password file {shown} is empty"))),
-        password => Ok(password.to_owned()),
     }
 }
 

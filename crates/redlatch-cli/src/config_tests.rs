@@ -124,3 +124,118 @@ fn passwords_come_from_a_file_or_the_environment_and_stay_hidden() {
     let url = Global { url: Some("redis://u:from-url@h".into()), ..Global::default() };
     revealed(load(&url, &[], &[]).unwrap());
 }
+
+#[test]
+fn a_redisson_file_stands_where_it_is_named() {
+    let place = Place::new();
+    let yaml = place.file(
+        "redisson.yaml",
+        "lockWatchdogTimeout: 20000\nsentinelServersConfig:\n  sentinelAddresses: [redis://s:1]\n  masterName: m\n\
+         \x20 password: hush-data\n  sentinelPassword: hush-own\n  timeout: 1500\n  frobnicate: 1\n",
+    );
+    let toml = place.file("c.toml", "redisson_yaml = \"redisson.yaml\"\nresponse_timeout = \"9s\"\n");
+    let of_yaml = |key: &str| Origin::Redisson(yaml.clone(), key.to_owned());
+
+    let settings =
+        load(&Global::default(), &[("REDLATCH_LEASE", "5s")], std::slice::from_ref(&toml)).unwrap();
+    assert_eq!(settings.url, "redis-sentinel://s:1/m");
+    assert_eq!(origin(&settings, "url"), &of_yaml("sentinelServersConfig.sentinelAddresses"));
+    // A variable comes before the file that names the YAML, and a key of that same file does too.
+    assert_eq!(
+        (settings.lease, origin(&settings, "lease")),
+        (Duration::from_secs(5), &Origin::Env("REDLATCH_LEASE"))
+    );
+    assert_eq!(settings.response_timeout, Duration::from_secs(9));
+    assert_eq!(origin(&settings, "password"), &of_yaml("sentinelServersConfig.password"));
+    assert_eq!(origin(&settings, "sentinel_password"), &of_yaml("sentinelServersConfig.sentinelPassword"));
+    assert!(
+        settings.password.is_none() && settings.redisson.is_some(),
+        "the file's own password is the library's to use"
+    );
+    assert!(!format!("{:?}", settings.shown).contains("hush"));
+    let notice = settings.shown.iter().find(|shown| shown.key == "notice").unwrap();
+    assert!(
+        notice.origin.to_string().ends_with("redisson.yaml line 8, sentinelServersConfig.frobnicate"),
+        "{}",
+        notice.origin
+    );
+
+    // By flag it comes before the variables.
+    let flag = Global { redisson_yaml: Some(yaml.clone()), ..Global::default() };
+    let env = [
+        ("REDLATCH_LEASE", "5s"),
+        ("REDLATCH_PASSWORD", "hush-variable"),
+        ("REDLATCH_URL", "redis://elsewhere"),
+    ];
+    let settings = load(&flag, &env, &[]).unwrap();
+    assert_eq!((settings.url.as_str(), settings.lease), ("redis-sentinel://s:1/m", Duration::from_secs(20)));
+    assert!(settings.password.is_none());
+    let password = place.file("password", "from-file");
+    let flags = Global { password_file: Some(password), ..flag.clone() };
+    assert_eq!(load(&flags, &[], &[]).unwrap().password.unwrap().reveal(), "from-file");
+
+    // A URL that comes before displaces the whole file: its password is not for another server.
+    let settings = load(&Global::default(), &[("REDLATCH_URL", "redis://elsewhere")], &[toml]).unwrap();
+    assert_eq!(settings.url, "redis://elsewhere");
+    assert!(settings.redisson.is_none() && settings.shown.iter().all(|shown| shown.key != "password"));
+    assert_eq!(settings.lease, Duration::from_secs(30));
+
+    // In the URL.
+    let url = format!("redisson-yaml:{}", yaml.display());
+    let settings = load(&Global { url: Some(url.clone()), ..Global::default() }, &[], &[]).unwrap();
+    assert_eq!(settings.url, "redis-sentinel://s:1/m");
+    // Both in one place.
+    let both = place.file("both.toml", "redisson_yaml = \"redisson.yaml\"\nurl = \"redis://h\"\n");
+    let failure = load(&Global::default(), &[], &[both]).err().unwrap();
+    assert!(failure.to_string().contains("give one of them"), "{failure}");
+    assert_eq!(failure.code(), crate::exit::CONFIG);
+    let absent = Global { redisson_yaml: Some(place.0.path().join("absent.yaml")), ..Global::default() };
+    let failure = load(&absent, &[], &[]).err().unwrap();
+    assert_eq!(failure.code(), crate::exit::CONFIG);
+    assert!(
+        failure.to_string().contains("--redisson-yaml") && failure.to_string().contains("absent.yaml"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn settings_of_topologies_have_keys_and_variables() {
+    let place = Place::new();
+    let own = place.file("own", "hush-own\n");
+    let toml = place.file(
+        "c.toml",
+        "sentinel_username = \"watch\"\nsentinel_password_file = \"own\"\nsharded = \"compat\"\nscripts = \"functions\"\n\
+         client_name = \"app\"\nredisson_fair_wait = \"1m\"\nrenewal_batch = \"10\"\ntls_any_host_name = true\n",
+    );
+    let settings = load(&Global::default(), &[], std::slice::from_ref(&toml)).unwrap();
+    assert_eq!(settings.sentinel_username.as_deref(), Some("watch"));
+    assert_eq!(settings.sentinel_password.as_ref().unwrap().reveal(), "hush-own");
+    assert_eq!(
+        (settings.sharded, settings.scripts),
+        (Some(ShardedPubSub::Compat), Some(ScriptMode::Functions))
+    );
+    assert_eq!((settings.redisson_fair_wait, settings.renewal_batch), (Duration::from_secs(60), 10));
+    assert!(settings.tls_any_host_name && settings.client_name.as_deref() == Some("app"));
+    let env = [
+        ("REDLATCH_SENTINEL_USERNAME", "other"),
+        (SENTINEL_PASSWORD_ENV, "from-variable"),
+        ("REDLATCH_SHARDED", "off"),
+        ("REDLATCH_SCRIPTS", "eval"),
+        ("REDLATCH_TLS_ANY_HOST_NAME", "false"),
+    ];
+    let settings = load(&Global::default(), &env, &[toml]).unwrap();
+    assert_eq!(settings.sentinel_username.as_deref(), Some("other"));
+    assert_eq!(settings.sentinel_password.as_ref().unwrap().reveal(), "from-variable");
+    assert_eq!((settings.sharded, settings.scripts), (Some(ShardedPubSub::Off), Some(ScriptMode::Eval)));
+    assert!(!settings.tls_any_host_name);
+    for (text, expected) in [
+        ("sharded = \"hush\"", "give auto, on, off or compat"),
+        ("scripts = \"hush\"", "give eval or functions"),
+        ("renewal_batch = \"101\"", "from 1 to 100"),
+    ] {
+        let file = place.file("bad.toml", text);
+        let failure = load(&Global::default(), &[], &[file]).err().expect(text);
+        assert!(failure.to_string().contains(expected) && !failure.to_string().contains("hush"), "{failure}");
+    }
+    drop(own);
+}

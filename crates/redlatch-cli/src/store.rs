@@ -23,10 +23,14 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 ///
 /// Those of the connection, with the URL but without its credentials.
 pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Client, Failure> {
-    let mut builder = Client::builder()
-        .url(&settings.url)
+    let mut builder = match &settings.redisson {
+        Some((file, _)) => Client::builder().redisson(file.clone()),
+        None => Client::builder().url(&settings.url),
+    };
+    builder = builder
         .watchdog_lease(lease)
-        .scripts(settings.scripts)
+        .redisson_fair_wait(settings.redisson_fair_wait)
+        .renewal_batch(settings.renewal_batch)
         .connect_timeout(settings.connect_timeout)
         .response_timeout(settings.response_timeout);
     if let Some(user) = &settings.username {
@@ -35,11 +39,27 @@ pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Clie
     if let Some(password) = &settings.password {
         builder = builder.password(password.reveal());
     }
+    if let Some(user) = &settings.sentinel_username {
+        builder = builder.sentinel_username(user);
+    }
+    if let Some(password) = &settings.sentinel_password {
+        builder = builder.sentinel_password(password.reveal());
+    }
+    if let Some(sharded) = settings.sharded {
+        builder = builder.sharded(sharded);
+    }
+    if let Some(scripts) = settings.scripts {
+        builder = builder.scripts(scripts);
+    }
+    if let Some(name) = &settings.client_name {
+        builder = builder.client_name(name);
+    }
     let mut tls = TlsOptions::default();
     tls.ca_file = settings.tls_ca_file.clone();
     tls.cert_file = settings.tls_cert_file.clone();
     tls.key_file = settings.tls_key_file.clone();
     tls.server_name = settings.tls_server_name.clone();
+    tls.danger_accept_any_host_name = settings.tls_any_host_name;
     tls.danger_accept_any_certificate = settings.tls_insecure;
     builder = builder.tls(tls);
     builder.connect().await.map_err(|error| {

@@ -39,7 +39,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Where the locks live: local:, local:name, redis://host:6379/0, rediss://…, unix:///path [env: REDLATCH_URL].
+    /// Where the locks live: local:, local:name, redis://host:6379/0, rediss://…, redis-sentinel://h1,h2/master,
+    /// redis-cluster://h1,h2, redis-replicated://h1,h2, unix:///path [env: REDLATCH_URL].
     ///
     /// Put passwords into a file or REDLATCH_PASSWORD: everybody on the machine can read arguments.
     #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
@@ -56,6 +57,12 @@ pub(crate) struct Global {
     /// Read the password from this file; otherwise REDLATCH_PASSWORD is used [env: REDLATCH_PASSWORD_FILE].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) password_file: Option<PathBuf>,
+    /// Ask for the password on the terminal.
+    #[arg(long, global = true, conflicts_with = "password_file")]
+    pub(crate) password_prompt: bool,
+    /// Take servers and other settings from this configuration file of Redisson, as it is [env: REDLATCH_REDISSON_YAML].
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
+    pub(crate) redisson_yaml: Option<PathBuf>,
     /// Say nothing but errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,

@@ -22,7 +22,7 @@ use crate::{
         Output,
         engine::{EngineArgs, EngineRunArgs, EngineVerb, Which},
     },
-    config::PASSWORD_ENV,
+    config::{PASSWORD_ENV, SENTINEL_PASSWORD_ENV},
     door::{self, Answer},
     durations::{Wait, human},
     escape,
@@ -129,7 +129,7 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
 fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
     let launcher = |_: &LocalPaths| {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["engine", "run"]).env_remove(PASSWORD_ENV);
+        command.args(["engine", "run"]).env_remove(PASSWORD_ENV).env_remove(SENTINEL_PASSWORD_ENV);
         if let Some(name) = &paths.name {
             command.args(["--name", name]);
         }

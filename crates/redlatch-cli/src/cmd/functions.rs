@@ -18,7 +18,7 @@ pub(super) fn functions(args: &FunctionsArgs, context: &Context) -> Result<u8, F
         FunctionsVerb::Load => {
             let mut settings = context.settings()?;
             // Whoever loads the library cannot be asked to have it.
-            settings.scripts = redlatch::ScriptMode::Eval;
+            settings.scripts = Some(redlatch::ScriptMode::Eval);
             store::with_client(&settings, async |client| {
                 client.load_functions().await?;
                 let library = scripts::library_name();

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     args::Way,
-    config::{PASSWORD_ENV, Settings},
+    config::{PASSWORD_ENV, SENTINEL_PASSWORD_ENV, Settings},
     exit::Failure,
     output::Record,
     talk::Talk,
@@ -174,9 +174,26 @@ fn start(settings: &Settings, way: Way, stock: &str) -> Result<Child, Failure> {
     command.args(["__demo-worker", "--way", way, "--stock", stock]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     command
-        .env("REDLATCH_URL", &settings.url)
         .env_remove("REDLATCH_CONTEXT")
-        .env_remove("REDLATCH_PASSWORD_FILE");
+        .env_remove("REDLATCH_PASSWORD_FILE")
+        .env_remove("REDLATCH_SENTINEL_PASSWORD_FILE");
+    match &settings.redisson {
+        Some((_, path)) => command.env("REDLATCH_REDISSON_YAML", path).env_remove("REDLATCH_URL"),
+        None => command.env("REDLATCH_URL", &settings.url).env_remove("REDLATCH_REDISSON_YAML"),
+    };
+    match &settings.sentinel_password {
+        Some(password) => command.env(SENTINEL_PASSWORD_ENV, password.reveal()),
+        None => command.env_remove(SENTINEL_PASSWORD_ENV),
+    };
+    for (name, value) in [
+        ("REDLATCH_SENTINEL_USERNAME", settings.sentinel_username.clone()),
+        ("REDLATCH_SHARDED", settings.sharded.map(|sharded| format!("{sharded:?}"))),
+        ("REDLATCH_SCRIPTS", settings.scripts.map(|scripts| format!("{scripts:?}"))),
+    ] {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
     match &settings.password {
         Some(password) => command.env(PASSWORD_ENV, password.reveal()),
         None => command.env_remove(PASSWORD_ENV),
@@ -197,6 +214,7 @@ fn start(settings: &Settings, way: Way, stock: &str) -> Result<Child, Failure> {
     if let Some(name) = &settings.tls_server_name {
         command.env("REDLATCH_TLS_SERVER_NAME", name);
     }
+    command.env("REDLATCH_TLS_ANY_HOST_NAME", settings.tls_any_host_name.to_string());
     command.env("REDLATCH_TLS_INSECURE", settings.tls_insecure.to_string());
     command.spawn().map_err(failed)
 }

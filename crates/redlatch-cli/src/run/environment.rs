@@ -10,7 +10,12 @@ use std::{
 use redlatch::{LockName, Owner};
 
 use super::{holding::Name, kind::Holder};
-use crate::{args::kind::Kind, config::PASSWORD_ENV, durations, timestamp::rfc3339};
+use crate::{
+    args::kind::Kind,
+    config::{PASSWORD_ENV, SENTINEL_PASSWORD_ENV},
+    durations,
+    timestamp::rfc3339,
+};
 
 /// Every hold of the runs around this one, so that `run a -- run b -- run a` finds its way back in.
 const HOLDS: &str = "REDLATCH_HOLDS";
@@ -51,6 +56,7 @@ pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString
         ("REDLATCH_ACQUIRED_AT", Some(rfc3339(told.acquired_at).into())),
         ("REDLATCH_WHY", told.why.map(Into::into)),
         (PASSWORD_ENV, None),
+        (SENTINEL_PASSWORD_ENV, None),
     ]
 }
 

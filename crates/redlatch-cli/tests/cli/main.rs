@@ -1,6 +1,7 @@
 //! The `redlatch` command as its users run it: real processes on a private local engine, and on a real Redis.
 
 mod acl;
+mod config;
 mod demo;
 mod hold;
 mod kinds;

@@ -1,0 +1,81 @@
+//! Passwords: from a file, from a variable, or typed in. They are never shown, and no flag takes one.
+
+use std::{
+    fmt,
+    io::{self, BufRead, IsTerminal, Read, Write},
+    path::Path,
+};
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use super::read_bounded;
+use crate::{escape, exit::Failure};
+
+/// The longest password that is read from a terminal, in bytes.
+const TYPED_BYTES_MAX: u64 = 64 * 1024;
+
+/// A password. It is never printed.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(super) String);
+
+impl Secret {
+    /// The password itself, for the connection only.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
+}
+
+pub(super) fn from_file(path: &str) -> Result<Secret, Failure> {
+    let shown = escape::text(path);
+    let text = read_bounded(Path::new(path))
+        .map_err(|error| Failure::config(format!("cannot read the password file {shown}: {error}")))?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(Failure::config(format!("the password file {shown} is empty"))),
+        password => Ok(Secret(password.to_owned())),
+    }
+}
+
+/// Asks on the terminal, without showing what is typed. Without a terminal nobody could answer, and what stands on stdin is
+/// meant for somebody else.
+pub(super) fn typed() -> Result<Secret, Failure> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Err(Failure::usage(
+            "--password-prompt needs a terminal on stdin; use --password-file or REDLATCH_PASSWORD",
+        ));
+    }
+    let failed = |error: io::Error| Failure::internal(format!("cannot ask for the password: {error}"));
+    let before = tcgetattr(&stdin).map_err(|error| failed(error.into()))?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    silent.local_modes.insert(LocalModes::ECHONL);
+    let mut line = String::new();
+    {
+        let _restored = Restored(before);
+        tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(|error| failed(error.into()))?;
+        let mut stderr = io::stderr();
+        // Whoever cannot see the question can still answer it.
+        let _ = stderr.write_all(b"Password: ").and_then(|()| stderr.flush());
+        stdin.lock().take(TYPED_BYTES_MAX).read_line(&mut line).map_err(failed)?;
+    }
+    match line.trim_end_matches(['\r', '\n']) {
+        "" => Err(Failure::config("no password was typed")),
+        password => Ok(Secret(password.to_owned())),
+    }
+}
+
+/// Puts the terminal back as it was, however the question ends.
+struct Restored(Termios);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // There is nobody to tell; the shell puts its terminal right as well.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+    }
+}

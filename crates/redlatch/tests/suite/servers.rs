@@ -136,3 +136,18 @@ async fn the_doctor_names_what_is_wrong() {
         local.diagnose().await.unwrap().iter().all(|finding| finding.severity == redlatch::Severity::Good)
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_have_the_name_that_they_are_given() {
+    let server = RedisServer::builder().acl("mute on >secret ~* &* +@all -client").start().unwrap();
+    let client = Client::builder().url(server.url()).client_name("shop-7").connect().await.unwrap();
+    works(&client).await;
+    let list = format!("{:?}", server.cmd(&["CLIENT", "LIST"]).unwrap());
+    assert!(list.contains("name=shop-7 "), "{list}");
+    // A name is not worth a connection.
+    let mute = Client::builder().url(server.url()).username("mute").password("secret").client_name("shop-8");
+    works(&mute.connect().await.unwrap()).await;
+    let error =
+        Client::builder().url(server.url()).client_name("two words").connect().await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+}

@@ -626,3 +626,16 @@ async fn queue_and_times_keep_the_hash_tag_of_the_name() {
         assert!(server.keys_dump().unwrap().is_empty());
     }
 }
+
+/// Fleets whose Java services set another time say so to us, and their waiters are counted with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_redissons_waiters_can_be_set() {
+    let (server, _) = alone().await;
+    let builder = Client::builder().url(server.url()).redisson_fair_wait(ms(60_000));
+    let client = builder.connect().await.unwrap();
+    assert!(Java::new(&server, 1).ask());
+    assert!(!Java::new(&server, 2).with_wait(60_000).ask());
+    let (next, _) = waiting(&server, &client.fair_lock("x")).await;
+    times(&server, &[90, 120]);
+    next.abort();
+}

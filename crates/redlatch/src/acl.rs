@@ -207,7 +207,6 @@ impl Kind {
                     channels: &[LOCK_CHANNEL],
                     redisson: &["exists", "hincrby", "incr"],
                     redisson_keys: &[UNLOCK_LATCH],
-                    ..needs
                 }
             }
             Kind::Fair => {
@@ -221,7 +220,6 @@ impl Kind {
                     channels: &[LOCK_CHANNEL],
                     redisson: &["exists", "hincrby", "get", "set", "zrange", "zincrby"],
                     redisson_keys: &[UNLOCK_LATCH],
-                    ..needs
                 }
             }
             // Its scripts are given no command to publish with.
@@ -253,7 +251,6 @@ impl Kind {
                     channels: &[RW_CHANNEL],
                     redisson: &["hkeys", "get"],
                     redisson_keys: &[UNLOCK_LATCH],
-                    ..needs
                 }
             }
             Kind::Semaphore => Needs {

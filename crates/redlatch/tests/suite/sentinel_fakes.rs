@@ -174,7 +174,7 @@ async fn a_server_that_is_named_but_no_master_is_not_used() {
     let replica = RedisServer::start().unwrap();
     replica.cmd(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     let sentinel = FakeSentinel::start(replica.port());
-    let builder = || Client::builder().url(url(&[&sentinel])).connect_timeout(ms(700));
+    let builder = || Client::builder().url(url(&[&sentinel])).connect_timeout(ms(1_500));
     let error = soon("the refusal", builder().connect()).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     let text = error.to_string();

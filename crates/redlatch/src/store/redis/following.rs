@@ -229,40 +229,47 @@ impl First {
     /// Asks again while the master that is named does not accept: there may be a change of masters right now.
     async fn find(self) -> Result<Arc<Node>, Error> {
         let end = Instant::now() + self.config.connect_timeout;
+        // The last thing that was learned: time that runs out in the middle of another try says less.
+        let mut last = None;
         loop {
-            let addr = match self.finder.clone().find(None, end - Instant::now()).await {
-                Ok(addr) => addr,
-                Err(error)
-                    if error.kind() == ErrorKind::ReadOnly && Instant::now() + LOOK_PAUSE_MIN < end =>
-                {
-                    sleep(LOOK_PAUSE_MIN).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
+            let error = match self.try_once(end).await {
+                Ok(node) => return Ok(node),
+                Err((_, error)) if !error.is_retryable() => return Err(error),
+                Err((true, error)) => error,
+                Err((false, error)) => return Err(last.unwrap_or(error)),
             };
-            let dial = Arc::new(self.dial.at(addr.clone()));
-            let node = Node::new(dial, &self.config, &self.background, self.ends.clone());
-            let error = match timeout_at(end, node.link()).await {
-                Ok(Ok(_)) => return Ok(node),
-                Ok(Err(fault)) => fault.into_error(),
-                Err(_) => Error::new(
-                    ErrorKind::Unreachable,
-                    format!("no answer within {:?}", self.config.connect_timeout),
-                ),
-            };
-            node.close();
-            if !error.is_retryable() || Instant::now() + LOOK_PAUSE_MIN >= end {
-                let remedy = match error.kind() {
-                    ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
-                    _ => {
-                        "check that the master runs, and that its address as announced can be reached from here"
-                    }
-                };
-                let context = format!("{} (master at {addr})", self.finder.describe());
-                return Err(error.within(context).remedy(remedy));
+            if Instant::now() + LOOK_PAUSE_MIN >= end {
+                return Err(error);
             }
+            last = Some(error);
             sleep(LOOK_PAUSE_MIN).await;
         }
+    }
+
+    /// Tries once. `true` with an error: another try may succeed soon.
+    async fn try_once(&self, end: Instant) -> Result<Arc<Node>, (bool, Error)> {
+        let addr = match self.finder.clone().find(None, end - Instant::now()).await {
+            Ok(addr) => addr,
+            // Those who know are not there, which waiting does not change; that there is no master right now is another matter.
+            Err(error) => return Err((error.kind() == ErrorKind::ReadOnly, error)),
+        };
+        let dial = Arc::new(self.dial.at(addr.clone()));
+        let node = Node::new(dial, &self.config, &self.background, self.ends.clone());
+        let (again, error) = match timeout_at(end, node.link()).await {
+            Ok(Ok(_)) => return Ok(node),
+            Ok(Err(fault)) => (true, fault.into_error()),
+            Err(_) => {
+                let text = format!("no answer within {:?}", self.config.connect_timeout);
+                (false, Error::new(ErrorKind::Unreachable, text))
+            }
+        };
+        node.close();
+        let remedy = match error.kind() {
+            ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
+            _ => "check that the master runs, and that its address as announced can be reached from here",
+        };
+        let context = format!("{} (master at {addr})", self.finder.describe());
+        Err((again, error.within(context).remedy(remedy)))
     }
 }
 

@@ -140,18 +140,53 @@ async fn a_sentinel_that_falls_silent_holds_nothing_up() {
     until("the move back", || client.store().ends_with(&back)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_under_way_on_the_old_master_is_asked_of_the_new_one() {
-    let hangs = FakeServer::start(|request| match &request[0].to_ascii_uppercase()[..] {
+/// A master that answers scripts as told, and its port.
+fn fake_master(answer: impl Fn() -> FakeReply + Send + Sync + 'static) -> (FakeServer, u16) {
+    let server = FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
         b"ROLE" => {
             let role = [resp::bulk("master"), resp::integer(0), resp::array::<Vec<u8>>(&[])];
             FakeReply::Reply(resp::array(&role))
         }
-        b"EVALSHA" => FakeReply::Silence,
+        b"EVALSHA" => answer(),
         _ => FakeReply::Default,
-    })
-    .unwrap();
-    let port = hangs.url().rsplit(':').next().unwrap().parse().unwrap();
+    });
+    let server = server.unwrap();
+    let port = server.url().rsplit(':').next().unwrap().parse().unwrap();
+    (server, port)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_by_a_demoted_master_is_asked_of_the_new_one() {
+    for refusal in [
+        "READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "LOADING Redis is loading the dataset in memory",
+        "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a read only replica.",
+    ] {
+        let new = RedisServer::start().unwrap();
+        let (new_port, says) = (new.port(), Arc::new(Mutex::new(None::<Arc<Mutex<Says>>>)));
+        let told = says.clone();
+        // The sentinel names the new master from the very refusal on, so that no look can have come before it.
+        let (old, port) = fake_master(move || {
+            let says = told.lock().unwrap().clone().expect("the sentinel runs");
+            let mut says = says.lock().unwrap();
+            (says.port, says.epoch) = (new_port, 2);
+            FakeReply::Error(refusal.to_owned())
+        });
+        let sentinel = FakeSentinel::start(port);
+        *says.lock().unwrap() = Some(sentinel.says.clone());
+        let client = Client::connect(&url(&[&sentinel])).await.unwrap();
+        // Not even who does not wait is bothered with it.
+        let guard = soon("the grant of the new master", client.lock("free").try_lock()).await.unwrap();
+        assert!(exists(&new, "free"), "{refusal}");
+        guard.expect("a free lock").unlock().await.unwrap();
+        assert_eq!(old.count("EVALSHA"), 1, "{refusal}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_under_way_on_the_old_master_is_asked_of_the_new_one() {
+    let (hangs, port) = fake_master(|| FakeReply::Silence);
     let new = RedisServer::start().unwrap();
     let sentinel = FakeSentinel::start(port);
     // No answer would be missed before the test is over.
@@ -174,7 +209,7 @@ async fn a_server_that_is_named_but_no_master_is_not_used() {
     let replica = RedisServer::start().unwrap();
     replica.cmd(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     let sentinel = FakeSentinel::start(replica.port());
-    let builder = || Client::builder().url(url(&[&sentinel])).connect_timeout(ms(1_500));
+    let builder = || Client::builder().url(url(&[&sentinel])).connect_timeout(ms(700));
     let error = soon("the refusal", builder().connect()).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     let text = error.to_string();

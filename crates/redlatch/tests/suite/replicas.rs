@@ -406,7 +406,9 @@ async fn a_repeated_request_reaches_the_replicas_again() {
     let never = "922337203685477";
     let id = "0123456789abcdef";
     let fair = |lease| ["7", "me", lease, "0", "0", "ch", "publish", "300000", "0"];
-    let calls: [(&Script, &[&str], [Vec<&str>; 2]); 5] = [
+    /// A script, its keys, and the arguments of the first call and of the repeat.
+    type Twice<'a> = (&'a Script, &'a [&'a str], [Vec<&'a str>; 2]);
+    let calls: [Twice<'_>; 5] = [
         (&scripts::ACQUIRE, &["a"], ["60000", "30000"].map(|lease| vec!["7", "me", lease, "0"])),
         (&scripts::FAIR_ACQUIRE, &["f", "fq", "ft"], ["60000", "30000"].map(|lease| fair(lease).to_vec())),
         (&scripts::READ_ACQUIRE, &["r", "{r}:"], ["60000", "30000"].map(|lease| vec!["7", "me", lease, "0"])),

@@ -35,6 +35,12 @@ impl Finding {
         Finding { severity, subject, text: text.into(), remedy: None }
     }
 
+    /// The same about one of several servers.
+    pub(crate) fn at(mut self, server: &str) -> Self {
+        self.text = format!("{server}: {}", self.text);
+        self
+    }
+
     pub(crate) fn remedy(mut self, remedy: &'static str) -> Self {
         self.remedy = Some(remedy);
         self

@@ -12,7 +12,6 @@ use crate::{
     error::{Error, ErrorKind},
     lock::locker::Locker,
     members::{Holding, Member, Options, checked},
-    name::hash_tag,
     set_face::set_face,
 };
 
@@ -266,10 +265,10 @@ impl Round<'_> {
 
 /// Whether one request takes both.
 fn go_together(one: &Locker, other: &Locker) -> bool {
-    let tag = |locker: &Locker| hash_tag(&locker.keys.key).to_vec();
+    let shard = |locker: &Locker| one.core.store.shard(&locker.keys.key);
     Arc::ptr_eq(&one.core, &other.core)
         && one.recipe.batches()
         && other.recipe.batches()
         && one.fenced == other.fenced
-        && (one.core.store.one_slot() || tag(one) == tag(other))
+        && shard(one) == shard(other)
 }

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::hash_tag,
     owner::Owner,
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
     store::{Arg, Call, Fault},
@@ -259,10 +258,8 @@ impl Core {
         async move {
             let mut groups: Vec<Vec<Ending>> = Vec::new();
             for ending in together {
-                let fits = |group: &&mut Vec<Ending>| {
-                    let tag = |ending: &Ending| hash_tag(&ending.lease.keys.key).to_vec();
-                    self.store.one_slot() || group.first().is_some_and(|first| tag(first) == tag(&ending))
-                };
+                let shard = |ending: &Ending| self.store.shard(&ending.lease.keys.key);
+                let fits = |group: &&mut Vec<Ending>| group.first().is_some_and(|first| shard(first) == shard(&ending));
                 match groups.iter_mut().find(fits) {
                     Some(group) => group.push(ending),
                     None => groups.push(vec![ending]),

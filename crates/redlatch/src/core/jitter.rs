@@ -41,3 +41,11 @@ pub(crate) fn jittered(whole: Duration) -> Duration {
 pub(crate) fn fraction() -> f64 {
     (next() >> 11) as f64 / (1u64 << 53) as f64
 }
+
+/// The same things in a random order.
+pub(crate) fn shuffled<T>(mut items: Vec<T>) -> Vec<T> {
+    for last in (1..items.len()).rev() {
+        items.swap(last, (next() % (last as u64 + 1)) as usize);
+    }
+    items
+}

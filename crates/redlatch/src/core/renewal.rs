@@ -1,9 +1,10 @@
 //! Renewal: batches on the keeper's connection, each lock on its own account.
 //!
 //! A failed renewal is tried again until the lock's own deadline and never touches another lock. What a renewal finds
-//! gone is announced at once. One call renews leases of one kind.
+//! gone is announced at once. One call renews leases of one kind and one shard, and servers are renewed independently.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -18,8 +19,9 @@ use crate::{
     store::{Call, Fault},
 };
 
-/// How many renewal calls are under way at once.
-const BATCHES_UNDER_WAY_MAX: usize = 8;
+/// How many leases of one server have their renewal under way at once, and how many calls carry them.
+const LEASES_UNDER_WAY_MAX: usize = 800;
+const BATCHES_UNDER_WAY_MAX: usize = 256;
 /// The longest pause before a failed renewal is tried again.
 const RETRY_DELAY_MS_MAX: u64 = 1_000;
 /// The first pause before a failed look at a hold is repeated.
@@ -31,21 +33,36 @@ impl Core {
         if leases.is_empty() {
             return;
         }
-        leases.sort_by_key(|lease| (lease.keys.kind, lease.lease_ms));
+        // One call renews leases of one kind, length and shard.
+        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms));
         let batches = leases
-            .chunk_by(|a, b| a.lease_ms == b.lease_ms && a.keys.kind == b.keys.kind)
-            .flat_map(|alike| alike.chunks(self.config.renewal_batch))
-            .map(<[_]>::to_vec)
-            .collect::<Vec<_>>();
-        let core = self.clone();
-        // Not counted as work that shutting down waits for: a renewal serves nobody then. A few calls at a time keep the
-        // connection busy; all at once would only fill memory with requests that wait for their turn. Calls do not wait for
-        // each other's success: one that fails or hangs costs the others nothing but its place.
-        self.keeper.handle().spawn(async move {
-            futures_util::stream::iter(batches)
-                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |batch| core.clone().renew_batch(batch))
-                .await;
-        });
+            .chunk_by(|a, b| {
+                a.lease_ms == b.lease_ms && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
+            })
+            .flat_map(|alike| alike.chunks(self.config.renewal_batch));
+        let mut servers: HashMap<u16, Vec<Vec<Arc<Lease>>>> = HashMap::new();
+        for batch in batches {
+            let owner = self.store.shard_owner(self.shard(&batch[0]));
+            servers.entry(owner).or_default().push(batch.to_vec());
+        }
+        for batches in servers.into_values() {
+            let leases: usize = batches.iter().map(Vec::len).sum();
+            let calls = LEASES_UNDER_WAY_MAX * batches.len() / leases;
+            let core = self.clone();
+            // Not counted as work that shutting down waits for: a renewal serves nobody then. A few calls at a time keep the
+            // connection busy; all at once would only fill memory with requests that wait for their turn. Calls do not wait
+            // for each other's success: one that fails or hangs costs the others of its server nothing but its place, and those
+            // of other servers not even that.
+            self.keeper.handle().spawn(async move {
+                futures_util::stream::iter(batches)
+                    .for_each_concurrent(calls.clamp(1, BATCHES_UNDER_WAY_MAX), |batch| core.clone().renew_batch(batch))
+                    .await;
+            });
+        }
+    }
+
+    fn shard(&self, lease: &Lease) -> u16 {
+        self.store.shard(&lease.keys.key)
     }
 
     async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
@@ -120,8 +137,8 @@ impl Core {
 
     /// Looks whether holds that are not renewed are still there, without touching their leases.
     pub(super) fn check(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
-        leases.sort_by_key(|lease| lease.keys.kind);
-        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind);
+        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind));
+        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b));
         for batch in alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)) {
             let (core, batch) = (self.clone(), batch.to_vec());
             self.keeper.handle().spawn(async move { core.check_batch(batch).await });

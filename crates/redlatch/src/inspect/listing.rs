@@ -108,10 +108,12 @@ impl Client {
         // Names that were looked at. A walk may meet a key twice while the keyspace grows, and two walks may meet in one name.
         let mut seen: BTreeSet<LockName> = BTreeSet::new();
         let mut found: Vec<LockState> = Vec::new();
-        for walk in WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind))) {
+        let walks = WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind)));
+        let shards = self.core.store.shards();
+        for (walk, shard) in walks.flat_map(|walk| shards.iter().map(move |shard| (walk, *shard))) {
             let mut cursor: Arc<str> = "0".into();
             while found.len() < limit {
-                let (next, mut names) = self.step(walk, &cursor, pattern).await?;
+                let (next, mut names) = self.step(walk, shard, &cursor, pattern).await?;
                 names.retain(|name| seen.insert(name.clone()));
                 let looks = stream::iter(names).map(|name| self.look(name)).buffered(LOOKS_UNDER_WAY_MAX);
                 let states: Vec<LockState> = looks.try_collect().await?;
@@ -132,13 +134,14 @@ impl Client {
     async fn step(
         &self,
         walk: &Walk,
+        shard: u16,
         cursor: &Arc<str>,
         pattern: &str,
     ) -> Result<(Arc<str>, Vec<LockName>), Error> {
         self.core.keeper.touch();
         let keys: Arc<str> = walk.helpers.unwrap_or(pattern).into();
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);
-        let reply = self.core.store.run(call.constant(walk.key_type)).await.map_err(Fault::into_error)?;
+        let reply = self.core.store.run_at(shard, call.constant(walk.key_type)).await.map_err(Fault::into_error)?;
         let wrong = || protocol_error("list", &reply);
         let [next, names @ ..] = reply.array().ok_or_else(wrong)? else { return Err(wrong()) };
         let next = next.bytes().and_then(|text| std::str::from_utf8(text).ok());

@@ -24,10 +24,12 @@ pub(super) struct Permits {
 
 static PLAIN: Permits = Permits { publish: "publish" };
 static SHARDED: Permits = Permits { publish: "spublish" };
+static EITHER: Permits = Permits { publish: scripts::BOTH };
 
 impl Permits {
     pub(super) fn of(store: &dyn Store) -> &'static Permits {
-        if store.publish_command() == SHARDED.publish { &SHARDED } else { &PLAIN }
+        let command = store.publish_command();
+        [&SHARDED, &EITHER].into_iter().find(|permits| permits.publish == command).unwrap_or(&PLAIN)
     }
 }
 

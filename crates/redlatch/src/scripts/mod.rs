@@ -20,11 +20,21 @@ pub struct Script {
     source: &'static str,
     sha1: OnceLock<String>,
     function: OnceLock<String>,
+    /// The same with a beginning that can publish both ways.
+    telling_both: Option<&'static Script>,
 }
 
+/// The publish command of those who publish plain and sharded messages.
+pub(crate) const BOTH: &str = "both";
+
 impl Script {
-    const fn new(name: &'static str, source: &'static str) -> Self {
-        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new() }
+    const fn new(name: &'static str, source: &'static str, telling_both: Option<&'static Script>) -> Self {
+        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new(), telling_both }
+    }
+
+    /// The same script for calls whose publish command is [`BOTH`].
+    pub(crate) fn telling_both(&self) -> Option<&'static Script> {
+        self.telling_both
     }
 
     /// The file name without its ending.
@@ -62,7 +72,19 @@ impl std::fmt::Debug for Script {
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $ident:ident = $file:literal),* $(,)?) => {
-        $($(#[$doc])* pub static $ident: Script = Script::new($file, include_str!(concat!($file, ".lua")));)*
+        $($(#[$doc])* pub static $ident: Script =
+            Script::new($file, include_str!(concat!($file, ".lua")), Some(&telling_both::$ident));)*
+
+        mod telling_both {
+            use super::Script;
+
+            $(pub(super) static $ident: Script = Script::new(
+                concat!($file, "_both"),
+                concat!(include_str!("both.lua"), include_str!(concat!($file, ".lua"))),
+                None,
+            );)*
+        }
+
         /// Every script, for servers that load them beforehand or allow nothing else.
         pub static ALL: &[&Script] = &[$(&$ident),*];
     };

@@ -231,10 +231,25 @@ pub trait Store: Send + Sync + 'static {
         no_functions(&self.describe())
     }
 
-    /// Whether one script may name any keys. Where keys are spread over nodes by slot it may not, and only names with the same
-    /// hash tag go into one script.
-    fn one_slot(&self) -> bool {
-        true
+    /// Which part of the store holds a key: one script names keys of one shard only. In a cluster it is the slot.
+    fn shard(&self, _key: &[u8]) -> u16 {
+        0
+    }
+
+    /// Which server holds a shard at present, as a number that is the same for shards of one server. Only for spreading work: it
+    /// may be another one by the time of a call.
+    fn shard_owner(&self, _shard: u16) -> u16 {
+        0
+    }
+
+    /// One shard of each server that holds keys, for scripts that look at all keys of a server.
+    fn shards(&self) -> Vec<u16> {
+        vec![0]
+    }
+
+    /// Runs a script without keys at the server that holds this shard.
+    fn run_at(&self, _shard: u16, call: Call) -> RunFuture {
+        self.run(call)
     }
 
     /// What tells that two clients share one keyspace; `None` when nothing does.
@@ -312,9 +327,7 @@ pub(crate) async fn open(
         StoreUrl::Replicated(nodes) => {
             Ok(redis::FollowingStore::of_replicated(nodes, config, background).await?)
         }
-        StoreUrl::Cluster(_) => {
-            Err(Error::new(ErrorKind::InvalidUrl, "Cluster is not supported by this version"))
-        }
+        StoreUrl::Cluster(nodes) => redis::ClusterStore::open(nodes.clone(), config, background).await,
     }
 }
 

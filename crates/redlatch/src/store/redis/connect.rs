@@ -145,6 +145,11 @@ impl Dial {
         login
     }
 
+    /// User name and password, for connections that speak for themselves.
+    pub(super) fn credentials(&self) -> (Option<&str>, Option<&str>) {
+        (self.server.access.username.as_deref(), self.server.access.password.0.as_deref())
+    }
+
     /// Bounds everything from the first packet to the last word of the log-in.
     pub(super) async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match tokio::time::timeout(self.connect_timeout, work).await {
@@ -153,7 +158,7 @@ impl Dial {
         }
     }
 
-    fn unreachable(&self, why: impl std::fmt::Display) -> Error {
+    pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Error {
         if let Some(error) = self.trouble.take(&self.server) {
             return error;
         }

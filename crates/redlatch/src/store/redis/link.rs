@@ -149,6 +149,22 @@ impl Link {
         }
     }
 
+    /// As [`ask`](Self::ask), with the word that another node has sent the request here. Both go out together, because the word
+    /// counts for the next request on the connection, whoever's that is.
+    pub(super) async fn ask_sent_on(&self, cmd: &Cmd) -> Result<Reply, Failure> {
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.cmd("ASKING").add_command(cmd.clone());
+        let mut connection = self.connection.clone();
+        self.sent.0.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(&self.answered);
+        let outcome = connection.send_packed_commands(&both, 1, 1).await;
+        drop(counted);
+        match outcome {
+            Ok(mut values) => reply(values.pop().unwrap_or(Value::Nil)),
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         !self.is_dead() && self.sent.0.load(Ordering::Relaxed) > self.answered.0.load(Ordering::Relaxed)
     }

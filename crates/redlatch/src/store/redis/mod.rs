@@ -4,20 +4,27 @@
 //! own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
+mod cluster;
 mod connect;
 mod diagnose;
+mod ear;
+mod ears;
 mod following;
 mod hub;
 mod link;
 mod node;
+mod redirect;
 mod replicated;
 mod role;
 mod sentinel;
+mod slots;
 mod tls;
+mod topology;
 mod trial;
 
 use std::sync::Arc;
 
+pub(crate) use cluster::ClusterStore;
 pub(crate) use connect::{Dial, Greeter};
 pub(crate) use following::FollowingStore;
 use tokio::runtime::Handle;

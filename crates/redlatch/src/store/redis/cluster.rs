@@ -1,0 +1,414 @@
+//! Redis or Valkey Cluster: each script runs at the master of its keys' slot.
+//!
+//! A node that is not the right one refuses before anything has run, so going elsewhere is never a second run. What ends a
+//! connection does: the outcome is unknown then, and the callers' rules apply. Nodes have nothing in common here but the
+//! picture of who has what: one that is frozen or gone holds up only those who want its slots.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures_util::future::{Either, select, try_join_all};
+use redis::Cmd;
+use tokio::{runtime::Handle, time::Instant};
+
+use super::{
+    Dial,
+    ear::Way,
+    ears::{Ears, Ways},
+    link::Failure,
+    redirect::Redirect,
+    slots::{SLOTS, slot_of},
+    topology::{Member, Topology},
+};
+use crate::{
+    config::{Config, ShardedPubSub},
+    core::jitter::jittered,
+    doctor::{Finding, Severity},
+    error::{Error, ErrorKind},
+    scripts::BOTH,
+    store::{
+        Arg, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store, SubscribeFuture,
+        url::{Nodes, Server},
+    },
+};
+
+/// How often one call goes elsewhere or tries again.
+const TRIES_MAX: u32 = 64;
+/// How many redirections are followed without a pause: to the new master, and on to where the key is already.
+const QUICK_TRIES_MAX: u32 = 2;
+/// The first and the longest pause before another try.
+const RETRY_DELAY_MS_MIN: u64 = 5;
+const RETRY_DELAY_MS_MAX: u64 = 200;
+
+/// One cluster.
+pub(crate) struct ClusterStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    topology: Arc<Topology>,
+    ears: Ears,
+    ways: Ways,
+    asked_for: ShardedPubSub,
+    /// How long a call may look for the right node.
+    patience: Duration,
+    name: String,
+}
+
+impl ClusterStore {
+    /// Connects once, so that a wrong address or password is reported here and not by the first lock.
+    pub(crate) async fn open(
+        nodes: Nodes,
+        config: &Config,
+        background: &Handle,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let scheme = if nodes.access.tls { "rediss-cluster" } else { "redis-cluster" };
+        let name = format!("{scheme}://{nodes}");
+        let Some(addr) = nodes.addrs.first().cloned() else {
+            return Err(Error::new(ErrorKind::InvalidUrl, "the cluster's URL names no server"));
+        };
+        let dial = Dial::new(Server { addr, access: nodes.access }, config)?;
+        let (topology, first) = Topology::open(nodes.addrs, dial, config, background).await?;
+        if let Err(failure) = first.node.check_functions().await {
+            topology.close();
+            return Err(Fault::from(failure).into_error());
+        }
+        let ways = match config.sharded {
+            ShardedPubSub::Off => Ways::One(Way::Plain),
+            ShardedPubSub::Compat => Ways::Both,
+            ShardedPubSub::Auto => Ways::One(if knows_sharding(&first).await.is_ok() { Way::Sharded } else { Way::Plain }),
+            ShardedPubSub::On => {
+                if let Err(fault) = knows_sharding(&first).await {
+                    topology.close();
+                    let error = fault.into_error();
+                    let why = format!("sharded publish and subscribe is wanted, and {} has none: {error}", first.addr);
+                    return Err(Error::new(ErrorKind::InvalidOption, why)
+                        .remedy("use Redis 7.0 or later or Valkey, or plain messages on all sides, Java's included"));
+                }
+                Ways::One(Way::Sharded)
+            }
+        };
+        let ears = Ears::start(topology.clone(), ways, background);
+        let patience = config.response_timeout;
+        let inner = Inner { topology, ears, ways, asked_for: config.sharded, patience, name };
+        Ok(Arc::new(ClusterStore { inner: Arc::new(inner) }))
+    }
+}
+
+/// Asks as Redisson does when it decides.
+async fn knows_sharding(member: &Member) -> Result<(), Fault> {
+    let mut cmd = Cmd::new();
+    cmd.arg("PUBSUB").arg("SHARDNUMSUB").arg("0");
+    member.node.send(&cmd).await?;
+    Ok(())
+}
+
+/// What one call may still spend on finding its node.
+struct Budget {
+    tries: u32,
+    until: Option<Instant>,
+}
+
+impl Inner {
+    /// Runs a script at the master of a slot, wherever that is by then.
+    async fn route(&self, slot: u16, call: &Call) -> Result<Reply, Fault> {
+        let mut budget = Budget { tries: 0, until: None };
+        let mut sent_on = None;
+        loop {
+            let asking = sent_on.is_some();
+            let Some(member) = sent_on.take().or_else(|| self.topology.owner(slot)) else {
+                let error = Error::new(ErrorKind::ServerBusy, format!("no master of the cluster has slot {slot}"));
+                self.again(&mut budget, true, Fault::Server(error)).await?;
+                continue;
+            };
+            let mut connected = Ok(());
+            if !asking && member.node.ready_link().is_none() {
+                // Nothing has been sent, so a call need not insist on a server whose slot another one takes over.
+                let (connecting, leaving) = (member.node.link(), self.topology.leaves(slot, &member.addr));
+                let (connecting, leaving) = (std::pin::pin!(connecting), std::pin::pin!(leaving));
+                match select(connecting, leaving).await {
+                    Either::Left((outcome, _)) => connected = outcome.map(drop),
+                    Either::Right(_) => continue,
+                }
+            }
+            let outcome = match connected {
+                Ok(()) => member.node.run_here(call, asking).await,
+                Err(fault) => Err(Failure::Fault(fault)),
+            };
+            let (code, detail) = match outcome {
+                Ok(reply) => return Ok(reply),
+                Err(Failure::Refused { code, detail }) => (code, detail),
+                Err(Failure::Fault(Fault::NotSent(error))) => {
+                    // Another node may have its slots by now.
+                    self.topology.looked().await;
+                    let stays = self.topology.owner(slot).is_none_or(|owner| owner.addr == member.addr);
+                    if stays || error.kind() == ErrorKind::Closed {
+                        return Err(Fault::NotSent(error));
+                    }
+                    self.again(&mut budget, false, Fault::NotSent(error)).await?;
+                    continue;
+                }
+                Err(Failure::Fault(fault)) => return Err(fault),
+            };
+            let fault = Fault::server(&code, &detail);
+            match Redirect::read(&code, &detail, &member.addr) {
+                None => return Err(fault),
+                Some(Redirect::Moved { slot, to: Some(to) }) => {
+                    self.topology.moved(slot, &to);
+                    self.again(&mut budget, false, fault).await?;
+                }
+                Some(Redirect::Ask(to)) => {
+                    self.again(&mut budget, false, fault).await?;
+                    sent_on = Some(self.topology.member(&to));
+                }
+                Some(Redirect::Later) => self.again(&mut budget, false, fault).await?,
+                Some(Redirect::Moved { to: None, .. } | Redirect::Astray) => {
+                    self.again(&mut budget, true, fault).await?;
+                }
+                Some(Redirect::Halfway) => {
+                    let error = Error::new(ErrorKind::ServerBusy, "the keys moved while a script was running");
+                    return Err(Fault::Unknown(error));
+                }
+            }
+        }
+    }
+
+    /// Pauses before another try, or answers that the budget is spent. `look`: the picture has to be asked for first.
+    async fn again(&self, budget: &mut Budget, look: bool, fault: Fault) -> Result<(), Fault> {
+        let now = Instant::now();
+        let until = *budget.until.get_or_insert(now + self.patience);
+        budget.tries += 1;
+        if budget.tries > TRIES_MAX || now >= until {
+            return Err(fault);
+        }
+        if look {
+            self.topology.look();
+        }
+        let known = matches!(&fault, Fault::Server(error) if error.kind() == ErrorKind::ServerBusy);
+        let quick = budget.tries <= QUICK_TRIES_MAX && !look && known;
+        if !quick {
+            let delay_ms = (RETRY_DELAY_MS_MIN << budget.tries.min(8)).min(RETRY_DELAY_MS_MAX);
+            self.topology.sleep(jittered(Duration::from_millis(delay_ms))).await;
+        }
+        Ok(())
+    }
+
+    /// Scripts that publish both ways have a beginning that knows how.
+    fn prepared(&self, mut call: Call) -> Call {
+        if self.ways == Ways::Both
+            && call.args.iter().any(|arg| matches!(arg, Arg::Static(BOTH)))
+            && let Some(script) = call.script.telling_both()
+        {
+            call.script = script;
+        }
+        call
+    }
+
+    /// How many connections listen to each of some channels at one master.
+    async fn count(&self, member: Arc<Member>, channels: Vec<Arc<[u8]>>) -> Result<Vec<u64>, Fault> {
+        let mut sums = vec![0; channels.len()];
+        let questions: &[&str] = match self.ways {
+            Ways::One(Way::Plain) => &["NUMSUB"],
+            Ways::One(Way::Sharded) => &["SHARDNUMSUB"],
+            Ways::Both => &["NUMSUB", "SHARDNUMSUB"],
+        };
+        for question in questions {
+            let mut cmd = Cmd::new();
+            cmd.arg("PUBSUB").arg(*question);
+            for channel in &channels {
+                cmd.arg(&channel[..]);
+            }
+            let reply = match member.node.send(&cmd).await {
+                Ok(reply) => reply,
+                // Servers before 7 have no sharded listeners.
+                Err(_) if questions.len() > 1 && *question == "SHARDNUMSUB" => continue,
+                Err(failure) => return Err(failure.into()),
+            };
+            for (sum, pair) in sums.iter_mut().zip(reply.array().unwrap_or_default().chunks_exact(2)) {
+                *sum += pair[1].int().and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            }
+        }
+        Ok(sums)
+    }
+
+    async fn listeners(&self, channels: Vec<Arc<[u8]>>) -> Result<Option<Vec<u64>>, Fault> {
+        let mut places: HashMap<_, (Arc<Member>, Vec<usize>)> = HashMap::new();
+        for (at, channel) in channels.iter().enumerate() {
+            let Some(owner) = self.topology.owner(slot_of(channel)) else { return Ok(None) };
+            places.entry(owner.addr.clone()).or_insert_with(|| (owner, Vec::new())).1.push(at);
+        }
+        let asked = places.into_values().map(async |(member, places)| {
+            let some = places.iter().map(|at| channels[*at].clone()).collect();
+            Ok::<_, Fault>((places, self.count(member, some).await?))
+        });
+        let mut counts = vec![0; channels.len()];
+        for (places, some) in try_join_all(asked).await? {
+            for (at, count) in places.into_iter().zip(some) {
+                counts[at] = count;
+            }
+        }
+        Ok(Some(counts))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, Fault> {
+        self.topology.looked().await;
+        let mut findings = vec![self.coverage(), self.sharding()];
+        for (_, member) in self.topology.masters() {
+            match member.node.clone().diagnose().await {
+                Ok(found) => {
+                    findings.extend(found.into_iter().map(|finding| finding.at(&member.addr.to_string())));
+                }
+                Err(fault) => findings.push(
+                    Finding::new(Severity::Problem, "master", fault.to_string()).at(&member.addr.to_string()),
+                ),
+            }
+        }
+        Ok(findings)
+    }
+
+    fn coverage(&self) -> Finding {
+        let masters = self.topology.masters().len();
+        match self.topology.uncovered() {
+            0 => Finding::new(
+                Severity::Good,
+                "slots",
+                format!("all {SLOTS} are served, by {masters} masters; all keys of a lock share one slot"),
+            ),
+            missing => Finding::new(
+                Severity::Problem,
+                "slots",
+                format!("{missing} of {SLOTS} are served by nobody: locks whose names belong there are unavailable"),
+            )
+            .remedy("look at CLUSTER INFO, and bring the missing masters back or assign their slots"),
+        }
+    }
+
+    /// Which messages are used, and what Java's side does.
+    fn sharding(&self) -> Finding {
+        let chosen = match self.asked_for {
+            ShardedPubSub::Auto => "decided as Redisson does",
+            _ => "as asked for",
+        };
+        let (ways, java) = match self.ways {
+            Ways::One(Way::Sharded) => (
+                "sharded messages are used",
+                "Redisson 3.22 and later does the same unless its shardedSubscriptionMode is OFF; older ones do not hear them",
+            ),
+            Ways::One(Way::Plain) => (
+                "plain messages are used",
+                "Redisson 3.22 and later uses sharded ones where servers have them, unless its shardedSubscriptionMode is OFF",
+            ),
+            Ways::Both => ("messages are sent and heard both ways", "Redisson of any version and setting takes part"),
+        };
+        Finding::new(Severity::Note, "sharded messages", format!("{ways} ({chosen}); {java}"))
+    }
+}
+
+impl Store for ClusterStore {
+    fn run(&self, call: Call) -> RunFuture {
+        let slot = call.keys.first().map_or(0, |key| slot_of(key));
+        debug_assert!(call.keys.iter().all(|key| slot_of(key) == slot), "the keys of {call:?} have several slots");
+        self.run_at(slot, call)
+    }
+
+    fn run_at(&self, shard: u16, call: Call) -> RunFuture {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let call = inner.prepared(call);
+            inner.route(shard, &call).await
+        })
+    }
+
+    fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
+        self.inner.ears.subscribe(channel, listener)
+    }
+
+    fn tick(&self, now_ms: u64) {
+        for member in self.inner.topology.members() {
+            member.node.tick(now_ms);
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.inner.topology.members().iter().any(|member| member.node.is_waiting())
+    }
+
+    fn own_receivers(&self, channel: &[u8]) -> i64 {
+        // A script counts those who listen at the node that ran it.
+        let owner = self.inner.topology.owner(slot_of(channel));
+        owner.map_or(0, |owner| self.inner.ears.heard_at(channel, &owner.addr))
+    }
+
+    fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.listeners(channels).await })
+    }
+
+    fn shard(&self, key: &[u8]) -> u16 {
+        slot_of(key)
+    }
+
+    fn shard_owner(&self, shard: u16) -> u16 {
+        self.inner.topology.owner_number(shard)
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.inner.topology.masters().into_iter().map(|(slot, _)| slot).collect()
+    }
+
+    fn moves(&self) -> u64 {
+        self.inner.topology.moves()
+    }
+
+    fn load_functions(&self) -> LoadFuture {
+        // Each master passes them on to its replicas.
+        let masters = self.inner.topology.masters();
+        Box::pin(async move {
+            for (_, member) in masters {
+                member.node.load_functions().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn distrust(&self) {
+        for member in self.inner.topology.members() {
+            member.node.distrust();
+        }
+    }
+
+    fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.topology.interruption().set(hook);
+    }
+
+    fn place(&self) -> Option<String> {
+        Some(self.inner.topology.id().map_or_else(|| self.describe(), |id| format!("cluster {id}")))
+    }
+
+    fn publish_command(&self) -> &'static str {
+        match self.inner.ways {
+            Ways::One(Way::Plain) => "publish",
+            Ways::One(Way::Sharded) => "spublish",
+            Ways::Both => BOTH,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.inner.name.clone()
+    }
+
+    fn diagnose(&self) -> DiagnoseFuture {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.diagnose().await })
+    }
+
+    fn close(&self) {
+        self.inner.ears.close();
+        self.inner.topology.close();
+    }
+}
+
+impl Drop for ClusterStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

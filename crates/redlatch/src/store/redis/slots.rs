@@ -1,0 +1,180 @@
+//! Which node of a cluster holds a key: the slot of a key, and what a node says of all slots.
+
+use std::{collections::BTreeSet, ops::RangeInclusive};
+
+use crate::{
+    name::hash_tag,
+    store::{Reply, url::Addr},
+};
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key or channel: CRC-16 (XMODEM) of its hash tag.
+pub(super) fn slot_of(key: &[u8]) -> u16 {
+    let crc = hash_tag(key).iter().fold(0_u16, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) as u8 ^ byte)]);
+    crc % SLOTS as u16
+}
+
+const CRC: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// What one node says of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Runs of slots and the master that has them.
+    pub(super) runs: Vec<(RangeInclusive<u16>, Addr)>,
+    /// Who can be asked when a master is gone.
+    pub(super) replicas: Vec<Addr>,
+    /// The ids of all nodes, which a failover does not change.
+    pub(super) ids: BTreeSet<String>,
+}
+
+impl Layout {
+    /// Reads the answer to `CLUSTER SLOTS` (servers before 7 know nothing better). `asked` is who gave it: nodes leave the
+    /// host empty when they do not know by which one they are reached. Runs of a master whose address is not known are left
+    /// out. `None` when it is no such answer.
+    pub(super) fn read(reply: &Reply, asked: &Addr) -> Option<Layout> {
+        let mut layout = Layout::default();
+        for run in reply.array()? {
+            let [first, last, nodes @ ..] = run.array()? else { return None };
+            let slot = |number: &Reply| u16::try_from(number.int()?).ok().filter(|slot| usize::from(*slot) < SLOTS);
+            let (first, last) = (slot(first)?, slot(last)?);
+            for (at, node) in nodes.iter().enumerate() {
+                let parts = node.array()?;
+                let addr = match parts {
+                    [host, port, ..] => address(host.bytes(), u16::try_from(port.int()?).ok()?, asked),
+                    _ => return None,
+                };
+                if let Some(id) = parts.get(2).and_then(Reply::bytes) {
+                    layout.ids.insert(String::from_utf8_lossy(id).into_owned());
+                }
+                match (at, addr) {
+                    (0, Some(addr)) => layout.runs.push((first..=last, addr)),
+                    (_, Some(addr)) if !layout.replicas.contains(&addr) => layout.replicas.push(addr),
+                    _ => {}
+                }
+            }
+        }
+        Some(layout)
+    }
+}
+
+/// The address that a node gives. An empty host is that of the node itself; `?` is one that it does not know.
+pub(super) fn address(host: Option<&[u8]>, port: u16, asked: &Addr) -> Option<Addr> {
+    let host = match host {
+        None | Some(b"") => match asked {
+            Addr::Tcp { host, .. } => host.clone(),
+            Addr::Unix(_) => return None,
+        },
+        Some(b"?") => return None,
+        Some(host) => String::from_utf8(host.to_vec()).ok()?,
+    };
+    (port != 0).then_some(Addr::Tcp { host, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Reply {
+        Reply::Bytes(text.as_bytes().to_vec())
+    }
+
+    fn tcp(host: &str, port: u16) -> Addr {
+        Addr::Tcp { host: host.into(), port }
+    }
+
+    fn run(first: i64, last: i64, nodes: Vec<Reply>) -> Reply {
+        Reply::Array([vec![Reply::Int(first), Reply::Int(last)], nodes].concat())
+    }
+
+    #[test]
+    fn slots_are_those_of_the_servers() {
+        // As answered by CLUSTER KEYSLOT.
+        for (key, slot) in [
+            ("", 0),
+            ("123456789", 12_739),
+            ("foo", 12_182),
+            ("{foo}bar", 12_182),
+            ("redisson_lock__channel:{foo}", 12_182),
+            ("foo{}bar", 8_363),
+            ("foo{bar}{zap}", 5_061),
+            ("foo{{bar}}zap", 4_015),
+        ] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_layout_names_masters_replicas_and_hosts_of_every_form() {
+        let asked = tcp("seed", 7000);
+        let reply = Reply::Array(vec![
+            run(0, 5460, vec![
+                Reply::Array(vec![text(""), Reply::Int(7000), text("a")]),
+                Reply::Array(vec![text("10.0.0.2"), Reply::Int(7003), text("d"), Reply::Array(Vec::new())]),
+            ]),
+            run(5461, 5461, vec![Reply::Array(vec![Reply::Nil, Reply::Int(7001), text("b")])]),
+            run(5462, 9000, vec![Reply::Array(vec![text("?"), Reply::Int(7005), text("e")])]),
+            run(9001, 9002, vec![Reply::Array(vec![text("::1"), Reply::Int(7006)])]),
+            run(9003, 16_383, vec![Reply::Array(vec![text("c.example"), Reply::Int(7002), text("c")])]),
+        ]);
+        let layout = Layout::read(&reply, &asked).unwrap();
+        assert_eq!(
+            layout.runs,
+            [
+                (0..=5460, tcp("seed", 7000)),
+                (5461..=5461, tcp("seed", 7001)),
+                (9001..=9002, tcp("::1", 7006)),
+                (9003..=16_383, tcp("c.example", 7002)),
+            ]
+        );
+        assert_eq!(layout.replicas, [tcp("10.0.0.2", 7003)]);
+        assert_eq!(layout.ids.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
+    }
+
+    #[test]
+    fn nonsense_is_no_layout() {
+        let asked = tcp("seed", 7000);
+        for reply in [
+            Reply::Nil,
+            Reply::Array(vec![Reply::Int(1)]),
+            Reply::Array(vec![run(0, 16_384, Vec::new())]),
+            Reply::Array(vec![run(-1, 5, Vec::new())]),
+            Reply::Array(vec![run(0, 5, vec![Reply::Array(vec![text("h")])])]),
+            Reply::Array(vec![run(0, 5, vec![Reply::Array(vec![text("h"), Reply::Int(70_000)])])]),
+        ] {
+            assert_eq!(Layout::read(&reply, &asked), None, "{reply:?}");
+        }
+        assert_eq!(Layout::read(&Reply::Array(Vec::new()), &asked), Some(Layout::default()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn all_that_belongs_to_a_name_that_is_not_refused_has_one_slot(name in "[a{}]{1,8}|[^{}]{1,8}") {
+            use crate::name::{Keys, Kind, LockName};
+            let Ok(name) = LockName::new(&name) else { return Ok(()) };
+            let slot = slot_of(name.as_bytes());
+            for kind in [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits] {
+                let keys = Keys::new(name.clone(), kind);
+                for key in [&keys.key, &keys.channel, &keys.token, &keys.queue, &keys.timeouts] {
+                    proptest::prop_assert!(key.is_empty() || slot_of(key) == slot, "{kind:?} {name}");
+                }
+                let suffixed = [&keys.timeouts[..], b"owner:rwlock_timeout:1"].concat();
+                proptest::prop_assert!(keys.timeouts.is_empty() || slot_of(&suffixed) == slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The nodes of a cluster and who has which slot; kept up to date by what nodes say.
+//!
+//! What a redirection says is noted at once. Besides, somebody is asked for the whole picture: after a redirection, after a
+//! connection ended, and every few seconds while the cluster is in use; one at a time, and never in a rush (F24).
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use redis::Cmd;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Dial,
+    link::Failure,
+    node::{Interruption, Node},
+    slots::{Layout, SLOTS},
+};
+use crate::{
+    config::Config,
+    core::jitter::{jittered, shuffled},
+    error::{Error, ErrorKind},
+    store::{Fault, url::Addr},
+};
+
+/// How often the picture is looked at while the cluster is in use; as Redisson's `scanInterval`.
+const SCAN_INTERVAL: Duration = Duration::from_secs(5);
+/// The shortest time between two looks, whatever happens.
+const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// How long one node may take to say what it knows.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many nodes are asked at the same time; the first answer counts. More than one, so that a frozen node costs no time.
+const SCANS_UNDER_WAY_MAX: usize = 3;
+/// How many nodes are asked before a look counts as failed.
+const SCAN_NODES_MAX: usize = 12;
+/// For how long a redirection counts more than what a third node says.
+const TOLD_TIME: Duration = Duration::from_secs(2);
+/// The shortest time between two calls to holders to look after their locks.
+const RING_PAUSE: Duration = Duration::from_secs(1);
+
+/// A server of the cluster.
+pub(super) struct Member {
+    pub(super) addr: Addr,
+    pub(super) dial: Arc<Dial>,
+    pub(super) node: Arc<Node>,
+    /// It had no slots when it was last looked at.
+    idle: AtomicBool,
+}
+
+/// Who has which slot.
+struct Table {
+    masters: Vec<Arc<Member>>,
+    /// For each slot a place in `masters`, or [`NOBODY`].
+    owners: Vec<u16>,
+    /// Slots whose master was learned from a redirection, and when: other nodes may not have heard of it yet.
+    told: HashMap<u16, Instant>,
+    replicas: Vec<Addr>,
+    /// The smallest id of a node, which tells clusters apart.
+    id: Option<String>,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+impl Table {
+    fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
+        self.masters.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    /// The place of a master, which it gets if it has none.
+    fn place(&mut self, member: &Arc<Member>) -> u16 {
+        let known = self.masters.iter().position(|master| master.addr == member.addr);
+        known.unwrap_or_else(|| {
+            self.masters.push(member.clone());
+            self.masters.len() - 1
+        }) as u16
+    }
+}
+
+pub(super) struct Topology {
+    seeds: Vec<Addr>,
+    /// How to reach any of them.
+    dial: Dial,
+    config: Config,
+    background: Handle,
+    table: RwLock<Table>,
+    /// All servers with connections, also those that have no slots any more but still owe answers.
+    members: Mutex<HashMap<Addr, Arc<Member>>>,
+    /// A look at the whole picture is wanted.
+    wanted: Notify,
+    /// Somebody has used the cluster since the last look.
+    used: AtomicBool,
+    /// How many looks have ended.
+    looks: watch::Sender<u64>,
+    /// How often an owner has changed.
+    changes: watch::Sender<u64>,
+    /// Holders should look after their locks.
+    alarm: Notify,
+    /// How many changes they have been told of.
+    told: AtomicU64,
+    interruption: Interruption,
+    closed: CancellationToken,
+    this: Weak<Topology>,
+}
+
+/// Why nobody could say where the slots are.
+enum Blind {
+    /// The right to ask is missing; nodes still say who has a slot that they have not.
+    Forbidden,
+    Failed(Error),
+}
+
+impl Topology {
+    /// Asks the servers named for the picture, one after the other, and answers who knew it.
+    pub(super) async fn open(
+        seeds: Vec<Addr>,
+        dial: Dial,
+        config: &Config,
+        background: &Handle,
+    ) -> Result<(Arc<Topology>, Arc<Member>), Error> {
+        let topology = Arc::new_cyclic(|this| Topology {
+            seeds,
+            dial,
+            config: config.clone(),
+            background: background.clone(),
+            table: RwLock::new(Table {
+                masters: Vec::new(),
+                owners: vec![NOBODY; SLOTS],
+                told: HashMap::new(),
+                replicas: Vec::new(),
+                id: None,
+            }),
+            members: Mutex::default(),
+            wanted: Notify::new(),
+            used: AtomicBool::new(false),
+            looks: watch::Sender::new(0),
+            changes: watch::Sender::new(0),
+            alarm: Notify::new(),
+            told: AtomicU64::new(0),
+            interruption: Interruption::default(),
+            closed: CancellationToken::new(),
+            this: this.clone(),
+        });
+        let mut first = None;
+        for addr in &topology.seeds {
+            let member = topology.member(addr);
+            match member.ask().await {
+                Ok(layout) => topology.install(layout),
+                Err(Blind::Forbidden) => topology.assume(&member),
+                Err(Blind::Failed(error)) => {
+                    // A wrong password or a server without a cluster is worth more than one that is away.
+                    let worse = |first: &Error| first.kind() == ErrorKind::Unreachable;
+                    if first.as_ref().is_none_or(worse) {
+                        first = Some(error);
+                    }
+                    continue;
+                }
+            }
+            background.spawn(topology.clone().watch_over());
+            background.spawn(topology.clone().ring());
+            return Ok((topology, member));
+        }
+        Err(first.unwrap_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named")))
+    }
+
+    fn table(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who has a slot, as far as is known.
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
+        self.stir();
+        self.table().owner(slot).cloned()
+    }
+
+    /// Which of the masters has a slot, as a number that is the same for slots of one master.
+    pub(super) fn owner_number(&self, slot: u16) -> u16 {
+        self.table().owners.get(usize::from(slot)).copied().unwrap_or(NOBODY)
+    }
+
+    /// All masters that have slots, each with one of them.
+    pub(super) fn masters(&self) -> Vec<(u16, Arc<Member>)> {
+        let table = self.table();
+        let mut seen = HashSet::new();
+        let firsts = (0..SLOTS as u16).filter_map(|slot| Some((slot, table.owner(slot)?)));
+        firsts.filter(|(_, member)| seen.insert(member.addr.clone())).map(|(slot, member)| (slot, member.clone())).collect()
+    }
+
+    /// How many slots nobody has.
+    pub(super) fn uncovered(&self) -> usize {
+        let table = self.table();
+        table.owners.iter().filter(|owner| usize::from(**owner) >= table.masters.len()).count()
+    }
+
+    pub(super) fn id(&self) -> Option<String> {
+        self.table().id.clone()
+    }
+
+    /// The server at an address; it is connected when it is used.
+    pub(super) fn member(&self, addr: &Addr) -> Arc<Member> {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = members.get(addr) {
+            return member.clone();
+        }
+        let dial = Arc::new(self.dial.at(addr.clone()));
+        let interruption = Arc::new(Interruption::default());
+        let this = self.this.clone();
+        interruption.set(Arc::new(move || {
+            // The server may have failed, and another may have its slots now.
+            if let Some(topology) = this.upgrade() {
+                topology.wanted.notify_one();
+                topology.alarm.notify_one();
+            }
+        }));
+        let node = Node::new(dial.clone(), &self.config, &self.background, interruption);
+        if self.closed.is_cancelled() {
+            node.close();
+        }
+        let member = Arc::new(Member { addr: addr.clone(), dial, node, idle: AtomicBool::new(false) });
+        members.insert(addr.clone(), member.clone());
+        member
+    }
+
+    /// All servers with connections.
+    pub(super) fn members(&self) -> Vec<Arc<Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// A node has said who has a slot.
+    pub(super) fn moved(&self, slot: u16, to: &Addr) {
+        let member = self.member(to);
+        {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            if table.owner(slot).is_some_and(|owner| owner.addr == *to) {
+                return;
+            }
+            table.owners[usize::from(slot)] = table.place(&member);
+            table.told.insert(slot, Instant::now());
+        }
+        tracing::debug!(slot, %to, "a slot has another master");
+        self.wanted.notify_one();
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+        self.alarm.notify_one();
+    }
+
+    /// Takes over what a node knows.
+    fn install(&self, layout: Layout) {
+        let runs = layout.runs.into_iter().map(|(run, addr)| (run, self.member(&addr)));
+        let runs: Vec<_> = runs.collect();
+        let changed = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let id = layout.ids.first().cloned();
+            let mut new =
+                Table { masters: Vec::new(), owners: vec![NOBODY; SLOTS], told: HashMap::new(), replicas: layout.replicas, id };
+            for (run, member) in runs {
+                let at = new.place(&member);
+                new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
+            }
+            for (slot, at) in &table.told {
+                if at.elapsed() < TOLD_TIME
+                    && let Some(member) = table.owner(*slot)
+                {
+                    new.owners[usize::from(*slot)] = new.place(member);
+                    new.told.insert(*slot, *at);
+                }
+            }
+            let old = std::mem::replace(&mut *table, new);
+            let addr = |table: &Table, slot| table.owner(slot).map(|owner| owner.addr.clone());
+            !old.masters.is_empty() && (0..SLOTS as u16).any(|slot| addr(&old, slot) != addr(&table, slot))
+        };
+        if changed {
+            tracing::debug!("the masters of the cluster have changed");
+            self.changed();
+        }
+        self.forget();
+    }
+
+    /// Nobody may be asked: everything is looked for at one server, and redirections teach the rest.
+    fn assume(&self, member: &Arc<Member>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.masters.is_empty() {
+            table.masters.push(member.clone());
+            table.owners.fill(0);
+        }
+    }
+
+    /// Lets go of servers that have no slots. One that still owes answers when it is looked at again will not give them.
+    fn forget(&self) {
+        let table = self.table();
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|addr, member| {
+            if table.masters.iter().any(|master| master.addr == *addr) {
+                member.idle.store(false, Ordering::Relaxed);
+            } else if !member.node.is_waiting() {
+                return false;
+            } else if member.idle.swap(true, Ordering::Relaxed) {
+                member.node.distrust();
+            } else {
+                self.wanted.notify_one();
+            }
+            true
+        });
+    }
+
+    /// Notes that the cluster is in use, so that the picture is kept up to date.
+    pub(super) fn stir(&self) {
+        // Looking first keeps the line shared between threads.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Has somebody asked for the picture soon.
+    pub(super) fn look(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// As [`look`](Self::look), and waits until somebody has answered or nobody would.
+    pub(super) async fn looked(&self) {
+        let mut looks = self.looks.subscribe();
+        let before = *looks.borrow_and_update();
+        self.wanted.notify_one();
+        tokio::select! {
+            _ = looks.wait_for(|looks| *looks > before) => {}
+            () = self.closed.cancelled() => {}
+        }
+    }
+
+    /// Counts changes of owners.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Resolves when a slot has another master than this one.
+    pub(super) async fn leaves(&self, slot: u16, addr: &Addr) {
+        let mut changes = self.changes();
+        while self.table().owner(slot).is_none_or(|owner| owner.addr == *addr) {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// A timer that works in any runtime and in none.
+    pub(super) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
+        let _inside = self.background.enter();
+        tokio::time::sleep(time)
+    }
+
+    pub(super) fn interruption(&self) -> &Interruption {
+        &self.interruption
+    }
+
+    /// Keeps the picture up to date until the store is closed.
+    async fn watch_over(self: Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            let mut late = std::pin::pin!(tokio::time::sleep_until(last + jittered(SCAN_INTERVAL)));
+            loop {
+                tokio::select! {
+                    () = self.closed.cancelled() => return,
+                    () = self.wanted.notified() => break,
+                    () = &mut late => {
+                        if self.used.swap(false, Ordering::Relaxed) {
+                            break;
+                        }
+                        late.as_mut().reset(Instant::now() + jittered(SCAN_INTERVAL));
+                    }
+                }
+            }
+            tokio::select! {
+                () = self.closed.cancelled() => return,
+                () = tokio::time::sleep_until(last + jittered(SCAN_PAUSE_MIN)) => {}
+            }
+            self.scan().await;
+            last = Instant::now();
+            self.looks.send_modify(|looks| *looks += 1);
+        }
+    }
+
+    /// Asks several nodes and takes the first answer.
+    async fn scan(&self) {
+        let mut known: Vec<Addr> = Vec::new();
+        {
+            let table = self.table();
+            known.extend(table.masters.iter().map(|member| member.addr.clone()));
+            known.extend(table.replicas.iter().cloned());
+        }
+        let mut known = shuffled(known);
+        known.extend(self.seeds.iter().cloned());
+        let mut seen = HashSet::new();
+        known.retain(|addr| seen.insert(addr.clone()));
+        known.truncate(SCAN_NODES_MAX);
+        let asked = futures_util::stream::iter(known)
+            .map(|addr| {
+                let member = self.member(&addr);
+                async move { tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await }
+            })
+            .buffer_unordered(SCANS_UNDER_WAY_MAX);
+        let mut asked = std::pin::pin!(asked);
+        while let Some(answer) = asked.next().await {
+            match answer {
+                // A node that has been told to forget the others knows of nobody.
+                Ok(Ok(layout)) if !layout.runs.is_empty() => return self.install(layout),
+                Ok(Err(Blind::Forbidden)) => return,
+                Ok(Err(Blind::Failed(error))) => tracing::debug!(%error, "a node did not say who has which slot"),
+                Ok(Ok(_)) | Err(_) => {}
+            }
+        }
+        self.forget();
+    }
+
+    /// Tells holders to look after their locks, once for many reasons that come together.
+    async fn ring(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.closed.cancelled() => return,
+                () = self.alarm.notified() => {
+                    // The number comes first: whoever is told to look compares it.
+                    self.told.store(*self.changes.borrow(), Ordering::Release);
+                    self.interruption.ring();
+                }
+            }
+            tokio::select! {
+                () = self.closed.cancelled() => return,
+                () = tokio::time::sleep(RING_PAUSE) => {}
+            }
+        }
+    }
+
+    /// How many changes of owners holders have been told of.
+    pub(super) fn moves(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+        for member in self.members() {
+            member.node.close();
+        }
+    }
+}
+
+impl Member {
+    /// What this server knows of the cluster.
+    async fn ask(&self) -> Result<Layout, Blind> {
+        let mut cmd = Cmd::new();
+        cmd.arg("CLUSTER").arg("SLOTS");
+        match self.node.send(&cmd).await {
+            Ok(reply) => Layout::read(&reply, &self.addr).ok_or_else(|| {
+                Blind::Failed(Error::new(ErrorKind::Protocol, "CLUSTER SLOTS was answered with something else"))
+            }),
+            Err(Failure::Refused { detail, .. }) if detail.contains("cluster support disabled") => {
+                let error = format!("{} is not a member of a cluster", self.addr);
+                Err(Blind::Failed(Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server")))
+            }
+            Err(Failure::Refused { code, detail }) if code == "NOPERM" || detail.contains("unknown command") => {
+                Err(Blind::Forbidden)
+            }
+            Err(failure) => Err(Blind::Failed(Fault::from(failure).into_error())),
+        }
+    }
+}

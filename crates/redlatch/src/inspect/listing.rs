@@ -108,9 +108,12 @@ impl Client {
         // Names that were looked at. A walk may meet a key twice while the keyspace grows, and two walks may meet in one name.
         let mut seen: BTreeSet<LockName> = BTreeSet::new();
         let mut found: Vec<LockState> = Vec::new();
-        let walks = WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind)));
         let shards = self.core.store.shards();
-        for (walk, shard) in walks.flat_map(|walk| shards.iter().map(move |shard| (walk, *shard))) {
+        let mut walks: Vec<(&Walk, u16)> = Vec::new();
+        for walk in WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind))) {
+            walks.extend(shards.iter().map(|shard| (walk, *shard)));
+        }
+        for (walk, shard) in walks {
             let mut cursor: Arc<str> = "0".into();
             while found.len() < limit {
                 let (next, mut names) = self.step(walk, shard, &cursor, pattern).await?;

@@ -3,6 +3,7 @@
 mod cancel;
 mod capabilities;
 mod chaos;
+mod cluster;
 mod contract;
 mod differential;
 mod errors;

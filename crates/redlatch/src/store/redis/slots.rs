@@ -110,7 +110,7 @@ mod tests {
             ("foo", 12_182),
             ("{foo}bar", 12_182),
             ("redisson_lock__channel:{foo}", 12_182),
-            ("foo{}bar", 8_363),
+            ("foo{}{bar}", 8_363),
             ("foo{bar}{zap}", 5_061),
             ("foo{{bar}}zap", 4_015),
         ] {

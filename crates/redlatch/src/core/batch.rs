@@ -259,7 +259,9 @@ impl Core {
             let mut groups: Vec<Vec<Ending>> = Vec::new();
             for ending in together {
                 let shard = |ending: &Ending| self.store.shard(&ending.lease.keys.key);
-                let fits = |group: &&mut Vec<Ending>| group.first().is_some_and(|first| shard(first) == shard(&ending));
+                let fits = |group: &&mut Vec<Ending>| {
+                    group.first().is_some_and(|first| shard(first) == shard(&ending))
+                };
                 match groups.iter_mut().find(fits) {
                     Some(group) => group.push(ending),
                     None => groups.push(vec![ending]),

@@ -55,7 +55,9 @@ impl Core {
             // of other servers not even that.
             self.keeper.handle().spawn(async move {
                 futures_util::stream::iter(batches)
-                    .for_each_concurrent(calls.clamp(1, BATCHES_UNDER_WAY_MAX), |batch| core.clone().renew_batch(batch))
+                    .for_each_concurrent(calls.clamp(1, BATCHES_UNDER_WAY_MAX), |batch| {
+                        core.clone().renew_batch(batch)
+                    })
                     .await;
             });
         }

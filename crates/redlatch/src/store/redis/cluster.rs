@@ -75,14 +75,20 @@ impl ClusterStore {
         let ways = match config.sharded {
             ShardedPubSub::Off => Ways::One(Way::Plain),
             ShardedPubSub::Compat => Ways::Both,
-            ShardedPubSub::Auto => Ways::One(if knows_sharding(&first).await.is_ok() { Way::Sharded } else { Way::Plain }),
+            ShardedPubSub::Auto => {
+                Ways::One(if knows_sharding(&first).await.is_ok() { Way::Sharded } else { Way::Plain })
+            }
             ShardedPubSub::On => {
                 if let Err(fault) = knows_sharding(&first).await {
                     topology.close();
                     let error = fault.into_error();
-                    let why = format!("sharded publish and subscribe is wanted, and {} has none: {error}", first.addr);
-                    return Err(Error::new(ErrorKind::InvalidOption, why)
-                        .remedy("use Redis 7.0 or later or Valkey, or plain messages on all sides, Java's included"));
+                    let why = format!(
+                        "sharded publish and subscribe is wanted, and {} has none: {error}",
+                        first.addr
+                    );
+                    return Err(Error::new(ErrorKind::InvalidOption, why).remedy(
+                        "use Redis 7.0 or later or Valkey, or plain messages on all sides, Java's included",
+                    ));
                 }
                 Ways::One(Way::Sharded)
             }
@@ -116,7 +122,8 @@ impl Inner {
         loop {
             let asking = sent_on.is_some();
             let Some(member) = sent_on.take().or_else(|| self.topology.owner(slot)) else {
-                let error = Error::new(ErrorKind::ServerBusy, format!("no master of the cluster has slot {slot}"));
+                let error =
+                    Error::new(ErrorKind::ServerBusy, format!("no master of the cluster has slot {slot}"));
                 self.again(&mut budget, true, Fault::Server(error)).await?;
                 continue;
             };
@@ -165,7 +172,8 @@ impl Inner {
                     self.again(&mut budget, true, fault).await?;
                 }
                 Some(Redirect::Halfway) => {
-                    let error = Error::new(ErrorKind::ServerBusy, "the keys moved while a script was running");
+                    let error =
+                        Error::new(ErrorKind::ServerBusy, "the keys moved while a script was running");
                     return Err(Fault::Unknown(error));
                 }
             }
@@ -297,7 +305,9 @@ impl Inner {
                 "plain messages are used",
                 "Redisson 3.22 and later uses sharded ones where servers have them, unless its shardedSubscriptionMode is OFF",
             ),
-            Ways::Both => ("messages are sent and heard both ways", "Redisson of any version and setting takes part"),
+            Ways::Both => {
+                ("messages are sent and heard both ways", "Redisson of any version and setting takes part")
+            }
         };
         Finding::new(Severity::Note, "sharded messages", format!("{ways} ({chosen}); {java}"))
     }
@@ -306,7 +316,10 @@ impl Inner {
 impl Store for ClusterStore {
     fn run(&self, call: Call) -> RunFuture {
         let slot = call.keys.first().map_or(0, |key| slot_of(key));
-        debug_assert!(call.keys.iter().all(|key| slot_of(key) == slot), "the keys of {call:?} have several slots");
+        debug_assert!(
+            call.keys.iter().all(|key| slot_of(key) == slot),
+            "the keys of {call:?} have several slots"
+        );
         self.run_at(slot, call)
     }
 

@@ -61,10 +61,18 @@ pub(super) enum Heard {
     /// The connection ended; it is being made again.
     Down,
     Confirmed(Way, Channel),
-    Refused { way: Way, channel: Channel, code: String, detail: String },
+    Refused {
+        way: Way,
+        channel: Channel,
+        code: String,
+        detail: String,
+    },
     /// The server ended a sharded subscription on its own: the slot has gone.
     Ended(Vec<u8>),
-    Message { channel: Vec<u8>, payload: i64 },
+    Message {
+        channel: Vec<u8>,
+        payload: i64,
+    },
 }
 
 pub(super) type Tell = Box<dyn Fn(Heard) + Send + Sync>;
@@ -283,7 +291,12 @@ impl Talk {
                 Frame::Error(text) => match self.due.pop_front().map(|due| due.what) {
                     Some(Asked::Channel(Order { listen: true, way, channel })) => {
                         let (code, detail) = words(&text);
-                        tell(Heard::Refused { way, channel, code: code.to_owned(), detail: detail.to_owned() });
+                        tell(Heard::Refused {
+                            way,
+                            channel,
+                            code: code.to_owned(),
+                            detail: detail.to_owned(),
+                        });
                     }
                     Some(_) => {}
                     None => return Err(io::ErrorKind::InvalidData.into()),
@@ -294,17 +307,21 @@ impl Talk {
                 },
                 Frame::Array(items) => {
                     let mut items = items.into_iter().filter_map(Frame::bytes);
-                    let (kind, channel) = (items.next().unwrap_or_default(), items.next().unwrap_or_default());
+                    let (kind, channel) =
+                        (items.next().unwrap_or_default(), items.next().unwrap_or_default());
                     match &kind[..] {
                         b"message" | b"smessage" => {
-                            let payload = items.next().and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+                            let payload =
+                                items.next().and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
                             let Some(payload) = payload else {
                                 tracing::debug!("a message that is no number was ignored");
                                 continue;
                             };
                             // A message that was sent both ways says nothing new when it comes with its twin.
                             let twin = kind[0] == b's'
-                                && last.take().is_some_and(|(before, said)| before == channel && said == payload);
+                                && last
+                                    .take()
+                                    .is_some_and(|(before, said)| before == channel && said == payload);
                             if twin {
                                 continue;
                             }
@@ -459,10 +476,7 @@ mod tests {
         talk.ask(order(false, Way::Sharded, "a"));
         assert!(talk.output.starts_with(b"*2\r\n$10\r\nSSUBSCRIBE\r\n$1\r\na\r\n"));
         let text = array(&["ssubscribe", "a"]) + &array(&["sunsubscribe", "b"]) + "-MOVED 7 h:1\r\n";
-        assert_eq!(
-            hear(&mut talk, &tell, &told, &text),
-            ["Sharded a", "ended b", "Sharded b MOVED 7 h:1"]
-        );
+        assert_eq!(hear(&mut talk, &tell, &told, &text), ["Sharded a", "ended b", "Sharded b MOVED 7 h:1"]);
         assert_eq!(hear(&mut talk, &tell, &told, &array(&["sunsubscribe", "a"])), [""; 0]);
         assert_eq!(hear(&mut talk, &tell, &told, &array(&["sunsubscribe", "a"])), ["ended a"]);
     }
@@ -473,7 +487,10 @@ mod tests {
         let (plain, sharded) = (array(&["message", "c", "0"]), array(&["smessage", "c", "0"]));
         assert_eq!(hear(&mut talk, &tell, &told, &format!("{plain}{sharded}")), ["c 0"]);
         // Two of each: two messages that were sent both ways.
-        assert_eq!(hear(&mut talk, &tell, &told, &format!("{plain}{sharded}{plain}{sharded}")), ["c 0", "c 0"]);
+        assert_eq!(
+            hear(&mut talk, &tell, &told, &format!("{plain}{sharded}{plain}{sharded}")),
+            ["c 0", "c 0"]
+        );
         // Of two sharded messages none is the other's twin, and one that comes later may be news.
         assert_eq!(hear(&mut talk, &tell, &told, &format!("{sharded}{sharded}")), ["c 0", "c 0"]);
         assert_eq!(hear(&mut talk, &tell, &told, &plain), ["c 0"]);

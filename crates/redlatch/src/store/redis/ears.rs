@@ -312,8 +312,11 @@ impl Task {
 
     fn heard(&mut self, ear: u64, heard: Heard) {
         // What an ear told before it was left is of no interest.
-        let Some((addr, up)) =
-            self.ears.iter_mut().find(|(_, spot)| spot.id == ear).map(|(addr, spot)| (addr.clone(), &mut spot.up))
+        let Some((addr, up)) = self
+            .ears
+            .iter_mut()
+            .find(|(_, spot)| spot.id == ear)
+            .map(|(addr, spot)| (addr.clone(), &mut spot.up))
         else {
             return;
         };
@@ -342,7 +345,9 @@ impl Task {
                     self.check(&channel, &addr);
                 }
             }
-            Heard::Refused { way, channel, code, detail } => self.refused(&addr, way, &channel, &code, &detail),
+            Heard::Refused { way, channel, code, detail } => {
+                self.refused(&addr, way, &channel, &code, &detail)
+            }
             Heard::Ended(channel) => {
                 if let Some(entry) = self.channels.get_mut(&channel[..])
                     && entry.at.as_ref() == Some(&addr)
@@ -392,7 +397,8 @@ impl Task {
     }
 
     fn refused(&mut self, addr: &Addr, way: Way, channel: &Channel, code: &str, detail: &str) {
-        let Some(entry) = self.channels.get_mut(channel).filter(|entry| entry.at.as_ref() == Some(addr)) else {
+        let Some(entry) = self.channels.get_mut(channel).filter(|entry| entry.at.as_ref() == Some(addr))
+        else {
             return;
         };
         match Redirect::read(code, detail, addr) {

@@ -68,7 +68,11 @@ mod tests {
             ("LOADING", "Redis is loading the dataset in memory", Some(Redirect::Later)),
             ("CLUSTERDOWN", "Hash slot not served", Some(Redirect::Astray)),
             ("READONLY", "You can't write against a read only replica.", Some(Redirect::Astray)),
-            ("ERR", "Script attempted to access a non local key in a cluster node script: f, on @user_script:1.", Some(Redirect::Halfway)),
+            (
+                "ERR",
+                "Script attempted to access a non local key in a cluster node script: f, on @user_script:1.",
+                Some(Redirect::Halfway),
+            ),
             ("ERR", "unknown command", None),
             ("NOPERM", "this user has no permissions", None),
         ] {

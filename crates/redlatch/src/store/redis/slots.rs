@@ -12,7 +12,8 @@ pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key or channel: CRC-16 (XMODEM) of its hash tag.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
-    let crc = hash_tag(key).iter().fold(0_u16, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) as u8 ^ byte)]);
+    let crc =
+        hash_tag(key).iter().fold(0_u16, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) as u8 ^ byte)]);
     crc % SLOTS as u16
 }
 
@@ -50,7 +51,8 @@ impl Layout {
         let mut layout = Layout::default();
         for run in reply.array()? {
             let [first, last, nodes @ ..] = run.array()? else { return None };
-            let slot = |number: &Reply| u16::try_from(number.int()?).ok().filter(|slot| usize::from(*slot) < SLOTS);
+            let slot =
+                |number: &Reply| u16::try_from(number.int()?).ok().filter(|slot| usize::from(*slot) < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
             for (at, node) in nodes.iter().enumerate() {
                 let parts = node.array()?;
@@ -122,10 +124,19 @@ mod tests {
     fn a_layout_names_masters_replicas_and_hosts_of_every_form() {
         let asked = tcp("seed", 7000);
         let reply = Reply::Array(vec![
-            run(0, 5460, vec![
-                Reply::Array(vec![text(""), Reply::Int(7000), text("a")]),
-                Reply::Array(vec![text("10.0.0.2"), Reply::Int(7003), text("d"), Reply::Array(Vec::new())]),
-            ]),
+            run(
+                0,
+                5460,
+                vec![
+                    Reply::Array(vec![text(""), Reply::Int(7000), text("a")]),
+                    Reply::Array(vec![
+                        text("10.0.0.2"),
+                        Reply::Int(7003),
+                        text("d"),
+                        Reply::Array(Vec::new()),
+                    ]),
+                ],
+            ),
             run(5461, 5461, vec![Reply::Array(vec![Reply::Nil, Reply::Int(7001), text("b")])]),
             run(5462, 9000, vec![Reply::Array(vec![text("?"), Reply::Int(7005), text("e")])]),
             run(9001, 9002, vec![Reply::Array(vec![text("::1"), Reply::Int(7006)])]),

@@ -193,7 +193,10 @@ impl Topology {
         let table = self.table();
         let mut seen = HashSet::new();
         let firsts = (0..SLOTS as u16).filter_map(|slot| Some((slot, table.owner(slot)?)));
-        firsts.filter(|(_, member)| seen.insert(member.addr.clone())).map(|(slot, member)| (slot, member.clone())).collect()
+        firsts
+            .filter(|(_, member)| seen.insert(member.addr.clone()))
+            .map(|(slot, member)| (slot, member.clone()))
+            .collect()
     }
 
     /// How many slots nobody has.
@@ -264,8 +267,13 @@ impl Topology {
         let changed = {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             let id = layout.ids.first().cloned();
-            let mut new =
-                Table { masters: Vec::new(), owners: vec![NOBODY; SLOTS], told: HashMap::new(), replicas: layout.replicas, id };
+            let mut new = Table {
+                masters: Vec::new(),
+                owners: vec![NOBODY; SLOTS],
+                told: HashMap::new(),
+                replicas: layout.replicas,
+                id,
+            };
             for (run, member) in runs {
                 let at = new.place(&member);
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
@@ -417,7 +425,9 @@ impl Topology {
                 // A node that has been told to forget the others knows of nobody.
                 Ok(Ok(layout)) if !layout.runs.is_empty() => return self.install(layout),
                 Ok(Err(Blind::Forbidden)) => return,
-                Ok(Err(Blind::Failed(error))) => tracing::debug!(%error, "a node did not say who has which slot"),
+                Ok(Err(Blind::Failed(error))) => {
+                    tracing::debug!(%error, "a node did not say who has which slot")
+                }
                 Ok(Ok(_)) | Err(_) => {}
             }
         }
@@ -462,13 +472,20 @@ impl Member {
         cmd.arg("CLUSTER").arg("SLOTS");
         match self.node.send(&cmd).await {
             Ok(reply) => Layout::read(&reply, &self.addr).ok_or_else(|| {
-                Blind::Failed(Error::new(ErrorKind::Protocol, "CLUSTER SLOTS was answered with something else"))
+                Blind::Failed(Error::new(
+                    ErrorKind::Protocol,
+                    "CLUSTER SLOTS was answered with something else",
+                ))
             }),
             Err(Failure::Refused { detail, .. }) if detail.contains("cluster support disabled") => {
                 let error = format!("{} is not a member of a cluster", self.addr);
-                Err(Blind::Failed(Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server")))
+                Err(Blind::Failed(
+                    Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),
+                ))
             }
-            Err(Failure::Refused { code, detail }) if code == "NOPERM" || detail.contains("unknown command") => {
+            Err(Failure::Refused { code, detail })
+                if code == "NOPERM" || detail.contains("unknown command") =>
+            {
                 Err(Blind::Forbidden)
             }
             Err(failure) => Err(Blind::Failed(Fault::from(failure).into_error())),

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BinaryHeap, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -429,11 +429,8 @@ impl Task {
 
     fn look_again(&mut self) {
         let now = Instant::now();
-        let mut due = VecDeque::new();
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            due.extend(self.later.pop().map(|Reverse((_, channel))| channel));
-        }
-        for channel in due {
+            let Some(Reverse((_, channel))) = self.later.pop() else { return };
             match self.channels.get(&channel) {
                 Some(entry) if entry.listeners.is_empty() => {
                     let at = self.channels.remove(&channel).and_then(|entry| entry.at);

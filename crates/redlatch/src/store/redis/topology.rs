@@ -54,8 +54,6 @@ pub(super) struct Member {
     pub(super) addr: Addr,
     pub(super) dial: Arc<Dial>,
     pub(super) node: Arc<Node>,
-    /// It had no slots when it was last looked at.
-    idle: AtomicBool,
 }
 
 /// Who has which slot.
@@ -229,7 +227,7 @@ impl Topology {
         if self.closed.is_cancelled() {
             node.close();
         }
-        let member = Arc::new(Member { addr: addr.clone(), dial, node, idle: AtomicBool::new(false) });
+        let member = Arc::new(Member { addr: addr.clone(), dial, node });
         members.insert(addr.clone(), member.clone());
         member
     }
@@ -306,21 +304,12 @@ impl Topology {
         }
     }
 
-    /// Lets go of servers that have no slots. One that still owes answers when it is looked at again will not give them.
+    /// Lets go of servers that have no slots and owe no answers. Those that never answer end as all silent connections do.
     fn forget(&self) {
         let table = self.table();
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|addr, member| {
-            if table.masters.iter().any(|master| master.addr == *addr) {
-                member.idle.store(false, Ordering::Relaxed);
-            } else if !member.node.is_waiting() {
-                return false;
-            } else if member.idle.swap(true, Ordering::Relaxed) {
-                member.node.distrust();
-            } else {
-                self.wanted.notify_one();
-            }
-            true
+            member.node.is_waiting() || table.masters.iter().any(|master| master.addr == *addr)
         });
     }
 

@@ -53,11 +53,31 @@ pub fn library_check() -> String {
 /// ```
 pub fn library() -> String {
     let mut text = format!("#!lua name={}\n", library_name());
-    register(&mut text, &library_check(), &format!("return {EPOCH}\n"), true);
+    register(&mut text, &library_check(), &format!("return {EPOCH}\n"), "'allow-oom'");
     for script in ALL {
-        register(&mut text, script.function(), script.source(), runs_without_memory(script));
+        register(&mut text, script.function(), script.source(), &flags(script));
+        if let Some(both) = telling_both(script) {
+            register(&mut text, both.function(), both.source(), &flags(script));
+        }
     }
     text
+}
+
+/// The form of a script that publishes both ways, if it publishes at all.
+fn telling_both(script: &Script) -> Option<&'static Script> {
+    script.telling_both().filter(|_| script.source().contains("pcall(ARGV["))
+}
+
+fn flags(script: &Script) -> String {
+    let mut flags = Vec::new();
+    if runs_without_memory(script) {
+        flags.push("'allow-oom'");
+    }
+    // A listing reads whatever keys it finds. Scripts may do that in a cluster, functions only if they say so.
+    if script.name() == "list" {
+        flags.push("'allow-cross-slot-keys'");
+    }
+    flags.join(", ")
 }
 
 /// A function is refused as a whole while memory is full, unless it says otherwise; a script only where it would use more.
@@ -66,8 +86,7 @@ fn runs_without_memory(script: &Script) -> bool {
         || !script.commands().iter().any(|command| ENLARGING.contains(command))
 }
 
-fn register(text: &mut String, name: &str, source: &str, without_memory: bool) {
-    let flags = if without_memory { "'allow-oom'" } else { "" };
+fn register(text: &mut String, name: &str, source: &str, flags: &str) {
     // Writing to a string cannot fail.
     _ = writeln!(
         text,
@@ -82,7 +101,9 @@ mod tests {
     #[test]
     fn the_library_has_a_function_for_every_script() {
         let text = library();
-        assert_eq!(text.matches("redis.register_function").count(), ALL.len() + 1);
+        let both = ALL.iter().filter(|script| telling_both(script).is_some()).count();
+        assert!(both > 20, "most scripts that give something back tell of it");
+        assert_eq!(text.matches("redis.register_function").count(), ALL.len() + both + 1);
         for script in ALL {
             assert!(text.contains(&format!("function_name='{}'", script.function())), "{}", script.name());
             assert!(text.contains(script.source()), "{}", script.name());

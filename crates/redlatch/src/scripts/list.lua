@@ -9,10 +9,12 @@
 --         of a semaphore stand for its name. SCAN names the keys of everybody; those that the account may not read
 --         are left out.
 local most, kind = tonumber(ARGV[4]), ARGV[5]
-local refused = {}
+local refused, elsewhere = {}, {}
 local function read(...)
   local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply['err'] then error(refused) end
+  if type(reply) == 'table' and reply['err'] then
+    error(string.find(reply['err'], 'non local key', 1, true) and elsewhere or refused)
+  end
   return reply
 end
 
@@ -62,6 +64,9 @@ for _, key in ipairs(page[2]) do
   local readable, name = pcall(name_of[kind], key)
   if readable then
     reply[#reply + 1] = name
+  elseif name == elsewhere then
+    -- Its slot is on the way to this node of a cluster or from it, so it is looked at by its own name.
+    reply[#reply + 1] = key
   elseif name ~= refused then
     error(name)
   end

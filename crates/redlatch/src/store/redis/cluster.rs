@@ -26,7 +26,8 @@ use crate::{
     error::{Error, ErrorKind},
     scripts::BOTH,
     store::{
-        Arg, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store, SubscribeFuture,
+        Arg, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store,
+        SubscribeFuture,
         url::{Nodes, Server},
     },
 };

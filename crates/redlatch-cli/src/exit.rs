@@ -94,7 +94,7 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::WrongType
         | ErrorKind::WrongLockKind => USAGE,
         // A library that was not loaded is a server that is not set up.
-        ErrorKind::InvalidUrl | ErrorKind::FunctionMissing => CONFIG,
+        ErrorKind::InvalidUrl | ErrorKind::FunctionMissing | ErrorKind::UndeclaredKey => CONFIG,
         ErrorKind::Unreachable
         | ErrorKind::Tls
         | ErrorKind::Timeout

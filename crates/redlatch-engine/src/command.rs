@@ -190,7 +190,23 @@ pub(crate) fn execute(core: &mut Core, args: &[&[u8]], caller: Caller) -> Reply 
     if command.writes && core.refuse_writes {
         return Err(MISCONF);
     }
+    if let Some(declared) = &core.declared
+        && let Some(key) =
+            keys_of(command.name, args).iter().find(|key| !declared.iter().any(|one| one == *key))
+    {
+        let key = String::from_utf8_lossy(key);
+        return Err(EngineError::new(format!("ERR script tried accessing undeclared key '{key}'")));
+    }
     (command.run)(core, args)
+}
+
+/// The words of a command that are keys.
+fn keys_of<'a>(name: &str, args: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
+    match name {
+        "del" | "exists" | "unlink" => &args[1..],
+        "dbsize" | "echo" | "flushall" | "ping" | "publish" | "scan" | "select" | "spublish" | "time" => &[],
+        _ => &args[1..2],
+    }
 }
 
 /// The journal cannot be written.

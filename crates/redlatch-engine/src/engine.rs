@@ -88,6 +88,7 @@ pub struct Engine {
     lua: LuaHost,
     journal: Option<Box<dyn Journal>>,
     batch: Batch,
+    strict_keys: bool,
 }
 
 /// Changes that wait for [`Engine::end_batch`], so that many commands share one write.
@@ -138,12 +139,18 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let core = Arc::new(Mutex::new(Core::new(clock, publisher, journal.is_some())));
         let lua = LuaHost::new(&core)?;
-        Ok(Engine { core, lua, journal, batch: Batch::default() })
+        Ok(Engine { core, lua, journal, batch: Batch::default(), strict_keys: false })
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
         // Only a panic inside a command could poison the lock; the keyspace is still usable then.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether scripts may only use the keys that they are given as `KEYS`, as some servers want it (Dragonfly, proxies that route by
+    /// key); off unless set.
+    pub fn set_strict_keys(&mut self, strict: bool) {
+        self.strict_keys = strict;
     }
 
     /// Compiles a script, once, and returns its SHA-1 in hexadecimal.
@@ -173,7 +180,13 @@ impl Engine {
         args: &[impl AsRef<[u8]>],
     ) -> Result<Value, EngineError> {
         self.begin();
+        if self.strict_keys {
+            self.core().declared = Some(keys.iter().map(|key| key.as_ref().to_vec()).collect());
+        }
         let reply = self.lua.run(sha, keys, args);
+        if self.strict_keys {
+            self.core().declared = None;
+        }
         self.commit()?;
         reply
     }

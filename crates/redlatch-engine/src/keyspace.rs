@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) journaling: bool,
     /// Set while the journal cannot be written; every write is refused then.
     pub(crate) refuse_writes: bool,
+    /// The keys that the running script has declared, where it may use no others.
+    pub(crate) declared: Option<Vec<Vec<u8>>>,
     /// What changed since the journal was last written.
     pub(crate) effects: Vec<Effect>,
 }
@@ -95,6 +97,7 @@ impl Core {
             now_ms,
             journaling,
             refuse_writes: false,
+            declared: None,
             effects: Vec::new(),
         }
     }

@@ -57,6 +57,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The client was inherited over `fork()` and belongs to the parent process.
     Forked,
+    /// The server runs no script that uses keys it has not declared, which those of the read-write lock have to.
+    UndeclaredKey,
     /// The server lacks the functions that the client is to use
     /// ([`ScriptMode::Functions`](crate::ScriptMode::Functions)).
     FunctionMissing,
@@ -159,6 +161,9 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         WrongType => "choose another name, or remove the key if it is not needed",
         WrongLockKind => "use one kind of lock for one name",
         NotInitialised => "set the number of permits first",
+        UndeclaredKey => {
+            "use another kind of lock, or let the server allow undeclared keys (Dragonfly: --default_lua_flags=allow-undeclared-keys)"
+        }
         OutOfMemory => "raise maxmemory or free memory on the server",
         ReadOnly => "connect to the master",
         NotReplicated => {

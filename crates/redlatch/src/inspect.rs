@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     client::Client,
-    error::Error,
+    error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
     scripts,
     store::{Call, Fault, protocol_error},
@@ -173,10 +173,19 @@ impl Client {
 
     /// Reads one name that need not be one of ours.
     async fn look(&self, name: LockName) -> Result<LockState, Error> {
-        let keys = Keys::new(name.clone(), Kind::Lock);
+        let [keys, fair, permits] =
+            [Kind::Lock, Kind::Fair, Kind::Permits].map(|kind| Keys::new(name.clone(), kind));
         self.core.keeper.touch();
-        let call = Call::new(&scripts::SHOW).key(&keys.key).key(&keys.token).int(FIELDS_MAX);
-        let reply = self.core.store.run(call).await.map_err(Fault::into_error);
+        let alone = Call::new(&scripts::SHOW).key(&keys.key);
+        let beside = [&keys.token, &fair.queue, &fair.timeouts, &permits.timeouts];
+        let all = beside.into_iter().fold(alone.clone(), Call::key);
+        let reply = match self.core.store.run(all.int(FIELDS_MAX)).await.map_err(Fault::into_error) {
+            // An account without a right to what lies beside the key may still look at the key.
+            Err(error) if error.kind() == ErrorKind::Permission => {
+                self.core.store.run(alone.int(FIELDS_MAX)).await.map_err(Fault::into_error)
+            }
+            outcome => outcome,
+        };
         let reply = reply.map_err(|error| error.on(&name))?;
         state::decode(name.clone(), &reply).ok_or_else(|| protocol_error("show", &reply).on(&name))
     }

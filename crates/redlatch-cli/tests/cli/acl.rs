@@ -52,7 +52,7 @@ fn each_kind_has_its_line_and_json_has_the_parts() {
     let output = place.output(["acl", "--prefix", "a*", "--kind", "spin", "-o", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let row = &document["items"][0];
-    assert_eq!(row["keys"][0], "a\\*");
+    assert_eq!(row["keys"][0], "a\\**");
     assert_eq!(row["channels"].as_array().unwrap().len(), 0);
     let functions =
         lines(&place.output(["acl", "--prefix", "", "--kind", "lock", "--functions", "-o", "name"]));

@@ -1,6 +1,7 @@
 -- Read everything that there is to know of one name: a lock of any kind, a counter, permits, a rate limiter.
 --
 -- KEYS[1] key   KEYS[2] token counter, if it is wanted   ARGV[1] most entries of each list to return
+-- KEYS[3] queue   KEYS[4] times   KEYS[5] permits in use   (declared for servers that want that, and used in any case)
 --
 -- Check and change: nothing; only reads. The keys beside the first are named here, in its slot, and read with pcall: an
 --         account without a right to them still sees the key itself.

@@ -70,6 +70,7 @@ impl ServerCode {
             "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS"
             | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
             "EPOCH" => ErrorKind::Engine,
+            _ if lower.contains("undeclared key") => ErrorKind::UndeclaredKey,
             _ if denied_inside => ErrorKind::Permission,
             _ if lower.contains("invalid password") || lower.contains("without any password configured") => {
                 ErrorKind::Auth

@@ -13,7 +13,7 @@ use redlatch_engine::{Engine, Publisher, Value};
 
 use super::{
     Arg, Call, Event, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
-    Subscription,
+    Subscription, url::STRICT_KEYS,
 };
 use crate::{
     config::Config,
@@ -90,8 +90,9 @@ pub(super) fn open(name: Option<&str>, config: &Config) -> Result<Arc<dyn Store>
 impl MemoryStore {
     fn new(name: Option<&str>, config: &Config) -> Result<Self, Error> {
         let board = Arc::new(Board::default());
-        let engine = Engine::new(config.clock.clone(), board.clone())
+        let mut engine = Engine::new(config.clock.clone(), board.clone())
             .map_err(|error| Error::new(ErrorKind::Engine, format!("the engine did not start: {error}")))?;
+        engine.set_strict_keys(name.is_some_and(|name| name.ends_with(STRICT_KEYS)));
         Ok(MemoryStore { engine: Mutex::new(engine), board, name: name.map(str::to_owned) })
     }
 

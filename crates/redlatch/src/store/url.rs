@@ -4,6 +4,8 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+pub(super) use parse::STRICT_KEYS;
+
 use std::{fmt, path::PathBuf};
 
 use crate::{
@@ -15,7 +17,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
-    /// `memory:` (a new private engine) or `memory:name` (shared by that name within the process).
+    /// `memory:` (a new private engine) or `memory:name` (shared by that name within the process). With `?strict_keys` at the end the
+    /// engine refuses keys that a script has not declared, as some servers do.
     Memory {
         /// The shared engine's name.
         name: Option<String>,

@@ -29,6 +29,8 @@ pub(crate) struct Fixture {
 enum Kind {
     Memory,
     Local,
+    /// The engine of this process, where scripts may only use the keys that they have declared.
+    Strict,
     /// One server, or whatever this run is about.
     Redis,
 }
@@ -85,6 +87,10 @@ impl Fixture {
         Fixture { kind: Kind::Redis, face: Face::Plain, tag: tag() }
     }
 
+    pub(crate) fn strict() -> Self {
+        Fixture { kind: Kind::Strict, face: Face::Plain, tag: tag() }
+    }
+
     /// The same store for a test of another kind of lock.
     pub(crate) fn of(self, face: Face) -> Self {
         Fixture { face, ..self }
@@ -98,6 +104,7 @@ impl Fixture {
     pub(crate) fn builder(&self) -> ClientBuilder {
         match self.kind {
             Kind::Memory => Client::builder().url(format!("memory:{}", self.tag)),
+            Kind::Strict => Client::builder().url(format!("memory:{}?strict_keys", self.tag)),
             // One daemon serves all tests, as it serves all programs of a user.
             Kind::Local => {
                 let url = format!("local:{}", shared_engine());

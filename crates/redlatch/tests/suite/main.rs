@@ -25,6 +25,7 @@ mod rights;
 mod sentinel;
 mod sentinel_fakes;
 mod servers;
+mod strict_keys;
 mod tls;
 mod traps;
 mod traps_fair;

@@ -40,7 +40,7 @@ pub(super) fn url(text: &str) -> Result<(StoreUrl, UrlOptions), Error> {
         return Err(bad("the store URL has no scheme"));
     };
     let (form, tls) = match scheme {
-        "memory" => return Ok((StoreUrl::Memory { name: engine_name(rest)? }, UrlOptions::default())),
+        "memory" => return Ok((StoreUrl::Memory { name: memory_name(rest)? }, UrlOptions::default())),
         "local" => return Ok((StoreUrl::Local { name: engine_name(rest)? }, UrlOptions::default())),
         "unix" | "redis+unix" | "valkey+unix" | "redis+uds" | "valkey+uds" => return unix(rest),
         "redis" | "valkey" => (Form::One, false),
@@ -138,6 +138,15 @@ fn unix(rest: &str) -> Result<(StoreUrl, UrlOptions), Error> {
     };
     let addr = Addr::Unix(decode(path)?.into());
     Ok((StoreUrl::Redis(Server { addr, access }), query.options))
+}
+
+/// What a name in memory ends with whose engine refuses keys that a script has not declared, as some servers do. An engine of the same
+/// name without it is another one.
+pub(in crate::store) const STRICT_KEYS: &str = "?strict_keys";
+
+fn memory_name(rest: &str) -> Result<Option<String>, Error> {
+    let Some(name) = rest.strip_suffix(STRICT_KEYS) else { return engine_name(rest) };
+    Ok(Some(engine_name(name)?.unwrap_or_default() + STRICT_KEYS))
 }
 
 fn engine_name(rest: &str) -> Result<Option<String>, Error> {

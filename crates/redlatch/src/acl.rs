@@ -494,9 +494,11 @@ mod tests {
                 .map(|line| line.split("--").next().unwrap())
                 .collect::<Vec<_>>()
                 .join("\n");
-            let calls = text.matches("call(").count();
-            let known = ["call('", "call(ARGV[", "call(...)"].map(|form| text.matches(form).count());
-            assert_eq!(calls, known.iter().sum::<usize>(), "{}", script.name());
+            let count = |end: &str| {
+                ["redis.call(", "redis.pcall("].map(|call| text.matches(&format!("{call}{end}")).count())
+            };
+            let of = |end| count(end).iter().sum::<usize>();
+            assert_eq!(of(""), of("'") + of("ARGV[") + of("...)"), "{}", script.name());
         }
     }
 
@@ -605,6 +607,27 @@ mod tests {
                 }
                 assert!(covered(&rights.channels(), &keys.channel), "{name} {usage:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_documented_table_is_this_one() {
+        let document = include_str!("../../../docs/protocol.md");
+        let every_kind = ["eval", "evalsha", "ping", "publish", "subscribe", "unsubscribe"];
+        let rows = Kind::ALL.map(|kind| {
+            let rights = Rights::of(&[kind], "app:");
+            let mut commands = rights.commands();
+            commands.retain(|command| !every_kind.contains(command));
+            let listed = |sign: &str, patterns: Vec<String>| {
+                let quoted: Vec<String> =
+                    patterns.iter().map(|pattern| format!("`{sign}{pattern}`")).collect();
+                if quoted.is_empty() { "–".into() } else { quoted.join(" ") }
+            };
+            let (keys, channels) = (listed("~", rights.keys()), listed("&", rights.channels()));
+            format!("| {kind} | `{}` | {keys} | {channels} |", commands.join(" ").replace('|', "\\|"))
+        });
+        for row in &rows {
+            assert!(document.contains(row), "docs/protocol.md wants these rows:\n{}", rows.join("\n"));
         }
     }
 

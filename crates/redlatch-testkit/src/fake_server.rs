@@ -85,6 +85,7 @@ impl FakeServer {
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) when it cannot listen.
     pub fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Result<Self> {
+        crate::stall::watch();
         let port = ReservedPort::new(0)?;
         let dir = tempfile::Builder::new().prefix("redlatch-fake-").tempdir();
         let dir = dir.map_err(|e| Error::io("cannot make a directory for the fake server", e))?;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::server::RedisServer;
+use crate::stall::awake_since;
 
 /// How often the server is asked; it offers no event for "all of this is gone".
 const POLL: Duration = Duration::from_millis(10);
@@ -58,16 +59,16 @@ impl<'a> LeftoverCheck<'a> {
         Ok(found)
     }
 
-    /// Waits until nothing is left, for at most `limit`, and returns what remained then.
+    /// Waits until nothing is left, for at most `limit` in which the machine runs, and returns what remained then.
     ///
     /// # Errors
     ///
     /// As for [`RedisServer::cmd`].
     pub fn wait(&self, limit: Duration) -> Result<Vec<String>> {
-        let deadline = Instant::now() + limit;
+        let begin = Instant::now();
         loop {
             let found = self.look()?;
-            if found.is_empty() || Instant::now() >= deadline {
+            if found.is_empty() || awake_since(begin) >= limit {
                 return Ok(found);
             }
             std::thread::sleep(POLL);
@@ -94,13 +95,13 @@ impl<'a> LeftoverCheck<'a> {
     ///
     /// When something remains, with the list of it, or when the server does not answer.
     pub async fn assert_clean_async(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let begin = Instant::now();
         loop {
             let found = match self.look() {
                 Ok(found) => found,
                 Err(e) => panic!("cannot look for leftovers: {e}"),
             };
-            if found.is_empty() || Instant::now() >= deadline {
+            if found.is_empty() || awake_since(begin) >= limit {
                 return self.judge(&found, limit);
             }
             tokio::time::sleep(POLL).await;

@@ -11,6 +11,7 @@
 //! | [`leftovers`] | asserting that nothing stayed on the server |
 //! | [`redisson`] | the real Redisson, driven from Rust |
 //! | [`process`] | child processes that end with the test |
+//! | [`stall`] | time without the moments in which the machine stood still |
 //!
 //! Everything listens on the loopback interface or on unix sockets only, and every started process ends with
 //! the test, also when the test panics or is killed.
@@ -26,6 +27,7 @@ pub mod proxy;
 pub mod redisson;
 pub mod resp;
 pub mod server;
+pub mod stall;
 pub mod topology;
 
 pub use error::{Error, ErrorKind, Result};

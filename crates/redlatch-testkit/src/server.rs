@@ -136,6 +136,7 @@ impl RedisServerBuilder {
 
     /// As [`start`](Self::start), on a port that is reserved already.
     pub(crate) fn start_on(self, port: ReservedPort) -> Result<RedisServer> {
+        crate::stall::watch();
         let dir = tempfile::Builder::new()
             .prefix("redlatch-redis-")
             .tempdir()

@@ -4,7 +4,7 @@ use redlatch_testkit::server::RedisServer;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Place, Running, both, eventually, finish, is_alive};
+use crate::support::{GRACE, LEASE, Place, Running, both, eventually, finish, is_alive};
 
 /// A test body on the local engine and on Redis.
 macro_rules! on_both {
@@ -89,7 +89,7 @@ fn turns(place: &Place) {
 }
 
 fn permits(place: &Place) {
-    let options = ["--permits", "3", "--lease", "5s"];
+    let options = ["--permits", "3", "--lease", LEASE, "--grace", GRACE];
     let [one, two, three] = ["one", "two", "three"].map(|tag| place.holder_as(tag, &["pool"], &options));
     let full = place.output(["run", "pool", "--permits", "3", "-n", "--", "true"]);
     assert_eq!(full.status.code(), Some(75), "{full:?}");
@@ -189,7 +189,8 @@ fn any_order(place: &Place) {
 }
 
 fn loss(place: &Place) {
-    let holder = place.holder_as("all", &["a", "b", "c"], &["--lease", "6s", "--report", "report"]);
+    let holder =
+        place.holder_as("all", &["a", "b", "c"], &["--lease", LEASE, "--grace", GRACE, "--report", "report"]);
     let owner = place.show("b")["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert_eq!(place.code(["force-unlock", "b", "--owner", &owner, "--reason", "test", "--yes"]), 0);
     let output = holder.finish();
@@ -214,7 +215,8 @@ fn a_lost_hold_of_any_kind_stops_the_command() {
         ("f", &["f"], &["--fair"]),
         ("p", &["p", "{p}:timeout"], &["--permits", "2"]),
     ] {
-        let holder = place.holder(name, &[options, &["--lease", "6s", "--report", "report"]].concat());
+        let holder = place
+            .holder(name, &[options, &["--lease", LEASE, "--grace", GRACE, "--report", "report"]].concat());
         server.cmd(&[&["DEL"], keys].concat()).unwrap();
         let output = holder.finish();
         assert_eq!(output.status.code(), Some(80), "{name}: {output:?}");

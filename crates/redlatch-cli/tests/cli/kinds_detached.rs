@@ -3,7 +3,7 @@
 use redlatch_testkit::server::RedisServer;
 use serde_json::{Value, json};
 
-use crate::support::{Place, both, finish};
+use crate::support::{GRACE, LEASE, Place, both, finish};
 
 const KINDS: [(&str, &[&str]); 5] = [
     ("lock", &[]),
@@ -53,7 +53,7 @@ fn forced(place: &Place) {
     for (kind, options) in KINDS {
         for named in [false, true] {
             let given: &[&str] = if named { &["--kind", kind] } else { &[] };
-            let lease = ["--lease", "5s"];
+            let lease = ["--lease", LEASE, "--grace", GRACE];
             let tag = format!("{kind}-{named}");
             let holder = place.holder_as(&tag, &[kind], &[options, &lease].concat());
             let shown = place.show(kind);

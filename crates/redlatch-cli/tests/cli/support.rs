@@ -16,6 +16,11 @@ use serde_json::Value;
 /// How long anything in these tests may take before it counts as hanging.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// A lease that is renewed every 2 s, and the time that a command has to end. When a renewal is due, 3.7 s are left until the
+/// command is stopped, which is more than a machine pauses for.
+pub(crate) const LEASE: &str = "6s";
+pub(crate) const GRACE: &str = "300ms";
+
 /// A directory with everything that one test uses. Its engine ends with it.
 pub(crate) struct Place {
     dir: tempfile::TempDir,
@@ -25,6 +30,7 @@ pub(crate) struct Place {
 impl Place {
     /// With a local engine that nobody else sees.
     pub(crate) fn local() -> Self {
+        redlatch_testkit::stall::watch();
         Place { dir: tempfile::Builder::new().prefix("rl").tempdir().unwrap(), url: None }
     }
 
@@ -135,6 +141,18 @@ impl Place {
         let output = self.output(["show", name, "-o", "json"]);
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until a lock's time to live has been renewed so often, while it has one all the time.
+    pub(crate) fn renewed(&self, name: &str, times: u32) {
+        let left = || self.show(name)["ttl_ms"].as_u64().unwrap_or_else(|| panic!("{name} is free"));
+        let mut last = left();
+        for _ in 0..times {
+            eventually("a renewal", || {
+                let before = std::mem::replace(&mut last, left());
+                (last > before).then_some(())
+            });
+        }
     }
 
     /// The report in a file.

@@ -15,10 +15,11 @@ use super::{
     flight::Flight,
     jitter::jittered,
     keeper::told,
-    lane::{Leaving, Queued},
+    lane::{LanePolicy, Leaving, Queued},
     lease::{Lease, margin_ms},
 };
 use crate::{
+    config::FAIR_WAIT,
     error::{Error, ErrorKind, LossReason},
     owner::Owner,
     scripts,
@@ -504,9 +505,14 @@ impl Core {
 
     async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner, certainty: Certainty) -> bool {
         let lease_ms = request.term.lease_ms.max(0) as u64;
+        // A place in a queue on the server keeps others out for longer than a short lease would.
+        let place_ms = match request.recipe.lane() {
+            LanePolicy::Ordered => FAIR_WAIT.as_millis() as u64,
+            LanePolicy::Queue | LanePolicy::Beside => 0,
+        };
         for look_ms in late_looks_ms(&owner) {
-            if *look_ms > lease_ms {
-                // The lease has ended whatever the request left.
+            if *look_ms > lease_ms.max(place_ms) {
+                // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;

@@ -391,9 +391,11 @@ async fn a_thousand_dropped_multi_locks_of_two_clients_leave_nothing() {
         ])
         .unwrap();
         Box::pin(async move {
-            let guard = set.acquire().wait(Wait::AtMost(ms(40))).await.unwrap();
-            if let Some(guard) = guard {
-                guard.unlock().await.into_result().unwrap();
+            match set.acquire().wait(Wait::AtMost(ms(40))).await {
+                Ok(Some(guard)) => guard.unlock().await.into_result().unwrap(),
+                Ok(None) => {}
+                // A machine that pauses over the end of the wait leaves the answer unread.
+                Err(error) => assert_eq!(error.kind(), redlatch::ErrorKind::Timeout, "{error}"),
             }
         })
     })
@@ -412,8 +414,11 @@ async fn a_thousand_dropped_quorum_locks_leave_nothing() {
         let members = [client, &second_client, &third_client].map(|client| client.lock(name.as_str()));
         let set = QuorumLock::new(members).unwrap();
         Box::pin(async move {
-            let guard = set.try_lock().await.unwrap().unwrap();
-            let _ = guard.unlock().await;
+            match set.try_lock().await {
+                Ok(guard) => drop(guard.expect("nobody else wants it").unlock().await),
+                // A machine that pauses is too slow for the time that a member has.
+                Err(error) => assert_eq!(error.kind(), redlatch::ErrorKind::Timeout, "{error}"),
+            }
         })
     })
     .await;

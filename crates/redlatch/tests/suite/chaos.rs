@@ -70,6 +70,11 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, stop: A
         }
         // The hold is definite up to the last deadline that the guard vouched for.
         recorder.record(event.outcome(Outcome::Ok).valid_until(valid_until));
+        if !guard.is_valid() {
+            // A machine that paused. Whoever looks after the deadline is told, so this is when it was announced.
+            let notice = Event::new(Kind::LostNotice, name.as_str(), holder.as_str()).op(0, op);
+            recorder.record(notice.span(valid_until.min(now_ns()), now_ns()));
+        }
         let released = now_ns();
         let outcome = match guard.unlock().await {
             Ok(Unlocked::Released) => Outcome::Ok,

@@ -5,7 +5,7 @@ use redlatch_testkit::proxy::{Action, Match, Scope};
 
 use crate::{
     faults::{Rig, nothing_left, rig},
-    fixture::{LATE, ms, soon},
+    fixture::{LATE, awake, ms, soon},
 };
 
 impl Rig {
@@ -149,7 +149,7 @@ async fn readers_that_are_cut_off_are_told_in_time_and_block_nobody_for_longer()
     for reader in &readers {
         assert_eq!(soon("the notice", reader.lost()).await, LossReason::Expired);
     }
-    assert!(start.elapsed() <= ms(900) + LATE, "{:?}", start.elapsed());
+    assert!(awake(start) <= ms(900) + LATE, "{:?}", start.elapsed());
     let write = soon("the writer", writer).await.unwrap();
     assert!(readers.iter().all(|reader| !reader.is_valid()), "never both");
     rig.proxy.heal().unwrap();

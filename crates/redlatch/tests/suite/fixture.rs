@@ -11,6 +11,7 @@ use std::{
 };
 
 use redlatch::{Client, ClientBuilder, LockName};
+pub(crate) use redlatch_testkit::stall::awake_since as awake;
 
 use crate::{
     kinds::{AnyLock, Face},
@@ -37,6 +38,7 @@ enum Kind {
 
 fn tag() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    redlatch_testkit::stall::watch();
     format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -135,10 +137,35 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 /// What a busy machine may add to a moment: how exact a moment is, is for the benchmark to say.
 pub(crate) const LATE: Duration = ms(300);
 
+/// The lease in tests of renewal. It is renewed every 1.5 s and has 3 s left when that is due, so that a machine that stands
+/// still for two seconds loses no hold.
+pub(crate) const RENEWED: Duration = ms(4_500);
+
+/// How soon a renewal of that lease must have come: a third of it, and the moment that it takes.
+pub(crate) const NEXT_RENEWAL: Duration = ms(1_500 + 500);
+
 /// A limit for things that must happen, generous because the machine may be busy.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Waits for something that must happen, and says what did not.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, work).await.unwrap_or_else(|_| panic!("{what} did not happen within {SOON:?}"))
+}
+
+/// Waits until a time to live has been renewed so often. `look` answers what is left of it, and checks what must hold
+/// meanwhile.
+pub(crate) async fn renewed(times: u32, look: impl AsyncFn() -> Duration) {
+    let mut last = look().await;
+    for _ in 0..times {
+        soon("a renewal", async {
+            loop {
+                tokio::time::sleep(ms(50)).await;
+                let before = std::mem::replace(&mut last, look().await);
+                if last > before {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
 }

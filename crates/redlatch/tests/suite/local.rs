@@ -4,7 +4,7 @@ use std::{os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
 use redlatch::{Client, ClientBuilder, ErrorKind};
 
-use crate::fixture::{ms, redlatch_command, soon};
+use crate::fixture::{RENEWED, SOON, ms, redlatch_command, renewed, soon};
 
 fn builder(dir: &tempfile::TempDir) -> ClientBuilder {
     Client::builder().url("local:").engine_binary(redlatch_command()).engine_dir(dir.path().join("engine"))
@@ -45,12 +45,12 @@ impl Drop for Ended<'_> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_46_a_killed_daemon_comes_back_with_its_locks_and_tokens() {
     let dir = tempfile::tempdir().unwrap();
-    let client = builder(&dir).watchdog_lease(ms(2_000)).connect().await.unwrap();
+    let client = builder(&dir).watchdog_lease(RENEWED).connect().await.unwrap();
     let _ended = Ended(&dir);
     let other = builder(&dir).connect().await.unwrap();
     let mut last = 0;
     for _ in 0..3 {
-        let wait = redlatch::Wait::AtMost(ms(5_000));
+        let wait = redlatch::Wait::AtMost(SOON);
         let guard = client.lock("kept").acquire().wait(wait).fenced().await.unwrap().unwrap();
         assert!(guard.token().unwrap() > last, "tokens grow over a crash");
         last = guard.token().unwrap();
@@ -59,7 +59,7 @@ async fn row_46_a_killed_daemon_comes_back_with_its_locks_and_tokens() {
         tokio::time::sleep(ms(100)).await;
         let pid = daemon_pid(&dir);
         kill9(pid);
-        tokio::time::sleep(ms(2_500)).await;
+        renewed(2, async || guard.remaining()).await;
         assert!(guard.is_valid(), "renewed through the next daemon: {:?}", guard.loss());
         assert!(!waiter.is_finished(), "the journal kept the lock");
         assert_ne!(daemon_pid(&dir), pid);

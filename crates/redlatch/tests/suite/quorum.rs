@@ -15,7 +15,7 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::fixture::{Fixture, LATE, ms, soon};
+use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
 
 /// Three servers, a proxy before each, and clients through the proxies.
 struct Rig {
@@ -93,7 +93,7 @@ async fn three_stores_make_a_quorum() {
     assert!(guard.unlock().await.is_clean());
     let released = Instant::now();
     let guard = soon("the other's turn", waiting).await.unwrap();
-    assert!(released.elapsed() < LATE, "told, not found by looking: {:?}", released.elapsed());
+    assert!(awake(released) < LATE, "told, not found by looking: {:?}", released.elapsed());
     drop(guard);
     let guard = soon("a release by dropping", set.lock()).await.unwrap();
     // Somebody else has one member: two are enough.
@@ -126,17 +126,17 @@ async fn members_on_one_server_and_odd_limits_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_of_three_may_be_down() {
-    let rig = rig(ms(1_500)).await;
+    let rig = rig(RENEWED).await;
     let others = rig.others().await;
     rig.servers[1].kill9();
     let (set, other) = (quorum(&rig.clients, "down1"), quorum(&others, "down1"));
     let start = Instant::now();
     let guard = set.lock().await.unwrap();
-    assert!(start.elapsed() < LATE, "{:?}", start.elapsed());
+    assert!(awake(start) < LATE, "{:?}", start.elapsed());
     assert_eq!(guard.members().len(), 2);
     assert!(other.try_lock().await.unwrap().is_none());
     // Renewed by the keepers of the members that stand.
-    tokio::time::sleep(ms(3_500)).await;
+    renewed(4, async || guard.remaining()).await;
     assert!(guard.is_valid() && guard.loss().is_none());
     assert!(other.try_lock().await.unwrap().is_none());
     // Now one of the two goes as well: fewer than a quorum are left.
@@ -162,11 +162,11 @@ async fn two_servers_of_three_down_are_no_quorum() {
     let start = Instant::now();
     let error = set.try_lock().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    assert!(start.elapsed() < ms(600) + LATE, "{:?}", start.elapsed());
+    assert!(awake(start) < ms(600) + LATE, "{:?}", start.elapsed());
     let start = Instant::now();
     let error = set.lock_for(ms(700)).await.unwrap_err();
     assert!(error.is_retryable(), "trouble is not reported as busy: {error}");
-    assert!(start.elapsed() >= ms(600) && start.elapsed() < ms(700 + 600) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(600) && awake(start) < ms(700 + 600) + LATE, "{:?}", start.elapsed());
     soon("the release of the one that granted", async {
         while rig.has(1, "down2") {
             tokio::time::sleep(ms(10)).await;
@@ -195,18 +195,18 @@ async fn a_frozen_server_costs_no_more_than_the_time_of_a_member() {
     for _ in 0..5 {
         let start = Instant::now();
         let guard = set.lock().await.unwrap();
-        assert!(start.elapsed() < ms(200), "two answers are enough: {:?}", start.elapsed());
+        assert!(awake(start) < ms(200), "two answers are enough: {:?}", start.elapsed());
         assert_eq!(guard.members().len(), 2);
         let start = Instant::now();
         assert!(guard.unlock().await.is_clean());
-        assert!(start.elapsed() < ms(200), "{:?}", start.elapsed());
+        assert!(awake(start) < ms(200), "{:?}", start.elapsed());
     }
     // With two frozen there is no quorum, and the time of a member bounds the answer.
     rig.proxies[2].stall(Scope::Both);
     let start = Instant::now();
     let error = set.try_lock().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    assert!(start.elapsed() < 2 * ms(200) + LATE, "{:?}", start.elapsed());
+    assert!(awake(start) < 2 * ms(200) + LATE, "{:?}", start.elapsed());
     // A server that freezes while the lock is held does not hold up the release for longer, either.
     rig.proxies[1].heal().unwrap();
     rig.proxies[2].heal().unwrap();
@@ -214,7 +214,7 @@ async fn a_frozen_server_costs_no_more_than_the_time_of_a_member() {
     rig.proxies.iter().for_each(|proxy| proxy.stall(Scope::Both));
     let start = Instant::now();
     let report = guard.unlock().await;
-    assert!(start.elapsed() < ms(200) + LATE, "{:?}", start.elapsed());
+    assert!(awake(start) < ms(200) + LATE, "{:?}", start.elapsed());
     assert!(!report.is_clean() && report.into_result().unwrap_err().kind() == ErrorKind::Timeout);
     for proxy in &rig.proxies {
         proxy.heal().unwrap();
@@ -243,7 +243,7 @@ async fn a_grant_that_comes_too_late_is_no_grant() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quorum_stands_until_fewer_than_a_quorum_of_members_do() {
-    let rig = rig(ms(900)).await;
+    let rig = rig(RENEWED).await;
     let others = rig.others().await;
     let set = quorum(&rig.clients, "stands");
     let guard = set.lock().await.unwrap();
@@ -255,8 +255,8 @@ async fn a_quorum_stands_until_fewer_than_a_quorum_of_members_do() {
         }
     })
     .await;
-    tokio::time::sleep(ms(1_000)).await;
-    assert!(guard.is_valid() && guard.loss().is_none() && guard.remaining() > ms(300));
+    renewed(2, async || guard.remaining()).await;
+    assert!(guard.is_valid() && guard.loss().is_none());
     assert!(quorum(&others, "stands").try_lock().await.unwrap().is_none());
     assert!(others[2].lock("stands").force_unlock().await.unwrap());
     let lost = soon("the notice", guard.lost()).await;

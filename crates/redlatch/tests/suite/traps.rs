@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, ErrorKind, Lease, LossReason, Unlocked, scripts};
+use redlatch::{Client, ErrorKind, Guard, Lease, LossReason, Unlocked, scripts};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     resp,
@@ -10,7 +10,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{RENEWED, awake, ms, renewed, soon},
     wire::alone,
 };
 
@@ -76,18 +76,19 @@ async fn g4_neither_a_shorter_re_entry_nor_its_end_shortens_the_outer_hold() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_the_end_of_a_fixed_hold_does_not_stop_the_renewal_of_the_outer_one() {
     let (server, other) = alone().await;
-    let client = brisk(&server.url(), ms(600)).await;
+    let client = brisk(&server.url(), RENEWED).await;
     let owner = client.owner();
     let lock = client.lock("mixed");
-    let renewed = lock.acquire().owner(&owner).await.unwrap().unwrap();
-    let fixed = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(700))).await.unwrap().unwrap();
+    let outer = lock.acquire().owner(&owner).await.unwrap().unwrap();
+    let fixed = lock.acquire().owner(&owner).lease(Lease::Fixed(RENEWED + ms(100))).await.unwrap().unwrap();
     assert_eq!(fixed.unlock().await.unwrap(), Unlocked::StillHeld(1));
-    for _ in 0..20 {
-        tokio::time::sleep(ms(100)).await;
-        assert!(renewed.is_valid(), "{:?}", renewed.loss());
+    renewed(4, async || {
+        assert!(outer.is_valid(), "{:?}", outer.loss());
         assert!(other.lock("mixed").try_lock().await.unwrap().is_none(), "not renewed any more");
-    }
-    assert_eq!(renewed.unlock().await.unwrap(), Unlocked::Released);
+        other.lock("mixed").remaining_ttl().await.unwrap().expect("it is held")
+    })
+    .await;
+    assert_eq!(outer.unlock().await.unwrap(), Unlocked::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,26 +118,31 @@ async fn g8_a_batch_that_always_fails_costs_other_batches_nothing() {
     let hold = async |name: &str, lease: u64| {
         client.lock(name).acquire().lease(Lease::RenewedEvery(ms(lease))).await.unwrap().unwrap()
     };
-    let broken = hold("broken", 800).await;
+    let broken = hold("broken", 4_000).await;
     let mut fine = Vec::new();
     for n in 0..5 {
-        fine.push(hold(&format!("fine-{n}"), 900).await);
+        fine.push(hold(&format!("fine-{n}"), 4_500).await);
     }
     let renewals = Match::script().arg_contains(scripts::RENEW.sha1()).key_contains("broken");
     let rule = proxy.rule(renewals, Action::ReplaceReply(resp::error("ERR this shard is broken")));
     // What the server did all the same must not keep the hold.
     assert_eq!(soon("the announcement", broken.lost()).await, LossReason::Expired);
     assert!(proxy.fired(rule) >= 2, "tried again until the deadline");
-    tokio::time::sleep(ms(1_800)).await;
-    for guard in &fine {
-        assert!(guard.is_valid(), "{:?}", guard.loss());
-    }
+    renewed(2, async || {
+        for guard in &fine {
+            assert!(guard.is_valid(), "{:?}", guard.loss());
+        }
+        fine.iter().map(Guard::remaining).min().expect("there are five")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g9_a_stale_owner_does_not_delay_the_renewal_of_the_next_one() {
     let server = RedisServer::start().unwrap();
-    let (client, other) = (brisk(&server.url(), ms(600)).await, brisk(&server.url(), ms(600)).await);
+    // Renewed every 3 s, so that none is renewed before all are there.
+    let lease = 2 * RENEWED;
+    let (client, other) = (brisk(&server.url(), lease).await, brisk(&server.url(), lease).await);
     let (lock, elsewhere) = (client.lock("twice"), other.lock("twice"));
     // Holds that somebody deletes by hand, while their client still takes itself for the holder; and then one that is there,
     // taken over from another process, so that all of them are due for renewal under one name at the same time.
@@ -150,12 +156,12 @@ async fn g9_a_stale_owner_does_not_delay_the_renewal_of_the_next_one() {
     let held = elsewhere.lock().await.unwrap().detach();
     let holder = lock.adopt(&held.owner, Lease::Renewed).await.unwrap().expect("it is held");
     assert!(stale.iter().all(|guard| guard.loss().is_none()), "found out before any renewal");
-    for _ in 0..15 {
-        tokio::time::sleep(ms(100)).await;
+    renewed(2, async || {
         assert!(holder.is_valid(), "{:?}", holder.loss());
         let redis::Value::Int(left) = server.cmd(&["PTTL", "twice"]).unwrap() else { panic!("no number") };
-        assert!(left > 100, "not renewed in time: {left} ms left");
-    }
+        ms(left.try_into().expect("it is held"))
+    })
+    .await;
     for guard in &stale {
         assert!(guard.loss().is_some(), "told by now");
     }
@@ -184,7 +190,7 @@ async fn g11_a_key_without_end_is_no_fenced_grant_and_nobody_sleeps_for_ever() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g13_a_stranger_who_unlocks_does_not_stop_the_renewal_of_the_holder() {
     let (server, other) = alone().await;
-    let client = brisk(&server.url(), ms(600)).await;
+    let client = brisk(&server.url(), RENEWED).await;
     let lock = client.lock("held");
     let guard = lock.lock().await.unwrap();
     // A stranger in the same process, whose failed unlock is what stops the renewal in Redisson, and one elsewhere.
@@ -192,11 +198,12 @@ async fn g13_a_stranger_who_unlocks_does_not_stop_the_renewal_of_the_holder() {
         let error = stranger.lock("held").release(&stranger.owner()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotOwner, "{error}");
     }
-    for _ in 0..15 {
-        tokio::time::sleep(ms(100)).await;
+    renewed(4, async || {
         assert!(guard.is_valid(), "{:?}", guard.loss());
         assert!(other.lock("held").try_lock().await.unwrap().is_none());
-    }
+        other.lock("held").remaining_ttl().await.unwrap().expect("it is held")
+    })
+    .await;
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
@@ -212,7 +219,7 @@ async fn g14_a_kind_that_releases_in_silence_is_found_and_our_forced_release_nev
     let freed = std::time::Instant::now();
     server.cmd(&["DEL", "silent"]).unwrap();
     let guard = soon("the look", waiter).await.unwrap().unwrap();
-    assert!(freed.elapsed() < ms(1_200), "slept on: {:?}", freed.elapsed());
+    assert!(awake(freed) < ms(1_200), "slept on: {:?}", freed.elapsed());
     let messages = crate::wire::heard(&server, async {
         assert!(client.lock("silent").force_unlock().await.unwrap());
     })

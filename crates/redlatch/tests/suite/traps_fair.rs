@@ -9,7 +9,7 @@ use redlatch::{Client, ErrorKind, FairLock, LossReason, ManualClock, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
-    fixture::{LATE, ms, soon},
+    fixture::{LATE, awake, ms, soon},
     wire::{alone, heard},
     wire_fair::{CHANNEL, Java, QUEUE, TIMES, ended, line, members, move_time, waiting},
 };
@@ -171,7 +171,7 @@ async fn f3_a_dead_head_of_ours_holds_others_up_for_its_30_seconds_only() {
     move_time(&server, &member, -left);
     let begin = Instant::now();
     let guard = ended(task, &next).await;
-    assert!(begin.elapsed() < LOOK_BEHIND + LATE, "{:?}", begin.elapsed());
+    assert!(awake(begin) < LOOK_BEHIND + LATE, "{:?}", begin.elapsed());
     guard.unlock().await.unwrap();
     // It was only slow: it asks again, and gets its turn.
     soon("its turn", dead).await.unwrap().unlock().await.unwrap();
@@ -288,7 +288,7 @@ async fn f7_a_head_without_a_time_is_given_one() {
     assert!(client.fair_lock("x").try_lock().await.unwrap().is_none());
     move_time(&server, &head, -left);
     let guard = soon("the grant", waiter).await.unwrap();
-    assert!(asked.elapsed() < LOOK_BEHIND + LATE, "{:?}", asked.elapsed());
+    assert!(awake(asked) < LOOK_BEHIND + LATE, "{:?}", asked.elapsed());
     guard.unlock().await.unwrap();
     assert!(line(&server).is_empty());
 }
@@ -380,7 +380,7 @@ async fn f10_a_head_that_is_not_told_looks_for_itself() {
     let messages = heard(&server, async {
         server.cmd(&["DEL", "x"]).unwrap();
         let guard = ended(task, &member).await;
-        assert!(freed.elapsed() < LOOK + LATE, "{:?}", freed.elapsed());
+        assert!(awake(freed) < LOOK + LATE, "{:?}", freed.elapsed());
         guard.unlock().await.unwrap();
     })
     .await;

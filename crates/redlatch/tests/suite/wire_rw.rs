@@ -8,7 +8,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{RENEWED, awake, ms, renewed, soon},
     wire::{alone, heard},
 };
 
@@ -252,7 +252,7 @@ async fn a_downgrade_is_one_step_and_tells_everybody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     let lock = client.read_write_lock("x");
     let read = lock.read().lock().await.unwrap();
     let inner = read.reenter().await.unwrap();
@@ -262,11 +262,12 @@ async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest() {
     server.cmd(&["HSET", "x", JAVA, "1"]).unwrap();
     server.cmd(&["SET", &java, "1", "PX", "20000"]).unwrap();
     server.cmd(&["PEXPIRE", "x", "20000"]).unwrap();
-    tokio::time::sleep(ms(4_000)).await;
+    let first = timeout(&owner, 1);
+    renewed(4, async || ms(pttl(&server, &first).try_into().expect("it is held"))).await;
     assert!(read.is_valid() && inner.is_valid(), "renewed beyond the first lease");
     for i in [1, 2] {
         let left = pttl(&server, &timeout(&owner, i));
-        assert!((1_900..=3_000).contains(&left), "hold {i}: {left}");
+        assert!((1..=4_500).contains(&left), "hold {i}: {left}");
     }
     let (hash_ttl, java_ttl) = (pttl(&server, "x"), pttl(&server, &java));
     assert!(java_ttl <= 16_000, "the other reader runs out: {java_ttl}");
@@ -455,7 +456,7 @@ async fn trap_r4_the_holds_of_one_reader_last_alike_and_go_in_any_order() {
     let lock = client.read_write_lock("x");
     let owner = client.owner();
     let hold = |lease| lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(lease)));
-    let short = hold(400).await.unwrap().unwrap();
+    let short = hold(3_000).await.unwrap().unwrap();
     let long = hold(20_000).await.unwrap().unwrap();
     let field = owner.to_string();
     for i in [1, 2] {
@@ -463,7 +464,7 @@ async fn trap_r4_the_holds_of_one_reader_last_alike_and_go_in_any_order() {
     }
     long.unlock().await.unwrap();
     // In Redisson the newest key goes, the older one ends, and the lock is deleted under a count of 1.
-    tokio::time::sleep(ms(600)).await;
+    tokio::time::sleep(ms(3_200)).await;
     assert!(lock.write().try_lock().await.unwrap().is_none(), "the first hold still reads");
     assert!(short.is_valid() && lock.read().hold_count(&owner).await.unwrap() == 1);
     short.unlock().await.unwrap();
@@ -473,7 +474,7 @@ async fn trap_r4_the_holds_of_one_reader_last_alike_and_go_in_any_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_r5_a_reader_whose_time_is_over_is_told_though_others_keep_the_hash() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(ms(1_500)).connect().await.unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     let other = Client::connect(&server.url()).await.unwrap();
     let lock = client.read_write_lock("x");
     let stays = other.read_write_lock("x").read().lock().await.unwrap();
@@ -524,24 +525,24 @@ async fn trap_r6_a_downgrade_lets_waiting_readers_in_at_once() {
     let start = std::time::Instant::now();
     let read = write.downgrade().await.unwrap();
     let beside = soon("the reader", reader).await.unwrap();
-    assert!(start.elapsed() < ms(250), "woken, not by chance of a poll: {:?}", start.elapsed());
+    assert!(awake(start) < ms(250), "woken, not by chance of a poll: {:?}", start.elapsed());
     assert!(read.is_valid() && beside.is_valid());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_r8_read_and_write_holds_of_one_owner_are_renewed_apart() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(ms(900)).connect().await.unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     let other = Client::connect(&server.url()).await.unwrap();
     let lock = client.read_write_lock("x");
     let write = lock.write().lock().await.unwrap();
     write.read().await.unwrap().unlock().await.unwrap();
-    tokio::time::sleep(ms(2_000)).await;
+    renewed(4, async || write.remaining()).await;
     assert!(write.is_valid(), "giving the read hold back has not stopped the renewal of the write hold");
     assert!(other.read_write_lock("x").read().try_lock().await.unwrap().is_none());
     let read = write.read().await.unwrap();
     write.unlock().await.unwrap();
-    tokio::time::sleep(ms(2_000)).await;
+    renewed(4, async || read.remaining()).await;
     assert!(read.is_valid(), "nor the other way round");
     assert!(other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
 }
@@ -557,7 +558,7 @@ async fn trap_r9_asking_to_write_while_reading_is_refused_at_once() {
     let error = soon("the refusal", std::future::IntoFuture::into_future(upgrade)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
     assert!(error.to_string().contains("\"x\""), "{error}");
-    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    assert!(awake(start) < ms(1_000), "{:?}", start.elapsed());
     assert!(read.is_valid());
     let other = client.owner();
     assert!(lock.write().acquire().owner(&other).await.unwrap().is_none(), "others are merely busy");
@@ -666,21 +667,21 @@ async fn the_documented_rights_are_enough() {
     let rights = format!("reader on >pw ~x ~{{x}}:* resetchannels &redisson_rwlock:* -@all{allowed}");
     let server = RedisServer::builder().acl(&rights).start().unwrap();
     let builder = Client::builder().url(server.url()).username("reader").password("pw");
-    let client = builder.watchdog_lease(ms(600)).connect().await.unwrap();
+    let client = builder.watchdog_lease(RENEWED).connect().await.unwrap();
     let lock = client.read_write_lock("x");
     let write = lock.write().lock().await.unwrap();
     let again = write.reenter().await.unwrap();
     let nested = write.read().await.unwrap();
     let waiting = lock.clone();
     let reader = tokio::spawn(async move { waiting.read().lock().await.unwrap() });
-    tokio::time::sleep(ms(700)).await;
+    renewed(1, async || write.remaining()).await;
     again.unlock().await.unwrap();
     let read = write.downgrade().await.unwrap();
     let beside = soon("the reader", reader).await.unwrap();
     assert_eq!(lock.read().hold_count(read.owner()).await.unwrap(), 2);
     assert_eq!(nested.unlock().await.unwrap(), Unlocked::StillHeld(1));
     read.unlock().await.unwrap();
-    tokio::time::sleep(ms(700)).await;
+    renewed(1, async || beside.remaining()).await;
     assert!(beside.is_valid());
     assert!(lock.read().force_unlock().await.unwrap());
     let (write, owner) = (lock.write().lock().await.unwrap(), client.owner());

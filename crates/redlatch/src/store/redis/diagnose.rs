@@ -171,14 +171,21 @@ async fn publishing(link: &Link, findings: &mut Vec<Finding>) {
     });
 }
 
+/// By how much a clock is off that showed this between two moments: not at all if that lies between them.
+fn difference_ms(asked_ms: u128, shown_ms: u128, answered_ms: u128) -> u128 {
+    asked_ms.saturating_sub(shown_ms).max(shown_ms.saturating_sub(answered_ms))
+}
+
 async fn clock(link: &Link, findings: &mut Vec<Finding>) {
+    let own_ms =
+        || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let asked_ms = own_ms();
     let Ok(reply) = ask(link, &["TIME"]).await else { return };
+    let answered_ms = own_ms();
     let Some([seconds, micros]) = reply.array() else { return };
     let (Some(seconds), Some(micros)) = (seconds.int(), micros.int()) else { return };
     let server_ms = seconds as u128 * 1_000 + micros as u128 / 1_000;
-    let own_ms =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
-    let difference_ms = server_ms.abs_diff(own_ms);
+    let difference_ms = difference_ms(asked_ms, server_ms, answered_ms);
     findings.push(if difference_ms <= CLOCK_DIFFERENCE_MS_MAX {
         Finding::new(Severity::Good, "clock", format!("this machine and the server differ by {difference_ms} ms"))
     } else {
@@ -189,4 +196,16 @@ async fn clock(link: &Link, findings: &mut Vec<Finding>) {
         )
         .remedy("synchronise clocks with NTP")
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_is_no_difference_of_clocks() {
+        assert_eq!(difference_ms(1_000, 1_500, 4_000), 0);
+        assert_eq!(difference_ms(1_000, 900, 1_010), 100);
+        assert_eq!(difference_ms(1_000, 5_010, 1_010), 4_000);
+    }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use redlatch::{ErrorKind, Lease, LossReason, Owner, Unlocked};
 
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, RENEWED, ms, renewed, soon};
 
 pub(crate) async fn a_dropped_guard_releases(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
@@ -134,13 +134,15 @@ pub(crate) async fn releasing_what_is_not_held_is_an_error(on: Fixture) {
 }
 
 pub(crate) async fn a_dropped_client_leaves_its_guards_alone(on: Fixture) {
-    let (a, b) = (on.brisk(ms(900)).await, on.client().await);
+    let (a, b) = (on.brisk(RENEWED).await, on.client().await);
     let name = on.name("x");
     let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     drop(a);
-    tokio::time::sleep(ms(2_000)).await;
-    assert!(guard.is_valid(), "renewal goes on as long as the guard");
-    assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_none());
+    let lock = on.lock(&b, name.as_str());
+    // Renewal goes on as long as the guard.
+    renewed(2, async || lock.remaining_ttl().await.unwrap().expect("it is held")).await;
+    assert!(guard.is_valid());
+    assert!(lock.try_lock().await.unwrap().is_none());
     drop(guard);
     drop(soon("the release", on.lock(&b, name.as_str()).lock()).await.unwrap());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redlatch::{ErrorKind, Rate, RateLimiter, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, SOON, ms, soon};
+use crate::fixture::{Fixture, LATE, SOON, awake, ms, soon};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
@@ -22,14 +22,16 @@ pub(crate) async fn permits_come_free_when_their_interval_is_over(on: Fixture) {
     let start = Instant::now();
     assert!(limiter.try_acquire(1).await.unwrap());
     assert!(limiter.try_acquire(1).await.unwrap());
+    let (third, left) = (limiter.try_acquire(1).await.unwrap(), limiter.available().await.unwrap());
     let taken = Instant::now();
+    // Looked at afterwards, because a machine that pauses may have come after the interval.
     if start.elapsed() < ms(390) {
-        assert!(!limiter.try_acquire(1).await.unwrap(), "two were taken within the interval");
-        assert_eq!(limiter.available().await.unwrap(), 0);
+        assert!(!third, "two were taken within the interval");
+        assert_eq!(left, 0);
     }
     soon("the interval", limiter.acquire(2)).await.unwrap();
     assert!(start.elapsed() >= ms(400), "{:?}", start.elapsed());
-    assert!(taken.elapsed() < ms(400) + LATE, "the server's delay is exact: {:?}", taken.elapsed());
+    assert!(awake(taken) < ms(400) + LATE, "the server's delay is exact: {:?}", taken.elapsed());
     assert!(!limiter.try_acquire(1).await.unwrap());
     assert!(limiter.acquire_for(1, SOON).await.unwrap());
     assert!(start.elapsed() >= ms(800), "{:?}", start.elapsed());
@@ -42,7 +44,7 @@ pub(crate) async fn a_wait_that_cannot_succeed_ends_at_once(on: Fixture) {
     for wait in [ms(0), ms(5_000), ms(500_000)] {
         let start = Instant::now();
         assert!(!soon("the answer", limiter.acquire_for(1, wait)).await.unwrap());
-        assert!(start.elapsed() < LATE, "{wait:?}: {:?}", start.elapsed());
+        assert!(awake(start) < LATE, "{wait:?}: {:?}", start.elapsed());
     }
 }
 
@@ -250,9 +252,8 @@ pub(crate) async fn what_is_given_back_is_free_once_and_never_more_than_the_rate
     limiter.acquire(2).await.unwrap();
     // The first two would be old by now, but they were given back already.
     tokio::time::sleep(ms(160)).await;
-    if start.elapsed() < ms(290) {
-        assert!(!limiter.try_acquire(1).await.unwrap(), "given back twice");
-    }
+    let third = limiter.try_acquire(1).await.unwrap();
+    assert!(!third || start.elapsed() >= ms(290), "given back twice");
 }
 
 pub(crate) async fn a_rate_for_each_client_is_each_ones_own(on: Fixture) {
@@ -268,9 +269,9 @@ pub(crate) async fn a_rate_for_each_client_is_each_ones_own(on: Fixture) {
 
 /// [testKeepAliveTime]
 pub(crate) async fn a_rate_limiter_without_requests_is_forgotten(on: Fixture) {
-    let limiter = limiter(&on, Rate::per(100, ms(100)).keep_alive(ms(400))).await;
+    let limiter = limiter(&on, Rate::per(100, ms(100)).keep_alive(ms(2_500))).await;
     let start = Instant::now();
-    while start.elapsed() < ms(900) {
+    while start.elapsed() < ms(3_000) {
         limiter.try_acquire(1).await.unwrap();
         tokio::time::sleep(ms(20)).await;
     }

@@ -12,7 +12,7 @@ use std::{
 use redlatch::{ErrorKind, Lease, LossReason, Owner, ReadWriteLock, Unlocked, Wait, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, ms, soon};
+use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
 
 /// Counts who is inside, and finds anybody who should not be.
 #[derive(Default)]
@@ -71,14 +71,14 @@ pub(crate) async fn test_force_unlock(on: Fixture) {
 }
 
 pub(crate) async fn test_auto_expire(on: Fixture) {
-    let (a, b) = (on.brisk(ms(600)).await, on.client().await);
+    let (a, b) = (on.brisk(ms(3_000)).await, on.client().await);
     let lock = b.read_write_lock(on.name("x"));
-    let held = a.read_write_lock(on.name("x")).read().lock().await.unwrap().detach();
     let start = Instant::now();
+    let held = a.read_write_lock(on.name("x")).read().lock().await.unwrap().detach();
     assert!(lock.write().try_lock().await.unwrap().is_none());
     let write = soon("the end of the lease", lock.write().lock()).await.unwrap();
-    assert!(start.elapsed() <= ms(600) + LATE, "{:?}", start.elapsed());
-    assert!(held.remaining <= ms(600));
+    assert!(awake(start) <= ms(3_000) + LATE, "{:?}", start.elapsed());
+    assert!(held.remaining <= ms(3_000));
     write.unlock().await.unwrap();
     a.read_write_lock(on.name("x")).write().lock().await.unwrap().detach();
     assert!(lock.read().try_lock().await.unwrap().is_none());
@@ -224,24 +224,23 @@ pub(crate) async fn test_concurrency_loop_multi_instance(on: Fixture) {
     assert_eq!(room.entries.load(Ordering::SeqCst), 160);
 }
 
-/// Readers for 2 s and for 0.6 s: the writer comes in when the longer one unlocks, before its lease is over.
+/// Readers for 10 s and for 0.6 s: the writer comes in when the longer one unlocks, before its lease is over.
 pub(crate) async fn test_read_lock_expiration(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));
-    let start = Instant::now();
-    let long = ours.read().lock_with_lease(ms(2_000)).await.unwrap();
+    let long = ours.read().lock_with_lease(ms(10_000)).await.unwrap();
     let short = ours.read().lock_with_lease(ms(600)).await.unwrap();
     let writer = tokio::spawn(async move {
         let guard = theirs.write().lock().await.unwrap();
         (guard, Instant::now())
     });
-    tokio::time::sleep(ms(1_500)).await;
-    assert_eq!(short.loss(), Some(LossReason::Expired));
+    assert_eq!(soon("the end of the short one", short.lost()).await, LossReason::Expired);
+    tokio::time::sleep(ms(900)).await;
     assert!(!writer.is_finished());
+    let left = Instant::now();
     long.unlock().await.unwrap();
     let (write, entered) = soon("the writer", writer).await.unwrap();
-    let entered = entered.duration_since(start);
-    assert!(entered >= ms(1_480) && entered < ms(1_500) + LATE, "{entered:?}");
+    assert!(entered >= left && awake(left) < LATE, "{:?}", left.elapsed());
     write.unlock().await.unwrap();
 }
 
@@ -259,14 +258,14 @@ pub(crate) async fn test_read_lock_is_locked(on: Fixture) {
 }
 
 pub(crate) async fn test_read_lock_expiration_renewal(on: Fixture) {
-    let client = on.brisk(ms(900)).await;
+    let client = on.brisk(RENEWED).await;
     let lock = client.read_write_lock(on.name("x"));
     let readers = (0..50).map(|n| {
         let lock = lock.clone();
         tokio::spawn(async move {
             tokio::time::sleep(ms(n * 7)).await;
             let guard = lock.read().lock().await.unwrap();
-            tokio::time::sleep(ms(1_400)).await;
+            tokio::time::sleep(RENEWED + ms(500)).await;
             guard.unlock().await.unwrap()
         })
     });
@@ -293,18 +292,18 @@ pub(crate) async fn test_name(on: Fixture) {
     assert!(lock.write().try_lock().await.unwrap().is_some());
 }
 
-/// Write holds for 2 s and then 0.2 s: the inner one neither cuts the outer one nor is added to it.
+/// Write holds for 4 s and then 0.2 s: the inner one neither cuts the outer one nor is added to it.
 pub(crate) async fn test_write_lock_expiration(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));
     let owner = a.owner();
     let start = Instant::now();
     let hold = |lease| ours.write().acquire().owner(&owner).lease(Lease::Fixed(ms(lease)));
-    let (outer, _inner) = (hold(2_000).await.unwrap().unwrap(), hold(200).await.unwrap().unwrap());
+    let (outer, _inner) = (hold(4_000).await.unwrap().unwrap(), hold(200).await.unwrap().unwrap());
     assert!(theirs.write().lock_for(ms(600)).await.unwrap().is_none(), "the short one is over by now");
     assert!(outer.is_valid());
     let write = soon("the end", theirs.write().lock()).await.unwrap();
-    assert!(start.elapsed() >= ms(1_975) && start.elapsed() < ms(2_000) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(3_975) && awake(start) < ms(4_000) + LATE, "{:?}", start.elapsed());
     write.unlock().await.unwrap();
 }
 
@@ -322,24 +321,24 @@ pub(crate) async fn test_read_lock_lease_timeout_diff_threads_wrr(on: Fixture) {
         // Both are in before either has gone.
         guard.detach();
     }
-    assert!(start.elapsed() >= ms(985) && start.elapsed() < ms(1_000) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(985) && awake(start) < ms(1_000) + LATE, "{:?}", start.elapsed());
 }
 
 pub(crate) async fn test_read_lock_lease_timeout_diff_threads_rrw(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let lock = a.read_write_lock(on.name("x"));
     let start = Instant::now();
-    let _first = lock.read().lock_with_lease(ms(1_500)).await.unwrap();
+    let _first = lock.read().lock_with_lease(ms(4_000)).await.unwrap();
     tokio::time::sleep(ms(700)).await;
-    let second = lock.read().lock_with_lease(ms(1_500)).await.unwrap();
+    let second = lock.read().lock_with_lease(ms(6_000)).await.unwrap();
     let waiting = b.read_write_lock(on.name("x"));
     let writer = tokio::spawn(async move { waiting.write().lock().await.unwrap() });
     tokio::time::sleep(ms(50)).await;
     second.unlock().await.unwrap();
     let left = lock.read().remaining_ttl().await.unwrap().unwrap();
-    assert!(left <= ms(800), "only what the first reader needs: {left:?}");
+    assert!(left <= ms(3_300), "only what the first reader needs: {left:?}");
     drop(soon("the writer", writer).await.unwrap());
-    assert!(start.elapsed() >= ms(1_480) && start.elapsed() < ms(1_500) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(3_980) && awake(start) < ms(4_000) + LATE, "{:?}", start.elapsed());
 }
 
 /// In Redisson the hold that stays keeps its own lease; here all holds of an owner last as long as the longest (R4).
@@ -348,7 +347,7 @@ pub(crate) async fn test_read_lock_lease_timeout(on: Fixture) {
     let lock = a.read_write_lock(on.name("x"));
     let owner = a.owner();
     let start = Instant::now();
-    let hold = || lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(1_000)));
+    let hold = || lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(4_000)));
     let first = hold().await.unwrap().unwrap();
     tokio::time::sleep(ms(400)).await;
     let second = hold().await.unwrap().unwrap();
@@ -356,7 +355,7 @@ pub(crate) async fn test_read_lock_lease_timeout(on: Fixture) {
     assert!(b.read_write_lock(on.name("x")).write().try_lock().await.unwrap().is_none());
     let waiting = b.read_write_lock(on.name("x"));
     drop(soon("the writer", waiting.write().lock()).await.unwrap());
-    assert!(start.elapsed() >= ms(1_380) && start.elapsed() < ms(1_400) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(4_380) && awake(start) < ms(4_400) + LATE, "{:?}", start.elapsed());
     assert_eq!(second.loss(), Some(LossReason::Expired));
 }
 
@@ -390,7 +389,7 @@ pub(crate) async fn test_write_read(on: Fixture) {
     for reader in readers {
         soon("each reader", reader).await.unwrap();
     }
-    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    assert!(awake(start) < ms(1_000), "{:?}", start.elapsed());
     assert_eq!(room.entries.load(Ordering::SeqCst), 20);
 }
 
@@ -437,16 +436,12 @@ pub(crate) async fn test_multi_read(on: Fixture) {
 }
 
 pub(crate) async fn test_read_write_ttl(on: Fixture) {
-    let client = on.brisk(ms(1_200)).await;
+    let client = on.brisk(RENEWED).await;
     let lock = client.read_write_lock(on.name("x"));
     let write = lock.write().lock().await.unwrap();
     let read = write.read().await.unwrap();
     let watch = async || {
-        for _ in 0..25 {
-            tokio::time::sleep(ms(100)).await;
-            let left = lock.read().remaining_ttl().await.unwrap().expect("somebody reads");
-            assert!(left > ms(300), "renewed in time: {left:?}");
-        }
+        renewed(2, async || lock.read().remaining_ttl().await.unwrap().expect("somebody reads")).await;
     };
     watch().await;
     write.unlock().await.unwrap();
@@ -460,24 +455,25 @@ pub(crate) async fn test_expire_read_and_write(on: Fixture) {
     let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));
     let late = ours.read().lock_with_lease(ms(500)).await.unwrap();
     let read = soon("a second reader", theirs.read().lock()).await.unwrap();
-    tokio::time::sleep(ms(550)).await;
+    assert_eq!(soon("the end", late.lost()).await, LossReason::Expired);
     assert_eq!(late.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Expired));
     assert!(read.is_valid());
     read.unlock().await.unwrap();
     let start = Instant::now();
     let late = ours.write().lock_with_lease(ms(500)).await.unwrap();
     let write = soon("the next writer", theirs.write().lock()).await.unwrap();
-    assert!(start.elapsed() >= ms(485) && start.elapsed() < ms(500) + LATE, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(485) && awake(start) < ms(500) + LATE, "{:?}", start.elapsed());
     assert!(matches!(late.unlock().await.unwrap(), Unlocked::AlreadyLost(_)));
     assert!(write.is_valid() && theirs.write().is_held_by(write.owner()).await.unwrap());
 }
 
 pub(crate) async fn test_multi_instance_read_lock_zombie_cleanup(on: Fixture) {
-    let (dead, live, next) = (on.brisk(ms(500)).await, on.brisk(ms(500)).await, on.client().await);
+    let (dead, live, next) = (on.brisk(ms(500)).await, on.brisk(RENEWED).await, on.client().await);
     dead.read_write_lock(on.name("x")).read().lock().await.unwrap().detach();
     let read = live.read_write_lock(on.name("x")).read().lock().await.unwrap();
-    tokio::time::sleep(ms(1_000)).await;
     let lock = next.read_write_lock(on.name("x"));
+    // The first renewal comes long after the end of the dead one.
+    renewed(1, async || lock.read().remaining_ttl().await.unwrap().expect("somebody reads")).await;
     assert!(lock.write().try_lock().await.unwrap().is_none(), "one reader is alive");
     read.unlock().await.unwrap();
     assert!(lock.write().try_lock().await.unwrap().is_some(), "the dead one does not count");
@@ -494,7 +490,7 @@ pub(crate) async fn test_multi_instance_zombie_read_lock_performance(on: Fixture
     }
     let start = Instant::now();
     drop(soon("the writer", next.read_write_lock(on.name("x")).write().lock()).await.unwrap());
-    assert!(start.elapsed() <= ms(900) + LATE, "{:?}", start.elapsed());
+    assert!(awake(start) <= ms(900) + LATE, "{:?}", start.elapsed());
 }
 
 pub(crate) async fn a_writer_turns_into_a_reader_and_nobody_writes_in_between(on: Fixture) {
@@ -646,7 +642,7 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
     tokio::time::sleep(ms(50)).await;
     let start = Instant::now();
     let patient = soon("a reader after a while", lock.read().lock()).await.unwrap();
-    assert!(start.elapsed() >= ms(2_000) && start.elapsed() < ms(4_500), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(2_000) && awake(start) < ms(4_500), "{:?}", start.elapsed());
     patient.unlock().await.unwrap();
     outside.unlock().await.unwrap();
     soon("the writer", writer).await.unwrap().unlock().await.unwrap();
@@ -655,13 +651,14 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
 pub(crate) async fn writers_that_hand_the_lock_on_let_readers_of_the_same_client_in(on: Fixture) {
     let client = on.client().await;
     let lock = client.read_write_lock(on.name("x"));
-    let over = Instant::now() + ms(2_000);
+    let begin = Instant::now();
+    let goes_on = move || awake(begin) < ms(2_000);
     let writers: Vec<_> = (0..4)
         .map(|_| {
             let lock = lock.clone();
             tokio::spawn(async move {
                 let mut writes = 0;
-                while Instant::now() < over {
+                while goes_on() {
                     let guard = lock.write().lock().await.unwrap();
                     tokio::time::sleep(ms(1)).await;
                     guard.unlock().await.unwrap();
@@ -672,10 +669,10 @@ pub(crate) async fn writers_that_hand_the_lock_on_let_readers_of_the_same_client
         })
         .collect();
     let (mut reads, mut longest) = (0, Duration::ZERO);
-    while Instant::now() < over {
+    while goes_on() {
         let start = Instant::now();
         lock.read().lock().await.unwrap().unlock().await.unwrap();
-        longest = longest.max(start.elapsed());
+        longest = longest.max(awake(start));
         reads += 1;
     }
     for writer in writers {
@@ -686,15 +683,18 @@ pub(crate) async fn writers_that_hand_the_lock_on_let_readers_of_the_same_client
 }
 
 pub(crate) async fn readers_of_one_client_are_many_leases_and_each_is_told(on: Fixture) {
-    let (a, b) = (on.brisk(ms(600)).await, on.client().await);
+    let (a, b) = (on.brisk(RENEWED).await, on.client().await);
     let lock = a.read_write_lock(on.name("x"));
     let mut readers = Vec::new();
     for _ in 0..12 {
         readers.push(lock.read().lock().await.unwrap());
     }
     assert_eq!(a.stats().names, 1);
-    tokio::time::sleep(ms(1_500)).await;
-    assert!(readers.iter().all(|reader| reader.is_valid()), "all are renewed");
+    renewed(4, async || {
+        assert!(readers.iter().all(|reader| reader.is_valid()), "all are renewed");
+        readers.iter().map(|reader| reader.remaining()).min().expect("there are twelve")
+    })
+    .await;
     assert!(b.read_write_lock(on.name("x")).write().try_lock().await.unwrap().is_none());
     readers.pop().unwrap().unlock().await.unwrap();
     drop(readers.pop());

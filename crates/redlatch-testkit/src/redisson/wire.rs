@@ -1,7 +1,9 @@
 //! The words on the lines between the two processes, the replies and the errors.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::stall::awake_between;
 
 /// What Java answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,15 @@ impl Reply {
     #[must_use]
     pub fn finished_after(&self, event: SystemTime) -> Duration {
         self.finished_at.duration_since(event).unwrap_or_default()
+    }
+
+    /// The same without the time in which the machine stood still, as far as [`stall`](crate::stall) has noticed it.
+    #[must_use]
+    pub fn awake_after(&self, event: SystemTime) -> Duration {
+        let (wall, now) = (SystemTime::now(), Instant::now());
+        let ago = |at: SystemTime| wall.duration_since(at).unwrap_or_default();
+        let at = |at: SystemTime| now.checked_sub(ago(at)).unwrap_or(now);
+        awake_between(at(event), at(self.finished_at))
     }
 }
 

@@ -13,7 +13,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    bed::{BLOCKED, Bed, Java, LIMIT, ms, run, runtime},
+    bed::{BLOCKED, Bed, Java, LIMIT, awake, awake_between, ms, run, runtime},
     waking::WAKE_LIMIT,
 };
 
@@ -257,7 +257,7 @@ pub(crate) fn a_counter_that_java_deletes_does_not_lower_our_tokens(version: Red
     let deleted_at = Instant::now();
     assert!(java.thread.call("fenced.delete", &[&name]).unwrap().as_bool().unwrap());
     let guard = run(waiting).unwrap().unwrap().expect("the lock is gone");
-    assert!(deleted_at.elapsed() < LOOK, "found only after {:?}", deleted_at.elapsed());
+    assert!(awake(deleted_at) < LOOK, "found only after {:?}", deleted_at.elapsed());
     assert!(guard.token() > before + 1, "started again below {before}");
     java.is_refused_to_unlock(&name);
     run(guard.unlock()).unwrap();
@@ -278,7 +278,7 @@ pub(crate) fn a_key_without_end_is_a_grant_to_java_and_none_to_us(version: Redis
     assert!(run(lock.try_lock()).unwrap().is_none());
     let begin = Instant::now();
     assert!(run(lock.lock_for(ms(300))).unwrap().is_none());
-    assert!(begin.elapsed() >= ms(295) && begin.elapsed() < ms(2_000), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() >= ms(295) && awake(begin) < ms(2_000), "{:?}", begin.elapsed());
     assert_eq!(bed.number(&["EXISTS", &counter(&name)]), 0, "no token is drawn without a grant");
     let state = run(bed.ours.inspect(name.as_str())).unwrap();
     assert_eq!((state.holders.len(), state.holders[0].owner.as_str()), (1, holder));
@@ -292,7 +292,7 @@ pub(crate) fn a_key_without_end_is_a_grant_to_java_and_none_to_us(version: Redis
     bed.server.cmd(&["DEL", &name]).unwrap();
     let deleted_at = Instant::now();
     let guard = run(waiting).unwrap().unwrap();
-    assert!(deleted_at.elapsed() < LOOK, "found only after {:?}", deleted_at.elapsed());
+    assert!(awake(deleted_at) < LOOK, "found only after {:?}", deleted_at.elapsed());
     assert_eq!(
         token(&java, "tryLockAndGetToken", &name, &["100", "10000"]),
         None,
@@ -319,7 +319,7 @@ pub(crate) fn a_release_wakes_the_other_language_with_a_higher_token(version: Re
         run(guard.unlock()).unwrap();
         let reply = waiting.wait(LIMIT).unwrap();
         assert_eq!(u64::try_from(reply.as_i64().unwrap()).unwrap(), ours + 1);
-        assert!(reply.finished_after(released_at) < limit, "{:?}", reply.finished_after(released_at));
+        assert!(reply.awake_after(released_at) < limit, "{:?}", reply.finished_after(released_at));
 
         let waiting = runtime().spawn(async move {
             let lease = Lease::Fixed(LIMIT);
@@ -331,7 +331,7 @@ pub(crate) fn a_release_wakes_the_other_language_with_a_higher_token(version: Re
         java.unlock(&name);
         let (guard, at) = run(waiting).unwrap();
         assert!(guard.token() > ours + 1);
-        assert!(at - released_at < limit, "{:?}", at - released_at);
+        assert!(awake_between(released_at, at) < limit, "{:?}", at - released_at);
         run(guard.unlock()).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::bed::{BLOCKED, Bed, LIMIT, ms, run, runtime};
+use crate::bed::{BLOCKED, Bed, LIMIT, awake, ms, run, runtime};
 
 /// Three names, the set of ours, and the name of Java's set of the same members in another order.
 fn sets(bed: &Bed, what: &str) -> (Vec<String>, MultiLock, String) {
@@ -30,7 +30,7 @@ pub(crate) fn either_language_waits_for_the_set_of_the_other(version: RedissonVe
         let unlocked_at = Instant::now();
         assert!(run(guard.unlock()).is_clean());
         assert!(waiting.wait(LIMIT).unwrap().as_bool().unwrap(), "round {round}");
-        assert!(unlocked_at.elapsed() < ms(5_000), "{:?}", unlocked_at.elapsed());
+        assert!(awake(unlocked_at) < ms(5_000), "{:?}", unlocked_at.elapsed());
         for name in &names {
             assert!(bed.java_holds(&java.field(&bed), name), "{name}");
         }
@@ -81,17 +81,17 @@ pub(crate) fn leases_of_sets_end_for_both_languages(version: RedissonVersion) {
     let bed = Bed::of(version);
     let (names, set, members) = sets(&bed, "leased");
     let java = bed.thread().with("multi");
-    java.lock_lease(&members, 900);
+    java.lock_lease(&members, 3_000);
     for name in &names {
-        assert!(bed.pttl(name) <= ms(900), "{name}");
+        assert!(bed.pttl(name) <= ms(3_000), "{name}");
     }
     let begin = Instant::now();
-    let guard = run(set.acquire().wait(Wait::AtMost(LIMIT)).lease(Lease::Fixed(ms(900))).into_future());
+    let guard = run(set.acquire().wait(Wait::AtMost(LIMIT)).lease(Lease::Fixed(ms(3_000))).into_future());
     let guard = guard.unwrap().expect("Java's lease ends");
-    assert!(begin.elapsed() < ms(4_000), "{:?}", begin.elapsed());
+    assert!(awake(begin) < ms(6_000), "{:?}", begin.elapsed());
     for name in &names {
         let left = bed.pttl(name);
-        assert!(left <= ms(900) && left > ms(100), "M2: the final lease from the start: {left:?}");
+        assert!(left <= ms(3_000) && !left.is_zero(), "M2: the final lease from the start: {left:?}");
     }
     assert!(
         java.wait_for(&members, 10_000, 10_000).wait(LIMIT).unwrap().as_bool().unwrap(),
@@ -107,7 +107,7 @@ pub(crate) fn leases_of_sets_end_for_both_languages(version: RedissonVersion) {
     // Ours is renewed for as long as it is held.
     let brisk = MultiLock::new(names.iter().map(|name| bed.brisk.lock(name.as_str()))).unwrap();
     let guard = run(brisk.lock()).unwrap();
-    assert!(!java.wait_for(&members, 4_500, 10_000).wait(LIMIT).unwrap().as_bool().unwrap());
+    assert!(!java.wait_for(&members, 6_000, 10_000).wait(LIMIT).unwrap().as_bool().unwrap());
     assert!(guard.is_valid());
     assert!(run(guard.unlock()).is_clean());
 }
@@ -148,7 +148,7 @@ pub(crate) fn a_quorum_of_either_language_keeps_the_other_out(version: RedissonV
         assert!(guard.is_valid());
         let _ = run(guard.unlock());
     }
-    java.lock_lease(&members, 900);
+    java.lock_lease(&members, 3_000);
     let guard = run(set.lock_for(LIMIT)).unwrap().expect("Java's lease ends");
     let _ = run(guard.unlock());
 }

@@ -7,7 +7,7 @@ use redlatch::{ErrorKind, Lease, LossReason, PermitGuard, PermitLease, PermitSem
 use redlatch_testkit::redisson::{JavaThread, RedissonVersion, Reply};
 
 use crate::{
-    bed::{BLOCKED, Bed, LIMIT, ms, run, runtime},
+    bed::{BLOCKED, Bed, LIMIT, awake_between, ms, run, runtime},
     waking::WAKE_LIMIT,
 };
 
@@ -164,7 +164,7 @@ fn java_woken(bed: &Bed, both: &Both, wait_ms: u64, release: impl FnOnce()) -> (
     release();
     let reply = waiting.wait(LIMIT).unwrap();
     let id = (!reply.is_nil()).then(|| reply.text().to_owned());
-    (id, reply.finished_after(released_at))
+    (id, reply.awake_after(released_at))
 }
 
 /// The same with a task of ours.
@@ -183,7 +183,7 @@ fn rust_woken(
     let released_at = Instant::now();
     release();
     let (guard, at) = run(waiting).unwrap();
-    (guard, at.saturating_duration_since(released_at))
+    (guard, awake_between(released_at, at))
 }
 
 pub(crate) fn a_permit_given_back_wakes_the_other_language_at_once(version: RedissonVersion) {

@@ -6,7 +6,7 @@ use redlatch::{Client, ReadGuard, Unlocked, WriteGuard};
 use redlatch_testkit::redisson::RedissonVersion;
 
 use crate::{
-    bed::{BLOCKED, Bed, Java, LIMIT, run, runtime},
+    bed::{BLOCKED, Bed, Java, LIMIT, awake_between, run, runtime},
     read_write::{Sides, channel_of, is_gone},
     waking::{SAMPLES, WAKE_LIMIT, judge},
 };
@@ -27,7 +27,7 @@ fn java_woken(bed: &Bed, waiters: &[Java], name: &str, release: impl FnOnce()) -
     release();
     let in_after = |reply: redlatch_testkit::redisson::Reply| {
         assert!(reply.as_bool().unwrap(), "the lock was released");
-        reply.finished_after(released_at)
+        reply.awake_after(released_at)
     };
     waiting.iter().map(|reply| in_after(reply.wait(LIMIT).unwrap())).collect()
 }
@@ -47,7 +47,7 @@ fn our_readers_woken(bed: &Bed, name: &str, release: impl FnOnce()) -> (Vec<Read
     let released_at = Instant::now();
     release();
     let entered = waiting.into_iter().map(|task| run(task).unwrap());
-    entered.map(|(guard, at)| (guard, at.saturating_duration_since(released_at))).unzip()
+    entered.map(|(guard, at)| (guard, awake_between(released_at, at))).unzip()
 }
 
 fn our_writer_woken(
@@ -63,7 +63,7 @@ fn our_writer_woken(
     let released_at = Instant::now();
     release();
     let (guard, at) = run(waiting).unwrap();
-    (guard, at.saturating_duration_since(released_at))
+    (guard, awake_between(released_at, at))
 }
 
 fn latest(times: Vec<Duration>) -> Duration {

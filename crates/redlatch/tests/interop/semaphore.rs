@@ -9,7 +9,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    bed::{BLOCKED, Bed, JavaCounter, LIMIT, ms, run, runtime},
+    bed::{BLOCKED, Bed, JavaCounter, LIMIT, awake, awake_between, ms, run, runtime},
     golden::{Step, Trace, differences, trace},
     waking::{SAMPLES, WAKE_LIMIT, judge},
 };
@@ -164,7 +164,7 @@ pub(crate) fn permits_put_in_by_us_wake_java_at_once(version: RedissonVersion) {
         bed.until_subscribed(&channel(&name), 1);
         let released_at = SystemTime::now();
         run(ours.release(1)).unwrap();
-        let latency = waiting.wait(LIMIT).unwrap().finished_after(released_at);
+        let latency = waiting.wait(LIMIT).unwrap().awake_after(released_at);
         assert_eq!(run(ours.available()).unwrap(), 0);
         latency
     };
@@ -185,7 +185,7 @@ pub(crate) fn permits_put_in_by_java_wake_us_at_once(version: RedissonVersion) {
         bed.until_subscribed(&channel(&name), 1);
         let released_at = Instant::now();
         java.call("release", &[1]);
-        let latency = run(waiting).unwrap().unwrap().saturating_duration_since(released_at);
+        let latency = awake_between(released_at, run(waiting).unwrap().unwrap());
         assert_eq!(java.number("available"), 0);
         latency
     };
@@ -202,7 +202,7 @@ pub(crate) fn every_way_to_more_permits_wakes_java(version: RedissonVersion) {
         assert!(waiting.is_still_waiting_after(BLOCKED), "{what}");
         let changed_at = SystemTime::now();
         change(&ours);
-        let latency = waiting.wait(LIMIT).unwrap().finished_after(changed_at);
+        let latency = waiting.wait(LIMIT).unwrap().awake_after(changed_at);
         assert!(latency < WAKE_LIMIT, "{what}: woken only after {latency:?}");
         assert_eq!(run(ours.available()).unwrap(), 0, "{what}");
     };
@@ -345,7 +345,7 @@ pub(crate) fn a_time_to_live_outlasts_our_changes_and_ends_for_both(version: Red
     assert!(left > Duration::ZERO && left <= ms(2_000), "{left:?}");
     let error = run(ours.acquire(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInitialised, "{error}");
-    assert!(begin.elapsed() < ms(2_000) + ms(1_500), "noticed only after {:?}", begin.elapsed());
+    assert!(awake(begin) < ms(2_000) + ms(1_500), "noticed only after {:?}", begin.elapsed());
     assert!(begin.elapsed() + ms(300) > left, "noticed too early");
     assert_eq!(java.number("available"), 0);
     assert!(!java.bool("exists", &[]));

@@ -3,7 +3,10 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use redlatch_engine::{DumpedKey, Effect, Engine, EngineError, Journal, Publisher, SystemClock, Value};
 use support::{Client, RedisServer, Rng, Wire};
@@ -336,9 +339,11 @@ fn content(kind: &str, reply: Wire) -> Value {
     }
 }
 
-fn assert_same_keyspace(engine: &mut Engine, server: &mut Client, history: &[String]) {
+fn assert_same_keyspace(engine: &mut Engine, server: &mut Client, apart: Duration, history: &[String]) {
+    let begin = Instant::now();
     let ours = engine.dump();
     let theirs = server_dump(server);
+    let apart_ms = u64::try_from((apart + begin.elapsed()).as_millis()).expect("a short time");
     let without_ttl = |keys: &[DumpedKey]| -> Vec<DumpedKey> {
         keys.iter().map(|key| DumpedKey { ttl_ms: key.ttl_ms.map(|_| 0), ..key.clone() }).collect()
     };
@@ -346,7 +351,7 @@ fn assert_same_keyspace(engine: &mut Engine, server: &mut Client, history: &[Str
     for (a, b) in ours.iter().zip(&theirs) {
         if let (Some(ours), Some(theirs)) = (a.ttl_ms, b.ttl_ms) {
             assert!(
-                ours.abs_diff(theirs) <= TTL_TOLERANCE_MS,
+                ours.abs_diff(theirs) <= TTL_TOLERANCE_MS + apart_ms,
                 "TTL {ours} here, {theirs} there\n{}",
                 history.join("\n")
             );
@@ -360,8 +365,11 @@ fn run_seed(server: &mut Client, seed: u64, steps: usize) {
     let mut engine = engine_with(&journal);
     server.ask(&["flushall"]);
     let mut history: Vec<String> = vec![format!("seed {seed}")];
+    // By how much one of the two may have been asked later than the other.
+    let mut apart = Duration::ZERO;
     for step in 0..steps {
         let mut line = command(&mut rng, step);
+        let begin = Instant::now();
         let ours = if rng.below(3) == 0 {
             let script = rng.pick(SCRIPTS);
             let key = rng.pick(KEYS);
@@ -375,6 +383,7 @@ fn run_seed(server: &mut Client, seed: u64, steps: usize) {
         };
         history.push(format!("{line:?}"));
         let theirs = normal(&line, server.ask(&line));
+        apart = apart.max(begin.elapsed());
         let ours = normal(&line, to_wire(ours));
         assert!(
             same(&ours, &theirs),
@@ -382,13 +391,13 @@ fn run_seed(server: &mut Client, seed: u64, steps: usize) {
             history[history.len().saturating_sub(60)..].join("\n")
         );
         if step % 50 == 49 {
-            assert_same_keyspace(&mut engine, server, &history);
+            assert_same_keyspace(&mut engine, server, apart, &history);
             // The changes that were recorded, and the snapshot, lead to the same keyspace.
             let recorded = journal.0.lock().expect("no panic").clone();
             for effects in [recorded, engine.snapshot()] {
                 let mut again = engine_with(&Memory::default());
                 again.restore(effects, false);
-                assert_same_keyspace(&mut again, server, &history);
+                assert_same_keyspace(&mut again, server, apart, &history);
             }
             history.truncate(1);
         }

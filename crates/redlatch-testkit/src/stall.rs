@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Longer than a test runs, mostly.
+const LATELY: Duration = Duration::from_secs(60);
 /// How often the clock is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// Two looks that are further apart than this were kept apart by the machine.
@@ -55,6 +57,20 @@ fn look(now: Instant) {
 #[must_use]
 pub fn awake_since(begin: Instant) -> Duration {
     awake_between(begin, Instant::now())
+}
+
+/// The time since then in which this process did not run.
+#[must_use]
+pub fn paused_since(begin: Instant) -> Duration {
+    let awake = awake_since(begin);
+    begin.elapsed().saturating_sub(awake)
+}
+
+/// The time of the last minute in which this process did not run: by so much a time to live may have run down unseen.
+#[must_use]
+pub fn paused_lately() -> Duration {
+    let now = Instant::now();
+    paused_since(now.checked_sub(LATELY).unwrap_or(now))
 }
 
 /// The time between two moments in which this process could run; zero if `end` is not after `begin`.

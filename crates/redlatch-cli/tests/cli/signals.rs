@@ -145,7 +145,7 @@ fn a_wait_on_a_terminal_names_the_holder_in_one_line() {
     let place = Place::local();
     let holder = place.holder("job", &[]);
     let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
-    let output = finish(on_a_terminal(&place, "redlatch run job -w 700ms -- true"));
+    let output = finish(on_a_terminal(&place, "redlatch run job -w 3s -- true"));
     let text = both(&output);
     assert!(text.contains("\r\x1b[2K\"job\"") && text.contains(&owner[..20]), "{text:?}");
     assert_eq!(output.status.code(), Some(75));

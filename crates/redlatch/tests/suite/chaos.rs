@@ -3,9 +3,9 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redlatch::{Client, Lease, Unlocked, Wait};
@@ -22,14 +22,23 @@ use crate::{
 };
 
 const RUN_TIME: Duration = Duration::from_secs(15);
+const MORE_TIME: Duration = Duration::from_secs(60);
+const GRANTS_MIN: u64 = 500;
 const CLIENTS: u32 = 4;
 const TASKS: u32 = 6;
 const NAMES: u64 = 4;
 
+/// What the tasks of a run share.
+#[derive(Default)]
+struct Run {
+    stop: AtomicBool,
+    grants: AtomicU64,
+}
+
 /// One task: takes a lock, stays a moment, gives it back, and writes down when.
-async fn work(face: Face, client: Client, recorder: Recorder, task: u64, stop: Arc<AtomicBool>) {
+async fn work(face: Face, client: Client, recorder: Recorder, task: u64, run: Arc<Run>) {
     let mut round = task;
-    while !stop.load(Ordering::Relaxed) {
+    while !run.stop.load(Ordering::Relaxed) {
         round = round.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let name = format!("chaos-{}", (round >> 33) % NAMES);
         let op = recorder.next_op_id();
@@ -57,6 +66,7 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, stop: A
                 continue;
             }
         };
+        run.grants.fetch_add(1, Ordering::Relaxed);
         let mut valid_until = now_ns() + guard.remaining().as_nanos() as u64;
         let event = match guard.token() {
             Some(token) => event.token(token),
@@ -87,9 +97,9 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, stop: A
 }
 
 /// Makes trouble of every kind that a single node can have without losing its data.
-async fn trouble(server: &RedisServer, proxy: &Proxy, stop: &AtomicBool) -> usize {
+async fn trouble(server: &RedisServer, proxy: &Proxy, run: &Run) -> usize {
     let mut faults = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while !run.stop.load(Ordering::Relaxed) {
         match faults % 9 {
             0 => proxy.reset_all(),
             1 => proxy.latency(ms(0), ms(20), faults as u64),
@@ -133,7 +143,7 @@ async fn everything_at_once(face: Face) {
     let server = RedisServer::builder().appendonly(true).arg("appendfsync", "always").start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let recorder = Recorder::new("chaos", 0);
-    let stop = Arc::new(AtomicBool::new(false));
+    let run = Arc::new(Run::default());
     let (mut clients, mut tasks) = (Vec::new(), Vec::new());
     for n in 0..CLIENTS {
         let client = Client::builder()
@@ -145,22 +155,27 @@ async fn everything_at_once(face: Face) {
             .unwrap();
         for task in 0..TASKS {
             let id = u64::from(n * TASKS + task);
-            tasks.push(tokio::spawn(work(face, client.clone(), recorder.clone(), id, stop.clone())));
+            tasks.push(tokio::spawn(work(face, client.clone(), recorder.clone(), id, run.clone())));
         }
         clients.push(client);
     }
     let timer = async {
         tokio::time::sleep(RUN_TIME).await;
-        stop.store(true, Ordering::Relaxed);
+        // A slow machine takes longer for enough of them.
+        let begin = Instant::now();
+        while run.grants.load(Ordering::Relaxed) <= GRANTS_MIN && begin.elapsed() < MORE_TIME {
+            tokio::time::sleep(ms(50)).await;
+        }
+        run.stop.store(true, Ordering::Relaxed);
     };
-    let (faults, ()) = tokio::join!(trouble(&server, &proxy, &stop), timer);
+    let (faults, ()) = tokio::join!(trouble(&server, &proxy, &run), timer);
     for task in tasks {
         soon("each task's end", task).await.unwrap();
     }
     let verdict = check(&recorder.events(), &CheckOptions::default());
     println!("{faults} faults: {verdict}");
     verdict.assert_ok();
-    assert!(verdict.stats.grants > 500, "too few grants to mean anything: {verdict}");
+    assert!(verdict.stats.grants > GRANTS_MIN, "too few grants to mean anything: {verdict}");
     assert!(faults > 20, "too few faults: {faults}");
     soon("quiet", async {
         while clients.iter().any(|client| client.stats().names + client.stats().background_jobs > 0) {

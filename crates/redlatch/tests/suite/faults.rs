@@ -29,7 +29,7 @@ pub(crate) async fn rig(lease: Duration) -> Rig {
         .url(proxy.url())
         .watchdog_lease(lease)
         .response_timeout(ms(600))
-        .connect_timeout(ms(1_000))
+        .connect_timeout(ms(2_500))
         // Long turns, so that waiting tasks are handed the lock however long its holder took.
         .turn_time(ms(60_000))
         .connect()

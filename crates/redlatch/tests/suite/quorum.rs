@@ -13,6 +13,7 @@ use redlatch_testkit::{
     leftovers::LeftoverCheck,
     proxy::{Proxy, Scope},
     server::RedisServer,
+    stall::paused_since,
 };
 
 use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
@@ -31,7 +32,7 @@ async fn clients(urls: impl Iterator<Item = String>, lease: Duration) -> Vec<Cli
             .url(url)
             .watchdog_lease(lease)
             .response_timeout(ms(600))
-            .connect_timeout(ms(1_000))
+            .connect_timeout(ms(2_500))
             .connect()
             .await
             .unwrap();
@@ -82,8 +83,11 @@ async fn three_stores_make_a_quorum() {
     }
     let (set, other) = (quorum(&ours, &name), quorum(&others, &name));
     assert_eq!(set.quorum(), 2);
+    let start = Instant::now();
     let guard = set.lock().await.unwrap();
-    assert_eq!((guard.quorum(), guard.members().len()), (2, 3));
+    assert_eq!(guard.quorum(), 2);
+    // A member that answers after a pause of the machine is left out.
+    assert!(guard.members().len() == 3 || !paused_since(start).is_zero(), "{guard:?}");
     assert!(guard.is_valid() && guard.remaining() > ms(20_000) && guard.remaining() < ms(29_700));
     assert!(other.try_lock().await.unwrap().is_none());
     assert!(set.try_lock().await.unwrap().is_none());
@@ -245,7 +249,8 @@ async fn a_grant_that_comes_too_late_is_no_grant() {
 async fn a_quorum_stands_until_fewer_than_a_quorum_of_members_do() {
     let rig = rig(RENEWED).await;
     let others = rig.others().await;
-    let set = quorum(&rig.clients, "stands");
+    // The longest that there is, because the machine may pause.
+    let set = quorum(&rig.clients, "stands").member_timeout(RENEWED / 2);
     let guard = set.lock().await.unwrap();
     assert_eq!(guard.members().len(), 3);
     assert!(others[0].lock("stands").force_unlock().await.unwrap());

@@ -11,7 +11,7 @@ use redlatch::{Client, ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
-    fixture::{RENEWED, awake, ms, renewed, soon},
+    fixture::{RENEWED, SOON, awake, ms, renewed, soon},
     kinds::{AnyLock, Face},
     wire::alone,
 };
@@ -93,7 +93,9 @@ async fn single_pub_sub() {
             .map(|waiter| {
                 let lock = client.lock(names[waiter % 2].as_str());
                 tokio::spawn(async move {
-                    let guard = lock.lock_for(SHORT).await.unwrap().expect("not within its time");
+                    let begin = std::time::Instant::now();
+                    let guard = lock.lock_for(SOON).await.unwrap().expect("not within its time");
+                    assert!(awake(begin) < SHORT, "found, not told: {:?}", begin.elapsed());
                     guard.unlock().await.unwrap();
                 })
             })

@@ -5,10 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, ErrorKind, FairLock, LossReason, ManualClock, Unlocked};
-use redlatch_testkit::server::RedisServer;
+use redlatch::{Client, ErrorKind, FairLock, Lease, LossReason, ManualClock, Unlocked, Wait, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Match},
+    server::RedisServer,
+};
 
 use crate::{
+    faults::rig,
     fixture::{LATE, awake, ms, soon},
     wire::{alone, heard},
     wire_fair::{CHANNEL, Java, QUEUE, TIMES, ended, line, members, move_time, waiting},
@@ -385,4 +389,29 @@ async fn f10_a_head_that_is_not_told_looks_for_itself() {
     })
     .await;
     assert!(messages.iter().all(|(channel, _)| !channel.starts_with(CHANNEL)), "{messages:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_the_queue_is_given_up_though_the_server_was_away_for_longer_than_the_lease() {
+    let rig = rig(ms(30_000)).await;
+    let held = rig.direct.fair_lock("x").lock().await.unwrap();
+    // The place is taken, the answer is lost, and the first attempts to give it up do not arrive, either.
+    let asks = Match::script().arg_contains(scripts::FAIR_ACQUIRE.sha1());
+    let asked = rig.proxy.rule(asks, Action::CloseAfterRequest);
+    for nth in [1, 2] {
+        let undo = Match::script().arg_contains(scripts::FAIR_UNDO.sha1()).nth(nth);
+        rig.proxy.rule(undo, Action::CloseBeforeRequest);
+    }
+    let short = Lease::Fixed(ms(300));
+    let wait = Wait::AtMost(ms(100));
+    let error = rig.client.fair_lock("x").acquire().lease(short).wait(wait).await.map(drop).unwrap_err();
+    assert!(error.is_retryable() && rig.proxy.fired(asked) > 0, "{error}");
+    // Nobody else is in line who would drop it, and it counts for 30 s.
+    soon("an empty queue", async {
+        while rig.server.cmd(&["LLEN", QUEUE]).unwrap() != redis::Value::Int(0) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    held.unlock().await.unwrap();
 }

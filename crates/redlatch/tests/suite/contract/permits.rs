@@ -118,16 +118,16 @@ pub(crate) async fn leases_are_read_and_set_by_id(on: Fixture) {
     let theirs = other.permit_semaphore(on.name("p"));
     assert!(!theirs.update_lease(UNKNOWN, ms(5_000)).await.unwrap());
     assert_eq!(theirs.lease_of(UNKNOWN).await.unwrap(), None);
-    let guard = take(&ours, 1, ms(700)).await;
+    let guard = take(&ours, 1, ms(5_000)).await;
     let (id, begin) = (guard.id().to_owned(), Instant::now());
     let Some(PermitLease::Ends(left)) = theirs.lease_of(&id).await.unwrap() else { panic!("it has a lease") };
-    assert!(left <= ms(701) && left + begin.elapsed() + ms(5) > ms(700) - LATE, "{left:?}");
+    assert!(left <= ms(5_001) && left + begin.elapsed() + ms(5) > ms(5_000) - LATE, "{left:?}");
     assert!(theirs.update_lease(&id, ms(30_000)).await.unwrap());
     tokio::time::sleep(ms(800)).await;
     let Some(PermitLease::Ends(left)) = theirs.lease_of(&id).await.unwrap() else {
         panic!("it was prolonged")
     };
-    assert!(left > ms(28_000) && left < ms(29_500), "{left:?}");
+    assert!(left > ms(20_000) && left < ms(29_500), "{left:?}");
     assert!(theirs.update_lease(&id, ms(40)).await.unwrap());
     tokio::time::sleep(ms(60)).await;
     assert_eq!(theirs.lease_of(&id).await.unwrap(), None);

@@ -100,6 +100,9 @@ struct Lane {
     lease: Option<Arc<Lease>>,
     /// The leases of a kind that has several at a time.
     beside: Vec<Arc<Lease>>,
+    /// Leases that a later grant shows to be gone from the server, whose holders do not know yet. They take no part in the
+    /// lane; the keeper finds them here.
+    displaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     waiting: u32,
     /// Somebody contends at the server, or a release is on its way.
@@ -121,6 +124,7 @@ impl Lane {
     fn is_idle(&self) -> bool {
         self.lease.is_none()
             && self.beside.is_empty()
+            && self.displaced.is_empty()
             && self.waiting == 0
             && self.handing == 0
             && !self.busy
@@ -148,12 +152,16 @@ impl Lane {
     }
 
     fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        self.lease.iter().chain(&self.beside)
+        self.lease.iter().chain(&self.beside).chain(&self.displaced)
     }
 
     fn add(&mut self, lease: &Arc<Lease>) {
         match lease.recipe.lane() {
-            LanePolicy::Queue => self.lease = Some(lease.clone()),
+            LanePolicy::Queue => {
+                let former = self.lease.replace(lease.clone());
+                self.displaced
+                    .extend(former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)));
+            }
             LanePolicy::Beside => self.beside.push(lease.clone()),
             // A lease that was handed over is here already.
             LanePolicy::Ordered => {
@@ -164,8 +172,9 @@ impl Lane {
         }
     }
 
-    /// Takes a lease out; `false` if it was not in.
+    /// Takes a lease out; `false` if it had no part in the lane.
     fn remove(&mut self, lease: &Arc<Lease>) -> bool {
+        self.displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
         if let Some(at) = self.beside.iter().position(|held| Arc::ptr_eq(held, lease)) {
             self.beside.swap_remove(at);
             return true;
@@ -501,6 +510,9 @@ impl Lanes {
         };
         let lane = entry.get_mut();
         if !lane.remove(lease) {
+            if lane.is_idle() && lane.leaving.is_empty() {
+                entry.remove();
+            }
             return Leaving::Release { leads: false };
         }
         if lease.recipe.lane() != LanePolicy::Queue {
@@ -574,17 +586,18 @@ impl Lanes {
         let mut shard = self.shard(&lease.keys);
         if let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) {
             let lane = entry.get_mut();
-            if lane.remove(lease) {
-                let empty = match lease.recipe.lane() {
-                    LanePolicy::Queue => Self::promote(lane, false),
-                    LanePolicy::Beside | LanePolicy::Ordered => {
+            let empty = match lease.recipe.lane() {
+                LanePolicy::Queue if lane.remove(lease) => Self::promote(lane, false),
+                LanePolicy::Queue => lane.is_idle() && lane.leaving.is_empty(),
+                LanePolicy::Beside | LanePolicy::Ordered => {
+                    if lane.remove(lease) {
                         lane.wake_nappers();
-                        lane.is_idle() && lane.leaving.is_empty()
                     }
-                };
-                if empty {
-                    entry.remove();
+                    lane.is_idle() && lane.leaving.is_empty()
                 }
+            };
+            if empty {
+                entry.remove();
             }
         }
     }

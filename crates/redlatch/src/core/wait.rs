@@ -19,6 +19,8 @@ const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while,
 /// and to give up on one is trouble, not "busy".
 const ANSWER_TIME: Duration = Duration::from_millis(100);
+/// What it takes to read an answer that is there already.
+const ANSWER_READ_TIME: Duration = Duration::from_millis(20);
 /// How long to wait for a subscription to be confirmed before looking again without it.
 const CONFIRM_TIME: Duration = Duration::from_millis(250);
 
@@ -54,10 +56,18 @@ impl Deadline {
             Some(left) => {
                 // A look at a free lock must be possible even with no time left, and an answer takes a moment.
                 let limit = core.keeper.sleep(left.max(ANSWER_TIME));
+                let mut work = std::pin::pin!(work);
                 tokio::select! {
                     biased;
-                    outcome = work => Some(outcome),
-                    () = limit => None,
+                    outcome = &mut work => Some(outcome),
+                    () = limit => {
+                        // A process that stood still over its deadline finds the answer waiting beside its timer.
+                        tokio::select! {
+                            biased;
+                            outcome = &mut work => Some(outcome),
+                            () = core.keeper.sleep(ANSWER_READ_TIME) => None,
+                        }
+                    }
                 }
             }
         }

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::aio::MultiplexedConnection;
 use redlatch::Client;
 pub(crate) use redlatch_testkit::stall::{awake_between, awake_since as awake};
 use redlatch_testkit::{
@@ -35,6 +36,16 @@ pub(crate) fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
     })
+}
+
+/// A connection for what a test does under a lock. By itself it would give up after half a second, for which any machine may
+/// pause, and a task that fails under a lock looks like one that is inside still.
+pub(crate) async fn patient_connection(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    let config = redis::AsyncConnectionConfig::new()
+        .set_response_timeout(Some(LIMIT))
+        .set_connection_timeout(Some(LIMIT));
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
 }
 
 /// Runs our side of a test, bounded.

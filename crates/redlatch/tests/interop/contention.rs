@@ -8,7 +8,7 @@ use redlatch_testkit::{
     redisson::RedissonVersion,
 };
 
-use crate::bed::{Bed, Java, ms, runtime};
+use crate::bed::{Bed, Java, ms, patient_connection, runtime};
 
 const ROUNDS: u64 = 200;
 const TASKS_PER_CLIENT: u64 = 3;
@@ -28,7 +28,7 @@ struct Counter {
 
 impl Counter {
     async fn connect(&self) -> redis::aio::MultiplexedConnection {
-        redis::Client::open(self.url.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap()
+        patient_connection(&self.url).await
     }
 
     async fn raise(&self, connection: &mut redis::aio::MultiplexedConnection) {

@@ -14,7 +14,7 @@ use redlatch::{ReadWriteLock, Unlocked};
 use redlatch_testkit::redisson::RedissonVersion;
 
 use crate::{
-    bed::{Bed, ms, runtime},
+    bed::{Bed, ms, patient_connection, runtime},
     read_write::{Sides, is_gone},
 };
 
@@ -40,7 +40,7 @@ struct Page {
 
 impl Page {
     async fn connect(&self) -> MultiplexedConnection {
-        redis::Client::open(self.url.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap()
+        patient_connection(&self.url).await
     }
 
     async fn number(&self, connection: &mut MultiplexedConnection, part: u8) -> u64 {

@@ -239,7 +239,7 @@ async fn each_read_write_operation(text: &'static str, kind: ErrorKind) {
     let start = Instant::now();
     let error = soon("an answer", guard.downgrade()).await.unwrap_err();
     assert_eq!(error.kind(), kind, "downgrade with {text}: {error}");
-    assert!(awake(start) < ms(1_300), "{text}: {:?}", start.elapsed());
+    assert!(awake(start) < LEASE + ms(700), "{text}: {:?}", start.elapsed());
     set("read_enter");
     let guard = lock.read().try_lock().await.unwrap().unwrap();
     assert!(soon("an answer", guard.reenter()).await.is_err(), "read again with {text}");

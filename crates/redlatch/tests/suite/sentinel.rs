@@ -272,7 +272,8 @@ async fn everybody_is_reached_over_tls_with_a_client_certificate() {
     tls.ca_file = Some(files.ca_cert.clone());
     let refused = Client::builder().url(set.url()).tls(tls.clone()).connect_timeout(ms(2_000)).connect();
     let error = refused.await.map(|_| ()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    // Whether the server says why before it hangs up is a race of its own.
+    assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::Unreachable), "{error:?}");
     tls.cert_file = Some(files.client_cert.clone());
     tls.key_file = Some(files.client_key.clone());
     let client = Client::builder().url(set.url()).tls(tls).connect().await.unwrap();

@@ -4,6 +4,10 @@
 
 #[path = "interop/bed.rs"]
 mod bed;
+#[path = "interop/both_ways.rs"]
+mod both_ways;
+#[path = "interop/cluster.rs"]
+mod cluster;
 #[path = "interop/contention.rs"]
 mod contention;
 #[path = "interop/control.rs"]
@@ -22,6 +26,8 @@ mod holding;
 mod kinds;
 #[path = "interop/latch.rs"]
 mod latch;
+#[path = "interop/meeting.rs"]
+mod meeting;
 #[path = "interop/multi.rs"]
 mod multi;
 #[path = "interop/non_reentrant.rs"]
@@ -48,8 +54,12 @@ mod read_write_waking;
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
 mod semaphore_contention;
+#[path = "interop/sentinel.rs"]
+mod sentinel;
 #[path = "interop/spin.rs"]
 mod spin;
+#[path = "interop/staying.rs"]
+mod staying;
 #[path = "interop/waking.rs"]
 mod waking;
 
@@ -71,6 +81,13 @@ macro_rules! with_both_releases {
 }
 
 with_both_releases!(
+    cluster::a_fair_lock_has_one_queue_in_a_cluster,
+    cluster::counters_wake_the_other_language_in_a_cluster,
+    cluster::forced_unlocks_and_downgrades_are_seen_in_a_cluster,
+    cluster::holds_exclude_and_are_counted_in_a_cluster,
+    cluster::names_in_all_slots_are_one_lock_in_a_cluster,
+    cluster::releases_wake_peers_of_either_kind_in_a_cluster,
+    cluster::releases_wake_the_other_language_in_a_cluster,
     contention::owners_of_both_languages_never_overlap,
     contention::owners_of_a_fair_lock_never_overlap,
     control::a_client_that_writes_other_bytes_is_found_out,
@@ -130,6 +147,11 @@ with_both_releases!(
     multi::either_language_waits_for_the_set_of_the_other,
     multi::leases_of_sets_end_for_both_languages,
     multi::one_member_is_enough_to_keep_the_set_of_the_other_out,
+    sentinel::a_fair_lock_has_one_queue_under_sentinels,
+    sentinel::counters_wake_the_other_language_under_sentinels,
+    sentinel::forced_unlocks_and_downgrades_are_seen_under_sentinels,
+    sentinel::holds_exclude_and_are_counted_under_sentinels,
+    sentinel::releases_wake_the_other_language_under_sentinels,
     spin::a_spin_lock_leaves_what_javas_leaves,
     spin::a_waiter_of_another_kind_is_not_told_and_finds_out,
     spin::looks_are_as_rare_as_the_backoff_says,
@@ -179,6 +201,8 @@ with_release!(rate_of_redisson_3_15_1, RedissonVersion::Old3_15_1, rate::what_an
 with_release!(
     kinds_of_redisson_newest,
     RedissonVersion::Newest,
+    cluster::fencing_tokens_grow_in_a_cluster,
+    cluster::sharded_messages_that_are_asked_for_wake_both_languages_in_a_cluster,
     fenced::a_counter_that_java_deletes_does_not_lower_our_tokens,
     fenced::a_key_without_end_is_a_grant_to_java_and_none_to_us,
     fenced::a_release_wakes_the_other_language_with_a_higher_token,
@@ -191,4 +215,23 @@ with_release!(
     non_reentrant::a_second_acquire_of_ours_is_refused_and_leaves_javas_hold,
     non_reentrant::both_languages_keep_each_other_out,
     non_reentrant::waiters_of_both_languages_are_served_in_the_order_of_asking,
+    sentinel::fencing_tokens_grow_under_sentinels,
 );
+
+/// What concerns both releases at once.
+mod both_releases {
+    #[test]
+    fn a_failover_in_a_cluster_keeps_holds_and_waiters_of_both_languages() {
+        super::cluster::a_failover_keeps_holds_and_waiters_of_both_languages();
+    }
+
+    #[test]
+    fn a_failover_under_sentinels_keeps_holds_and_waiters_of_both_languages() {
+        super::sentinel::a_failover_keeps_holds_and_waiters_of_both_languages();
+    }
+
+    #[test]
+    fn one_release_of_ours_in_a_cluster_wakes_both_releases_of_redisson_and_us() {
+        super::cluster::one_release_of_ours_wakes_both_releases_of_redisson_and_us();
+    }
+}

@@ -83,10 +83,15 @@ impl<G> Deref for Turn<G> {
     }
 }
 
+/// A turn beside other tests for those who have servers of their own.
+pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Bed {
     /// The bed of this release, beside other tests.
     pub(crate) fn of(version: RedissonVersion) -> Turn<RwLockReadGuard<'static, ()>> {
-        let guard = TURNS.read().unwrap_or_else(PoisonError::into_inner);
+        let guard = beside_others();
         Turn { bed: Self::started(version), _guard: guard }
     }
 
@@ -96,7 +101,8 @@ impl Bed {
         Turn { bed: Self::started(version), _guard: guard }
     }
 
-    fn started(version: RedissonVersion) -> &'static Self {
+    /// The bed of this release without a turn, for what of it is not measured.
+    pub(crate) fn started(version: RedissonVersion) -> &'static Self {
         static OLD: OnceLock<Bed> = OnceLock::new();
         static NEWEST: OnceLock<Bed> = OnceLock::new();
         let bed = match version {
@@ -177,13 +183,14 @@ impl Bed {
 #[derive(Clone)]
 pub(crate) struct JavaCounter {
     thread: JavaThread,
-    kind: &'static str,
+    kind: String,
     name: String,
 }
 
 impl JavaCounter {
-    pub(crate) fn new(bed: &Bed, kind: &'static str, name: &str) -> Self {
-        Self { thread: bed.thread().thread, kind, name: name.into() }
+    /// The kind is `sem`, `latch` or `permit`, with `client@` before it for another client than `main`.
+    pub(crate) fn new(bed: &Bed, kind: &str, name: &str) -> Self {
+        Self { thread: bed.thread().thread, kind: kind.into(), name: name.into() }
     }
 
     /// Runs an operation on it, and fails the test with Java's error.

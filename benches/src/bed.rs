@@ -53,6 +53,11 @@ impl Bed {
         Ok(self.builder(url).connect().await?)
     }
 
+    /// The same with another lease for what is renewed.
+    pub(crate) async fn leased_client(&self, url: &str, lease: Duration) -> Outcome<Client> {
+        Ok(self.builder(url).watchdog_lease(lease).connect().await?)
+    }
+
     fn builder(&self, url: &str) -> ClientBuilder {
         Client::builder().url(url).engine_binary(&self.engine_program).engine_dir(self.engine_dir.path())
     }
@@ -64,11 +69,16 @@ impl Bed {
 
     /// A connection of the client library itself, without ours.
     pub(crate) async fn raw(&self, limit: Option<Duration>) -> Outcome<MultiplexedConnection> {
+        self.raw_to(&self.server.url(), limit).await
+    }
+
+    /// The same to another server.
+    pub(crate) async fn raw_to(&self, url: &str, limit: Option<Duration>) -> Outcome<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(limit)
             .set_pipeline_buffer_size(REQUESTS_QUEUED_MAX)
             .set_write_backpressure_boundary(WRITE_BUFFER_BYTES);
-        let client = redis::Client::open(self.server.url())?;
+        let client = redis::Client::open(url)?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 

@@ -48,6 +48,8 @@ pub(crate) enum Bar {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
+    /// So much and nothing else, in every round: for what is counted, not timed.
+    Exactly(f64),
     /// At least so much, where this share less still counts when a round reached it: for two things that are equal.
     AtLeastWithin(f64, f64),
 }
@@ -58,6 +60,7 @@ impl Bar {
             Bar::AtLeast(bar) => median >= bar,
             Bar::AtMost(bar) => median <= bar,
             Bar::Below(bar) => median < bar,
+            Bar::Exactly(bar) => !rounds.is_empty() && rounds.iter().all(|round| *round == bar),
             Bar::AtLeastWithin(bar, share) => {
                 median >= bar || (median >= bar * (1.0 - share) && rounds.iter().any(|round| *round >= bar))
             }
@@ -70,6 +73,7 @@ impl Bar {
             Bar::AtLeast(bar) => format!(">= {}", figure(bar)),
             Bar::AtMost(bar) => format!("<= {}", figure(bar)),
             Bar::Below(bar) => format!("< {}", figure(bar)),
+            Bar::Exactly(bar) => format!("= {}", figure(bar)),
             Bar::AtLeastWithin(bar, share) => format!(">= {} (- {:.0} %)", figure(bar), share * 100.0),
         }
     }

@@ -1,6 +1,8 @@
 //! The sections: each measures one thing in every round, and says at the end what came out.
 
+mod cluster;
 mod contention;
+mod failover;
 mod fair;
 mod handoff;
 mod held;
@@ -18,8 +20,21 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 11] =
-    ["pair", "multi", "memory", "local", "handoff", "fair", "latency", "held", "contention", "kinds", "java"];
+pub(crate) const NAMES: [&str; 13] = [
+    "pair",
+    "multi",
+    "memory",
+    "local",
+    "handoff",
+    "fair",
+    "latency",
+    "held",
+    "contention",
+    "kinds",
+    "cluster",
+    "failover",
+    "java",
+];
 
 pub(crate) enum Section {
     Pair(pair::Pair),
@@ -32,6 +47,8 @@ pub(crate) enum Section {
     Held(held::Held),
     Contention(contention::Contention),
     Kinds(kinds::Kinds),
+    Cluster(cluster::Cluster),
+    Failover(failover::Failover),
     Java(java::Java),
 }
 
@@ -48,6 +65,8 @@ macro_rules! each {
             Section::Held($inner) => $do,
             Section::Contention($inner) => $do,
             Section::Kinds($inner) => $do,
+            Section::Cluster($inner) => $do,
+            Section::Failover($inner) => $do,
             Section::Java($inner) => $do,
         }
     };
@@ -67,6 +86,8 @@ impl Section {
             "held" => Section::Held(held::Held),
             "contention" => Section::Contention(contention::Contention),
             "kinds" => Section::Kinds(kinds::Kinds::open(bed).await?),
+            "cluster" => Section::Cluster(cluster::Cluster::open(bed).await?),
+            "failover" => Section::Failover(failover::Failover),
             "java" => Section::Java(java::Java::open(bed).await?),
             _ => return Err(format!("there is no section {name}").into()),
         })
@@ -84,6 +105,8 @@ impl Section {
             Section::Held(_) => "held",
             Section::Contention(_) => "contention",
             Section::Kinds(_) => "kinds",
+            Section::Cluster(_) => "cluster",
+            Section::Failover(_) => "failover",
             Section::Java(_) => "java",
         }
     }

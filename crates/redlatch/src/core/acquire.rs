@@ -350,7 +350,7 @@ impl Core {
         }
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
-            drop(self.undo_later(request, owner, Certainty::Arrived));
+            self.undo_first(&[request], owner).await;
             return Err(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 "a fenced grant came without a token",
@@ -368,10 +368,20 @@ impl Core {
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if !lease.is_valid(self.now_ms()) {
-            drop(self.undo_later(request, owner, Certainty::Arrived));
+            self.undo_first(&[request], owner).await;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
+    }
+
+    /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. Whoever
+    /// no longer waits for it leaves it to the background.
+    pub(super) async fn undo_first(self: &Arc<Self>, requests: &[&Arc<Request>], owner: &Owner) {
+        let undoing: Vec<_> =
+            requests.iter().map(|request| self.undo_later(request, owner, Certainty::Arrived)).collect();
+        for undone in undoing {
+            let _ = undone.await;
+        }
     }
 
     /// Sends one request. With its answer comes a way to ask the replicas for it, if they are to be asked.

@@ -204,7 +204,7 @@ impl Core {
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_all(requests, owner, Certainty::Arrived);
+            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner).await;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(Prize::All(leases)))

@@ -12,6 +12,7 @@ mod faults_rw;
 mod fixture;
 mod herd;
 mod kinds;
+mod late_grants;
 mod local;
 mod model_rw;
 mod permits_faults;

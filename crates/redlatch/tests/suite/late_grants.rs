@@ -1,0 +1,105 @@
+//! Grants whose answer comes when their lease has ended: they are given back, and the next grant of the same task is not.
+
+use std::future::IntoFuture;
+
+use redlatch::{Client, MultiLock, Unlocked, Wait, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Gate, Match, Proxy},
+    server::RedisServer,
+};
+
+use crate::fixture::{SOON, ms, soon};
+
+struct Rig {
+    server: RedisServer,
+    proxy: Proxy,
+    client: Client,
+}
+
+/// A client whose keeper's requests to undo arrive late, while other connections are quick.
+async fn rig() -> Rig {
+    let server = RedisServer::start().unwrap();
+    for script in scripts::ALL {
+        server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+    }
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder()
+        .url(proxy.url())
+        .watchdog_lease(ms(3_000))
+        .response_timeout(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    for undo in [&scripts::RELEASE, &scripts::FAIR_UNDO] {
+        proxy.rule(Match::script().arg_contains(undo.sha1()), Action::DelayRequest(ms(1_500)));
+    }
+    Rig { server, proxy, client }
+}
+
+impl Rig {
+    fn holds(&self, name: &str) -> bool {
+        self.server.cmd(&["EXISTS", name]).unwrap() == redis::Value::Int(1)
+    }
+
+    /// Acquires while the answer to the first request waits until the server has ended its lease.
+    async fn answered_too_late<T>(
+        &self,
+        script: &scripts::Script,
+        name: &str,
+        acquire: impl Future<Output = T>,
+    ) -> T {
+        let gate = Gate::new();
+        let first = Match::script().arg_contains(script.sha1()).nth(1);
+        let rule = self.proxy.rule(first, Action::HoldReplyUntilReleased(gate.clone()));
+        let in_between = async {
+            self.proxy.wait_fired(rule, 1, SOON).await.unwrap();
+            soon("the end of the lease", async {
+                while self.holds(name) {
+                    tokio::time::sleep(ms(10)).await;
+                }
+            })
+            .await;
+            gate.release();
+        };
+        soon("a grant in time", async { tokio::join!(acquire, in_between).0 }).await
+    }
+
+    /// Until everything that was to be undone has been.
+    async fn undone(&self) {
+        soon("the undoing", async {
+            while self.client.stats().background_jobs > 0 {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn undoing_a_grant_that_came_too_late_does_not_undo_the_next_one() {
+    let rig = rig().await;
+    let (plain, fair) = (rig.client.lock("plain"), rig.client.fair_lock("fair"));
+    let asked = plain.acquire().wait(Wait::Forever).into_future();
+    let guard = rig.answered_too_late(&scripts::ACQUIRE, "plain", asked).await.unwrap().unwrap();
+    rig.undone().await;
+    assert!(rig.holds("plain"), "the grant was undone by what was meant for the one before");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    let asked = fair.acquire().wait(Wait::Forever).into_future();
+    let guard = rig.answered_too_late(&scripts::FAIR_ACQUIRE, "fair", asked).await.unwrap().unwrap();
+    rig.undone().await;
+    assert!(rig.holds("fair"), "the grant was undone by what was meant for the one before");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn undoing_several_grants_that_came_too_late_does_not_undo_the_next_ones() {
+    let rig = rig().await;
+    let both = MultiLock::new(["one", "two"].map(|name| rig.client.lock(name))).unwrap();
+    let guard = rig.answered_too_late(&scripts::ACQUIRE_ALL, "one", both.lock()).await.unwrap();
+    rig.undone().await;
+    assert!(
+        rig.holds("one") && rig.holds("two"),
+        "the grants were undone by what was meant for those before"
+    );
+    drop(guard.unlock().await);
+}

@@ -21,6 +21,7 @@ mod rate_faults;
 mod rate_model;
 mod redisson;
 mod replicas;
+mod replicas_moving;
 mod replicated;
 mod rights;
 mod sentinel;

@@ -193,6 +193,48 @@ impl Drop for Seat {
     }
 }
 
+/// A connection on which a script can run, and its replicas be asked.
+pub(super) struct Ready {
+    seat: Seat,
+    census: Census,
+    count: ReplicaCount,
+}
+
+impl Ready {
+    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once.
+    pub(super) async fn run(
+        mut self,
+        mode: ScriptMode,
+        call: &Call,
+        sent_on: bool,
+    ) -> Result<(Reply, Confirm), Failure> {
+        let first = first_try(mode, call);
+        let blocked = self.seat.blocked.clone();
+        self.seat.asking = true;
+        let script = run_on(&blocked.link, mode, first, call, sent_on);
+        // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
+        let (reply, wanted) = match self.count {
+            ReplicaCount::AtLeast(n) => (script.await, Ok(n)),
+            ReplicaCount::All => {
+                let question = self.census.question();
+                let (reply, counted) = tokio::join!(script, blocked.link.ask(&question));
+                (reply, counted.map_err(Fault::from).and_then(|reply| self.census.read(&reply)))
+            }
+        };
+        self.seat.asking = false;
+        let (reply, seat) = (reply?, self.seat);
+        let confirm: Confirm = Box::new(move |within| {
+            Box::pin(async move {
+                match wanted? {
+                    0 => Ok(Replicas::new(0, 0)),
+                    wanted => seat.confirm(wanted, within).await,
+                }
+            })
+        });
+        Ok((reply, confirm))
+    }
+}
+
 impl Desk {
     pub(super) fn new(dial: Arc<Dial>, background: &Handle) -> Arc<Desk> {
         Arc::new(Desk {
@@ -209,39 +251,11 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a script whose change replicas are to confirm. What is in the way of asking them is reported before it runs.
-    pub(super) async fn run(
-        self: Arc<Self>,
-        mode: ScriptMode,
-        call: Call,
-        count: ReplicaCount,
-    ) -> Result<(Reply, Confirm), Failure> {
+    /// A connection for a script whose change replicas are to confirm. What is in the way of asking them is reported here.
+    pub(super) async fn ready(self: Arc<Self>, count: ReplicaCount) -> Result<Ready, Failure> {
         let mut seat = self.seat().await?;
         let census = self.prepare(&mut seat, count).await?;
-        let first = first_try(mode, &call);
-        let blocked = seat.blocked.clone();
-        seat.asking = true;
-        // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
-        let (reply, wanted) = match (count, census) {
-            (ReplicaCount::AtLeast(n), _) => (run_on(&blocked.link, mode, first, &call).await, Ok(n)),
-            (ReplicaCount::All, census) => {
-                let question = census.question();
-                let script = run_on(&blocked.link, mode, first, &call);
-                let (reply, counted) = tokio::join!(script, blocked.link.ask(&question));
-                (reply, counted.map_err(Fault::from).and_then(|reply| census.read(&reply)))
-            }
-        };
-        seat.asking = false;
-        let reply = reply?;
-        let confirm: Confirm = Box::new(move |within| {
-            Box::pin(async move {
-                match wanted? {
-                    0 => Ok(Replicas::new(0, 0)),
-                    wanted => seat.confirm(wanted, within).await,
-                }
-            })
-        });
-        Ok((reply, confirm))
+        Ok(Ready { seat, census, count })
     }
 
     /// Makes sure, once for each server, that it can be asked for its replicas.

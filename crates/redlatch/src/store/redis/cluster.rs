@@ -6,29 +6,32 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures_util::future::{Either, select, try_join_all};
+use futures_util::future::{Either, FutureExt, select, try_join_all};
 use redis::Cmd;
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
     Dial,
+    acked::Ready,
     ear::Way,
     ears::{Ears, Ways},
     link::Failure,
     redirect::Redirect,
     slots::{SLOTS, slot_of},
     topology::{Member, Topology},
+    trial::Messages,
 };
 use crate::{
+    acl::Kind,
     config::{Config, ShardedPubSub},
     core::jitter::jittered,
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     scripts::BOTH,
     store::{
-        Arg, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, Reply, RunFuture, Store,
-        SubscribeFuture,
-        url::{Nodes, Server},
+        AckedFuture, Arg, Call, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
+        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture,
+        url::{Addr, Nodes, Server},
     },
 };
 
@@ -116,8 +119,12 @@ struct Budget {
 }
 
 impl Inner {
-    /// Runs a script at the master of a slot, wherever that is by then.
-    async fn route(&self, slot: u16, call: &Call) -> Result<Reply, Fault> {
+    /// Runs something at the master of a slot, wherever that is by then. `run` gets a node, and whether another one has named it
+    /// for this once.
+    async fn route<T, F>(&self, slot: u16, run: impl Fn(Arc<Member>, bool) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
         let mut budget = Budget { tries: 0, until: None };
         let mut sent_on = None;
         loop {
@@ -139,7 +146,7 @@ impl Inner {
                 }
             }
             let outcome = match connected {
-                Ok(()) => member.node.run_here(call, asking).await,
+                Ok(()) => run(member.clone(), asking).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
             let (code, detail) = match outcome {
@@ -153,6 +160,11 @@ impl Inner {
                         return Err(Fault::NotSent(error));
                     }
                     self.again(&mut budget, false, Fault::NotSent(error)).await?;
+                    continue;
+                }
+                // Its replicas cannot be asked because it is one itself; nothing has run.
+                Err(Failure::Fault(Fault::Server(error))) if error.kind() == ErrorKind::ReadOnly => {
+                    self.again(&mut budget, true, Fault::Server(error)).await?;
                     continue;
                 }
                 Err(Failure::Fault(fault)) => return Err(fault),
@@ -178,6 +190,77 @@ impl Inner {
                     return Err(Fault::Unknown(error));
                 }
             }
+        }
+    }
+
+    /// As [`route`](Self::route), for a script whose change the replicas of that master are to confirm.
+    async fn route_acked(
+        self: &Arc<Self>,
+        slot: u16,
+        call: &Call,
+        count: ReplicaCount,
+    ) -> Result<(Reply, Confirm), Fault> {
+        let run = |member: Arc<Member>, asking| async move {
+            let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
+            // While its slot moves, a node that was named for this once is not the owner yet.
+            let owner = self.topology.owner(slot).filter(|_| asking).unwrap_or_else(|| member.clone());
+            let (reply, confirm) = ready.run(member.node.script_mode(), call, asking).await?;
+            Ok((reply, confirm, owner, member))
+        };
+        let (reply, confirm, owner, member) = self.route(slot, run).await?;
+        let inner = self.clone();
+        let confirm: Confirm = Box::new(move |within| {
+            Box::pin(async move {
+                let elsewhere = std::pin::pin!(inner.elsewhere(slot, &owner.addr, &member.addr));
+                let (confirmed, elsewhere) = match select(confirm(within), elsewhere).await {
+                    Either::Left((confirmed, elsewhere)) => (Some(confirmed), elsewhere.now_or_never()),
+                    Either::Right(_) => (None, Some(())),
+                };
+                match confirmed {
+                    Some(Ok(replicas)) if elsewhere.is_none() => Ok(replicas),
+                    Some(Err(fault)) => {
+                        inner.topology.look();
+                        Err(fault)
+                    }
+                    // The new master's replicas are others, and may not have it.
+                    _ => Err(Fault::Unknown(Error::new(
+                        ErrorKind::ServerBusy,
+                        "the slot got another master while replicas were asked",
+                    ))),
+                }
+            })
+        });
+        Ok((reply, confirm))
+    }
+
+    /// A connection of a node that replicas can be asked on, unless it loses the slot before there is one.
+    async fn ready_for_replicas(
+        &self,
+        slot: u16,
+        member: &Member,
+        count: ReplicaCount,
+        asking: bool,
+    ) -> Result<Ready, Failure> {
+        let ready = member.node.ready_for_replicas(count);
+        if asking {
+            return ready.await;
+        }
+        let (ready, leaving) =
+            (std::pin::pin!(ready), std::pin::pin!(self.topology.leaves(slot, &member.addr)));
+        match select(ready, leaving).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => {
+                let error = Error::new(ErrorKind::ServerBusy, format!("slot {slot} has another master now"));
+                Err(Fault::NotSent(error).into())
+            }
+        }
+    }
+
+    /// Resolves when a slot has a third master: neither the one that it had when a script ran, nor the one where it ran.
+    async fn elsewhere(&self, slot: u16, had: &Addr, ran: &Addr) {
+        self.topology.leaves(slot, had).await;
+        if had != ran && self.topology.owner(slot).is_some_and(|owner| owner.addr == *ran) {
+            self.topology.leaves(slot, ran).await;
         }
     }
 
@@ -274,6 +357,20 @@ impl Inner {
         Ok(findings)
     }
 
+    /// Accounts are each node's own. A node looks at the rights before it looks at the slot, so each master answers for any name.
+    async fn try_rights(self: &Arc<Self>, kinds: &[Kind], prefix: &str) -> Result<Vec<Finding>, Fault> {
+        self.topology.looked().await;
+        let mut findings = Vec::new();
+        for (_, member) in self.topology.masters() {
+            let inner = self.clone();
+            let listen = move |channel| inner.ears.subscribe(channel, Arc::new(|_| {}));
+            let messages = Messages { ways: self.ways, in_cluster: true, listen: Box::new(listen) };
+            let found = member.node.clone().try_rights(messages, kinds.to_vec(), prefix.to_owned()).await?;
+            findings.extend(found.into_iter().map(|finding| finding.at(&member.addr.to_string())));
+        }
+        Ok(findings)
+    }
+
     fn coverage(&self) -> Finding {
         let masters = self.topology.masters().len();
         match self.topology.uncovered() {
@@ -314,21 +411,35 @@ impl Inner {
     }
 }
 
+/// The slot of a script's keys.
+fn slot_of_all(call: &Call) -> u16 {
+    let slot = call.keys.first().map_or(0, |key| slot_of(key));
+    debug_assert!(
+        call.keys.iter().all(|key| slot_of(key) == slot),
+        "the keys of {call:?} have several slots"
+    );
+    slot
+}
+
 impl Store for ClusterStore {
     fn run(&self, call: Call) -> RunFuture {
-        let slot = call.keys.first().map_or(0, |key| slot_of(key));
-        debug_assert!(
-            call.keys.iter().all(|key| slot_of(key) == slot),
-            "the keys of {call:?} have several slots"
-        );
-        self.run_at(slot, call)
+        self.run_at(slot_of_all(&call), call)
     }
 
     fn run_at(&self, shard: u16, call: Call) -> RunFuture {
         let inner = self.inner.clone();
         Box::pin(async move {
+            let call = &inner.prepared(call);
+            inner.route(shard, |member, asking| async move { member.node.run_here(call, asking).await }).await
+        })
+    }
+
+    fn run_acked(&self, call: Call, count: ReplicaCount, _must: bool) -> AckedFuture {
+        let slot = slot_of_all(&call);
+        let inner = self.inner.clone();
+        Box::pin(async move {
             let call = inner.prepared(call);
-            inner.route(shard, &call).await
+            inner.route_acked(slot, &call, count).await
         })
     }
 
@@ -371,6 +482,11 @@ impl Store for ClusterStore {
 
     fn moves(&self) -> u64 {
         self.inner.topology.moves()
+    }
+
+    fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
+        let (inner, kinds, prefix) = (self.inner.clone(), kinds.to_vec(), prefix.to_owned());
+        Box::pin(async move { inner.try_rights(&kinds, &prefix).await })
     }
 
     fn load_functions(&self) -> LoadFuture {

@@ -45,7 +45,7 @@ pub(super) enum Ways {
 }
 
 impl Ways {
-    fn each(self) -> &'static [Way] {
+    pub(super) fn each(self) -> &'static [Way] {
         match self {
             Ways::One(Way::Plain) => &[Way::Plain],
             Ways::One(Way::Sharded) => &[Way::Sharded],

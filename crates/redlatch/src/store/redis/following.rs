@@ -29,6 +29,7 @@ use super::{
     node::{Interruption, Node},
     replicated::Replicated,
     sentinel::SentinelSet,
+    trial::Messages,
 };
 use crate::{
     acl::Kind,
@@ -527,7 +528,7 @@ impl Store for FollowingStore {
 
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
         let (node, hub) = (self.shared.master(), self.shared.hub.clone());
-        Box::pin(node.try_rights(hub, kinds.to_vec(), prefix.to_owned()))
+        Box::pin(node.try_rights(Messages::of_one_server(hub), kinds.to_vec(), prefix.to_owned()))
     }
 
     fn moves(&self) -> u64 {

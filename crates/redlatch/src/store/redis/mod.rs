@@ -32,6 +32,7 @@ use tokio::runtime::Handle;
 use self::{
     hub::Hub,
     node::{Interruption, Node},
+    trial::Messages,
 };
 use super::{
     AckedFuture, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, ReplicaCount, RunFuture,
@@ -132,7 +133,8 @@ impl Store for RedisStore {
         if self.node.dial().is_local() {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
-        Box::pin(self.node.clone().try_rights(self.hub.clone(), kinds.to_vec(), prefix.to_owned()))
+        let messages = Messages::of_one_server(self.hub.clone());
+        Box::pin(self.node.clone().try_rights(messages, kinds.to_vec(), prefix.to_owned()))
     }
 
     fn place(&self) -> Option<String> {

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Dial,
-    acked::Desk,
+    acked::{Desk, Ready},
     link::{Failure, Link},
 };
 use crate::{
@@ -196,7 +196,7 @@ impl Node {
                 Some(link) => link,
                 None => node.link().await?,
             };
-            run_on(&link, mode, first, &call).await
+            run_on(&link, mode, first, &call, false).await
         }
     }
 
@@ -230,11 +230,16 @@ impl Node {
                 let run = move || node.run_boxed(call);
                 return Ok(without_replicas(count, must, run).await?);
             }
-            if node.closed.load(Ordering::Acquire) {
-                return Err(closed_error().into());
-            }
-            node.desk.clone().run(node.scripts, call, count).await
+            node.ready_for_replicas(count).await?.run(node.scripts, &call, false).await
         }
+    }
+
+    /// Makes sure that replicas can be asked here, and gives a connection for that. Nothing has been changed by then.
+    pub(super) async fn ready_for_replicas(&self, count: ReplicaCount) -> Result<Ready, Failure> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(closed_error().into());
+        }
+        self.desk.clone().ready(count).await
     }
 
     fn run_boxed(self: &Arc<Self>, call: Call) -> RunFuture {
@@ -246,17 +251,7 @@ impl Node {
     pub(super) async fn run_here(self: &Arc<Self>, call: &Call, sent_on: bool) -> Result<Reply, Failure> {
         let link = self.link().await?;
         let first = first_try(self.scripts, call);
-        if !sent_on {
-            return run_on(&link, self.scripts, first, call).await;
-        }
-        match (link.ask_sent_on(&first).await, self.scripts) {
-            // Nothing ran, so sending the whole text is no second try. The word has been used up.
-            (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
-                link.ask_sent_on(&command("EVAL", call.script.source(), call)).await
-            }
-            (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
-            (outcome, _) => outcome,
-        }
+        run_on(&link, self.scripts, first, call, sent_on).await
     }
 
     /// Sends one command.
@@ -333,11 +328,19 @@ pub(super) fn first_try(mode: ScriptMode, call: &Call) -> Cmd {
     }
 }
 
-pub(super) async fn run_on(link: &Link, mode: ScriptMode, first: Cmd, call: &Call) -> Result<Reply, Failure> {
-    match (link.ask(&first).await, mode) {
-        // Nothing ran, so sending the whole text is no second try.
+pub(super) async fn run_on(
+    link: &Link,
+    mode: ScriptMode,
+    first: Cmd,
+    call: &Call,
+    sent_on: bool,
+) -> Result<Reply, Failure> {
+    let outcome = if sent_on { link.ask_sent_on(&first).await } else { link.ask(&first).await };
+    match (outcome, mode) {
+        // Nothing ran, so sending the whole text is no second try. The word of another node has been used up.
         (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
-            link.ask(&command("EVAL", call.script.source(), call)).await
+            let whole = command("EVAL", call.script.source(), call);
+            if sent_on { link.ask_sent_on(&whole).await } else { link.ask(&whole).await }
         }
         (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
         (outcome, _) => outcome,

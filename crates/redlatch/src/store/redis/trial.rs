@@ -9,6 +9,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use redis::Cmd;
 
 use super::{
+    ear::Way,
+    ears::Ways,
     hub::Hub,
     link::{Failure, Link},
     node::Node,
@@ -19,13 +21,28 @@ use crate::{
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     scripts,
-    store::{Fault, Reply},
+    store::{Fault, Reply, SubscribeFuture},
 };
 
 /// For how long a key that had to be made stays if it cannot be removed, in ms.
 const LEFTOVER_MS: &str = "5000";
 /// No script has this hash.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
+/// How a store sends and hears messages.
+pub(super) struct Messages {
+    pub(super) ways: Ways,
+    pub(super) in_cluster: bool,
+    /// Subscribes, on a connection of its own.
+    pub(super) listen: Box<dyn Fn(Arc<[u8]>) -> SubscribeFuture + Send + Sync>,
+}
+
+impl Messages {
+    pub(super) fn of_one_server(hub: Arc<Hub>) -> Messages {
+        let listen = move |channel| hub.subscribe(channel, Arc::new(|_| {}));
+        Messages { ways: Ways::One(Way::Plain), in_cluster: false, listen: Box::new(listen) }
+    }
+}
 
 /// What became of one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +101,7 @@ fn probe(command: &str, key: &str) -> Option<Probe> {
         "fcall" => words(&[command, &scripts::library_check(), "0"]),
         "wait" => words(&[command, "0", "1"]),
         "pubsub|numsub" => words(&["pubsub", "numsub"]),
+        "pubsub|shardnumsub" => words(&["pubsub", "shardnumsub"]),
         "cluster|slots" => words(&["cluster", "slots"]),
         // With their channels, or by what uses them.
         _ => return None,
@@ -176,7 +194,7 @@ impl Node {
     /// One finding for each kind: whether the account may do all that it needs, and the rules that are missing.
     pub(super) async fn try_rights(
         self: Arc<Self>,
-        hub: Arc<Hub>,
+        messages: Messages,
         kinds: Vec<Kind>,
         prefix: String,
     ) -> Result<Vec<Finding>, Fault> {
@@ -184,8 +202,8 @@ impl Node {
         let trial = Trial::begin(self.link().await?).await;
         let mut findings = Vec::with_capacity(kinds.len());
         for kind in kinds {
-            let rights = Rights::of(&[kind], &prefix).functions(functions);
-            let missing = missing(&trial, &hub, &rights).await?;
+            let rights = Rights::of(&[kind], &prefix).functions(functions).cluster(messages.in_cluster);
+            let missing = missing(&trial, &messages, &rights).await?;
             findings.push(if missing.is_empty() {
                 Finding::new(Severity::Good, "rights", format!("{kind}: the account has every right"))
             } else {
@@ -199,13 +217,17 @@ impl Node {
 }
 
 /// The rules that the account lacks.
-async fn missing(trial: &Trial, hub: &Hub, rights: &Rights) -> Result<BTreeSet<String>, Fault> {
+async fn missing(trial: &Trial, messages: &Messages, rights: &Rights) -> Result<BTreeSet<String>, Fault> {
     let mut missing = BTreeSet::new();
     let keys = rights.sample_keys();
     let key = keys.first().map(|(_, key)| String::from_utf8_lossy(key).into_owned()).unwrap_or_default();
     let mut looking = None;
     let commands = rights.commands();
     for command in &commands {
+        // Servers that have no sharded messages refuse to count who hears them.
+        if *command == "pubsub|shardnumsub" && messages.ways == Ways::One(Way::Plain) {
+            continue;
+        }
         let Some(probe) = probe(command, &key) else { continue };
         if !trial.may(&probe).await? {
             missing.insert(format!("+{command}"));
@@ -221,15 +243,25 @@ async fn missing(trial: &Trial, hub: &Hub, rights: &Rights) -> Result<BTreeSet<S
         }
     }
     for (pattern, channel) in rights.sample_channels() {
-        match trial.verdict(&[b"publish", &channel[..], b"0"]).await? {
-            Verdict::CommandRefused => _ = missing.insert("+publish".into()),
-            Verdict::ChannelRefused => _ = missing.insert(format!("&{pattern}")),
-            Verdict::Allowed | Verdict::KeyRefused => {}
+        for way in messages.ways.each() {
+            let publish = match way {
+                Way::Plain => "publish",
+                Way::Sharded => "spublish",
+            };
+            match trial.verdict(&[publish.as_bytes(), &channel[..], b"0"]).await? {
+                Verdict::CommandRefused => _ = missing.insert(format!("+{publish}")),
+                Verdict::ChannelRefused => _ = missing.insert(format!("&{pattern}")),
+                Verdict::Allowed | Verdict::KeyRefused => {}
+            }
         }
         // Subscribing has a connection of its own; what is refused there because of the channel has been found already.
-        match hub.subscribe(channel.into(), Arc::new(|_| {})).await {
+        match (messages.listen)(channel.into()).await {
             Err(Fault::Server(error)) if is_about_the_command(&error) => {
-                missing.insert("+subscribe".into());
+                let sharded = match messages.ways {
+                    Ways::One(way) => way == Way::Sharded,
+                    Ways::Both => error.to_string().contains("ssubscribe"),
+                };
+                missing.insert(if sharded { "+ssubscribe" } else { "+subscribe" }.into());
             }
             Err(Fault::Server(_)) | Ok(_) => {}
             Err(fault) => return Err(fault),
@@ -249,9 +281,10 @@ mod tests {
 
     #[test]
     fn every_right_of_every_kind_is_tried() {
-        let by_channel = ["publish", "subscribe", "unsubscribe"];
+        let plain = ["publish", "subscribe", "unsubscribe"];
+        let by_channel = [plain, ["spublish", "ssubscribe", "sunsubscribe"]].concat();
         for functions in [false, true] {
-            for command in Rights::of(&Kind::ALL, "app:").functions(functions).commands() {
+            for command in Rights::of(&Kind::ALL, "app:").functions(functions).cluster(true).commands() {
                 assert!(probe(command, "k").is_some() || by_channel.contains(&command), "{command}");
             }
         }

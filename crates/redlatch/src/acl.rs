@@ -377,7 +377,8 @@ impl Rights {
         if needs.iter().any(|needs| !needs.channels.is_empty()) {
             commands.extend(["publish", "subscribe", "unsubscribe"]);
             if self.cluster {
-                commands.extend(["spublish", "ssubscribe", "sunsubscribe"]);
+                // Without the last one nobody finds out that the servers know the others.
+                commands.extend(["spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"]);
             }
         }
         if self.cluster {

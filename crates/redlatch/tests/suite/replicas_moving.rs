@@ -224,11 +224,14 @@ async fn the_rights_of_an_account_are_tried_at_each_master_of_a_cluster() {
         };
         assert_eq!(problems(&connect().await).await, Vec::<String>::new(), "{asks}");
         let node = cluster.node(1);
-        for lacks in ["zrange", "spublish", "asking"] {
+        for lacks in ["lindex", "spublish", "asking", "pubsub|shardnumsub"] {
             set(node, &format!("-{lacks}"));
             let found = problems(&connect().await).await;
             let place = format!("127.0.0.1:{}: ", node.port());
-            assert!(!found.is_empty() && found.iter().all(|text| text.starts_with(&place)), "{lacks} {found:?}");
+            assert!(
+                !found.is_empty() && found.iter().all(|text| text.starts_with(&place)),
+                "{lacks} {found:?}"
+            );
             assert!(found.iter().all(|text| text.ends_with(&format!("lacks +{lacks}"))), "{found:?}");
             set(node, &format!("+{lacks}"));
         }

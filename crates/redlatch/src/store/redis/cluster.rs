@@ -364,7 +364,9 @@ impl Inner {
         for (_, member) in self.topology.masters() {
             let inner = self.clone();
             let listen = move |channel| inner.ears.subscribe(channel, Arc::new(|_| {}));
-            let messages = Messages { ways: self.ways, in_cluster: true, listen: Box::new(listen) };
+            let may_be_sharded = self.asked_for != ShardedPubSub::Off;
+            let messages =
+                Messages { ways: self.ways, in_cluster: true, may_be_sharded, listen: Box::new(listen) };
             let found = member.node.clone().try_rights(messages, kinds.to_vec(), prefix.to_owned()).await?;
             findings.extend(found.into_iter().map(|finding| finding.at(&member.addr.to_string())));
         }

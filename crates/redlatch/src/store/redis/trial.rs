@@ -33,6 +33,7 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 pub(super) struct Messages {
     pub(super) ways: Ways,
     pub(super) in_cluster: bool,
+    pub(super) may_be_sharded: bool,
     /// Subscribes, on a connection of its own.
     pub(super) listen: Box<dyn Fn(Arc<[u8]>) -> SubscribeFuture + Send + Sync>,
 }
@@ -40,7 +41,12 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) fn of_one_server(hub: Arc<Hub>) -> Messages {
         let listen = move |channel| hub.subscribe(channel, Arc::new(|_| {}));
-        Messages { ways: Ways::One(Way::Plain), in_cluster: false, listen: Box::new(listen) }
+        Messages {
+            ways: Ways::One(Way::Plain),
+            in_cluster: false,
+            may_be_sharded: false,
+            listen: Box::new(listen),
+        }
     }
 }
 
@@ -224,8 +230,8 @@ async fn missing(trial: &Trial, messages: &Messages, rights: &Rights) -> Result<
     let mut looking = None;
     let commands = rights.commands();
     for command in &commands {
-        // Servers that have no sharded messages refuse to count who hears them.
-        if *command == "pubsub|shardnumsub" && messages.ways == Ways::One(Way::Plain) {
+        // An account that lacks this right gets plain messages, so it says nothing that they are in use.
+        if *command == "pubsub|shardnumsub" && !messages.may_be_sharded {
             continue;
         }
         let Some(probe) = probe(command, &key) else { continue };

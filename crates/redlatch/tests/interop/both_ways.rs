@@ -61,7 +61,7 @@ pub(crate) const PAIRS: [(Kind, Kind); 5] = [
 ];
 
 /// The pairs that this release of Redisson has.
-pub(crate) fn pairs(meeting: &Meeting) -> &'static [(Kind, Kind)] {
+pub(crate) fn pairs(meeting: &Meeting<'_>) -> &'static [(Kind, Kind)] {
     if meeting.is_newest() { &PAIRS } else { &PAIRS[..4] }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn waiting(client: &Client, kind: Kind, name: &str) -> JoinHandle<(He
 }
 
 #[track_caller]
-fn judge(meeting: &Meeting, what: &str, mut sample: impl FnMut() -> Duration) {
+fn judge(meeting: &Meeting<'_>, what: &str, mut sample: impl FnMut() -> Duration) {
     let mut times: Vec<_> = (0..SAMPLES).map(|_| sample()).collect();
     times.sort();
     println!("{}: {what}: {times:?}", meeting.client());
@@ -147,7 +147,7 @@ fn judge(meeting: &Meeting, what: &str, mut sample: impl FnMut() -> Duration) {
 }
 
 /// Whoever holds keeps the other language out with each of its holds, and lets it in with the last release.
-pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting) {
+pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting<'_>) {
     for &(holder, waiter) in pairs(meeting) {
         let name = meeting.name("kept");
         let name = name.as_str();
@@ -184,7 +184,7 @@ pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting) {
 }
 
 /// A release in either language wakes the other.
-pub(crate) fn releases_wake_the_other_language(meeting: &Meeting, pairs: &[(Kind, Kind)]) {
+pub(crate) fn releases_wake_the_other_language(meeting: &Meeting<'_>, pairs: &[(Kind, Kind)]) {
     for &(holder, waiter) in pairs {
         let (java, javas_waiter) = (meeting.java(holder.verb()), meeting.java(waiter.verb()));
         // Names of their own, so that the end of an earlier subscription is not taken for the waiter's.
@@ -215,7 +215,7 @@ pub(crate) fn releases_wake_the_other_language(meeting: &Meeting, pairs: &[(Kind
 }
 
 /// An unlock by force lets in who waits, and the holder of the other language learns that it holds nothing.
-pub(crate) fn forced_unlocks_are_seen(meeting: &Meeting) {
+pub(crate) fn forced_unlocks_are_seen(meeting: &Meeting<'_>) {
     for kind in [Kind::Plain, Kind::Fair, Kind::Write] {
         let name = meeting.name("forced");
         let name = name.as_str();
@@ -242,7 +242,7 @@ pub(crate) fn forced_unlocks_are_seen(meeting: &Meeting) {
 }
 
 /// A writer that becomes a reader lets readers of the other language in, and no writer.
-pub(crate) fn downgrades_are_seen(meeting: &Meeting) {
+pub(crate) fn downgrades_are_seen(meeting: &Meeting<'_>) {
     let name = meeting.name("downgrade");
     let name = name.as_str();
     let (reader, writer) = (meeting.java("read"), meeting.java("write"));
@@ -272,7 +272,7 @@ pub(crate) fn downgrades_are_seen(meeting: &Meeting) {
 }
 
 /// Waiters of both languages stand in one queue, and are served in the order in which they came.
-pub(crate) fn a_fair_lock_has_one_queue(meeting: &Meeting) {
+pub(crate) fn a_fair_lock_has_one_queue(meeting: &Meeting<'_>) {
     let name = meeting.name("queue");
     let first = meeting.java("fair");
     first.lock(&name);
@@ -317,7 +317,7 @@ pub(crate) fn a_fair_lock_has_one_queue(meeting: &Meeting) {
 }
 
 /// Tokens of a fenced lock grow over both languages.
-pub(crate) fn fencing_tokens_grow(meeting: &Meeting) {
+pub(crate) fn fencing_tokens_grow(meeting: &Meeting<'_>) {
     let name = meeting.name("tokens");
     let java = meeting.java("fenced");
     let lock = meeting.ours.fenced_lock(name.as_str());
@@ -336,7 +336,7 @@ pub(crate) fn fencing_tokens_grow(meeting: &Meeting) {
 }
 
 /// Permits of a semaphore are counted by both, and a release wakes the other language.
-pub(crate) fn semaphores_wake_the_other_language(meeting: &Meeting) {
+pub(crate) fn semaphores_wake_the_other_language(meeting: &Meeting<'_>) {
     let channel = |name: &str| format!("redisson_sc:{{{name}}}");
     judge(meeting, "a semaphore of Java after ours", || {
         let name = meeting.name("sem-java");
@@ -371,7 +371,7 @@ pub(crate) fn semaphores_wake_the_other_language(meeting: &Meeting) {
 }
 
 /// The last step of a latch in either language opens it for the other.
-pub(crate) fn latches_wake_the_other_language(meeting: &Meeting) {
+pub(crate) fn latches_wake_the_other_language(meeting: &Meeting<'_>) {
     let channel = |name: &str| format!("redisson_countdownlatch__channel__{{{name}}}");
     judge(meeting, "a latch of Java after our last step", || {
         let name = meeting.name("latch-java");
@@ -400,7 +400,7 @@ pub(crate) fn latches_wake_the_other_language(meeting: &Meeting) {
 }
 
 /// Permits with leases are counted by both, given back by either, and wake the other language.
-pub(crate) fn permits_wake_the_other_language(meeting: &Meeting) {
+pub(crate) fn permits_wake_the_other_language(meeting: &Meeting<'_>) {
     let channel = |name: &str| format!("redisson_sc:{{{name}}}");
     judge(meeting, "a permit of Java after ours", || {
         let name = meeting.name("permit-java");

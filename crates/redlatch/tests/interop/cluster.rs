@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -32,15 +32,15 @@ const PARTS: usize = 30;
 /// How often one message has to wake all; the best time counts, because whoever hears nothing is late each time.
 const ROUNDS: usize = 3;
 
-/// A change of a master concerns everybody on the cluster, so it comes when nobody else is there.
-static TURNS: RwLock<()> = RwLock::new(());
+fn start() -> RedisCluster {
+    let cluster = RedisCluster::builder().master_count(MASTERS).node_timeout(NODE_TIMEOUT).start();
+    cluster.unwrap_or_else(|error| panic!("{error}"))
+}
 
+/// Where all meet while the masters stay.
 fn cluster() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| {
-        let cluster = RedisCluster::builder().master_count(MASTERS).node_timeout(NODE_TIMEOUT).start();
-        cluster.unwrap_or_else(|error| panic!("{error}"))
-    })
+    CLUSTER.get_or_init(start)
 }
 
 /// The part of the slots in which a name is, of so many equal ones.
@@ -70,40 +70,41 @@ pub(crate) enum Who {
     NewestCompat,
 }
 
-fn meeting(who: Who) -> &'static Meeting {
-    static MEETINGS: [OnceLock<Meeting>; 5] = [const { OnceLock::new() }; 5];
-    MEETINGS[who as usize].get_or_init(|| {
-        let cluster = cluster();
-        let urls: Vec<String> = cluster.seeds().iter().map(|addr| format!("redis://{addr}")).collect();
-        let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
-        let plain = Connection::cluster(&urls);
-        let (auto, on) = (plain.clone().option("sharded", "auto"), plain.clone().option("sharded", "on"));
-        let (version, connection, sharded, ours, javas) = match who {
-            Who::OldOff => {
-                (RedissonVersion::Old3_15_1, plain, ShardedPubSub::Off, Messages::Plain, Messages::Plain)
-            }
-            Who::NewestAuto => {
-                (RedissonVersion::Newest, auto, ShardedPubSub::Auto, Messages::Sharded, Messages::Sharded)
-            }
-            Who::NewestOn => {
-                (RedissonVersion::Newest, on, ShardedPubSub::On, Messages::Sharded, Messages::Sharded)
-            }
-            Who::OldCompat => {
-                (RedissonVersion::Old3_15_1, plain, ShardedPubSub::Compat, Messages::Twice, Messages::Plain)
-            }
-            Who::NewestCompat => {
-                (RedissonVersion::Newest, auto, ShardedPubSub::Compat, Messages::Twice, Messages::Sharded)
-            }
-        };
-        let connect = || run(Client::builder().url(cluster.url()).sharded(sharded).connect()).unwrap();
-        Meeting::new(version, &format!("{who:?}"), connection, [connect(), connect()], cluster.nodes())
-            .messages(ours, javas)
-            .names(of_each_master)
-    })
+fn connect<'a>(cluster: &'a RedisCluster, who: Who, client: &str) -> Meeting<'a> {
+    let urls: Vec<String> = cluster.seeds().iter().map(|addr| format!("redis://{addr}")).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let plain = Connection::cluster(&urls);
+    let (auto, on) = (plain.clone().option("sharded", "auto"), plain.clone().option("sharded", "on"));
+    let (version, connection, sharded, ours, javas) = match who {
+        Who::OldOff => {
+            (RedissonVersion::Old3_15_1, plain, ShardedPubSub::Off, Messages::Plain, Messages::Plain)
+        }
+        Who::NewestAuto => {
+            (RedissonVersion::Newest, auto, ShardedPubSub::Auto, Messages::Sharded, Messages::Sharded)
+        }
+        Who::NewestOn => {
+            (RedissonVersion::Newest, on, ShardedPubSub::On, Messages::Sharded, Messages::Sharded)
+        }
+        Who::OldCompat => {
+            (RedissonVersion::Old3_15_1, plain, ShardedPubSub::Compat, Messages::Twice, Messages::Plain)
+        }
+        Who::NewestCompat => {
+            (RedissonVersion::Newest, auto, ShardedPubSub::Compat, Messages::Twice, Messages::Sharded)
+        }
+    };
+    let ours_of = || run(Client::builder().url(cluster.url()).sharded(sharded).connect()).unwrap();
+    Meeting::new(version, client, connection, [ours_of(), ours_of()], cluster.nodes())
+        .messages(ours, javas)
+        .names(of_each_master)
+}
+
+fn meeting(who: Who) -> &'static Meeting<'static> {
+    static MEETINGS: [OnceLock<Meeting<'_>>; 5] = [const { OnceLock::new() }; 5];
+    MEETINGS[who as usize].get_or_init(|| connect(cluster(), who, &format!("{who:?}")))
 }
 
 /// The meeting of this release with messages that go as it sends them.
-fn usual(version: RedissonVersion) -> &'static Meeting {
+fn usual(version: RedissonVersion) -> &'static Meeting<'static> {
     meeting(match version {
         RedissonVersion::Old3_15_1 => Who::OldOff,
         RedissonVersion::Newest => Who::NewestAuto,
@@ -111,20 +112,15 @@ fn usual(version: RedissonVersion) -> &'static Meeting {
 }
 
 /// The same, with ours for peers of either kind.
-fn compatible(version: RedissonVersion) -> &'static Meeting {
+fn compatible(version: RedissonVersion) -> &'static Meeting<'static> {
     meeting(match version {
         RedissonVersion::Old3_15_1 => Who::OldCompat,
         RedissonVersion::Newest => Who::NewestCompat,
     })
 }
 
-/// A turn beside other tests, with masters that stay.
-fn turn() -> [RwLockReadGuard<'static, ()>; 2] {
-    [TURNS.read().unwrap_or_else(PoisonError::into_inner), beside_others()]
-}
-
 pub(crate) fn names_in_all_slots_are_one_lock_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     let meeting = usual(version);
     let (java, other) = (meeting.java("lock"), meeting.java("lock"));
     let mut owners = Vec::new();
@@ -157,47 +153,47 @@ pub(crate) fn names_in_all_slots_are_one_lock_in_a_cluster(version: RedissonVers
 }
 
 pub(crate) fn holds_exclude_and_are_counted_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::holds_exclude_and_are_counted(usual(version));
 }
 
 pub(crate) fn releases_wake_the_other_language_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     let meeting = usual(version);
     both_ways::releases_wake_the_other_language(meeting, pairs(meeting));
 }
 
 pub(crate) fn forced_unlocks_and_downgrades_are_seen_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::forced_unlocks_are_seen(usual(version));
     both_ways::downgrades_are_seen(usual(version));
 }
 
 pub(crate) fn a_fair_lock_has_one_queue_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::a_fair_lock_has_one_queue(usual(version));
     both_ways::a_fair_lock_has_one_queue(compatible(version));
 }
 
 pub(crate) fn counters_wake_the_other_language_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::semaphores_wake_the_other_language(usual(version));
     both_ways::latches_wake_the_other_language(usual(version));
     both_ways::permits_wake_the_other_language(usual(version));
 }
 
 pub(crate) fn fencing_tokens_grow_in_a_cluster(_: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::fencing_tokens_grow(meeting(Who::NewestAuto));
 }
 
 pub(crate) fn sharded_messages_that_are_asked_for_wake_both_languages_in_a_cluster(_: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     both_ways::releases_wake_the_other_language(meeting(Who::NewestOn), &[(Kind::Plain, Kind::Plain)]);
 }
 
 pub(crate) fn releases_wake_peers_of_either_kind_in_a_cluster(version: RedissonVersion) {
-    let _turn = turn();
+    let _turn = beside_others();
     let pairs = [(Kind::Plain, Kind::Plain), (Kind::Fair, Kind::Fair), (Kind::Read, Kind::Write)];
     both_ways::releases_wake_the_other_language(compatible(version), &pairs);
     both_ways::semaphores_wake_the_other_language(compatible(version));
@@ -235,7 +231,7 @@ impl Together {
     }
 
     /// Lets Java wait, and then says when it got through.
-    fn javas(self, meeting: &'static Meeting, name: &str) -> Box<dyn FnOnce() -> SystemTime> {
+    fn javas(self, meeting: &'static Meeting<'static>, name: &str) -> Box<dyn FnOnce() -> SystemTime> {
         let name = name.to_owned();
         match self {
             Together::Readers => {
@@ -279,7 +275,7 @@ impl Together {
 }
 
 pub(crate) fn one_release_of_ours_wakes_both_releases_of_redisson_and_us() {
-    let _turn = turn();
+    let _turn = beside_others();
     let (old, newest) = (meeting(Who::OldCompat), meeting(Who::NewestCompat));
     for what in [Together::Readers, Together::Latch] {
         let mut latest = Vec::new();
@@ -316,22 +312,23 @@ fn until_clients(channel: &str, clients: i64) {
     std::thread::sleep(ms(60));
 }
 
+/// On a cluster of its own: until the replica follows the new master, Java's locks come late, because it waits for it.
 pub(crate) fn a_failover_keeps_holds_and_waiters_of_both_languages() {
-    let meetings =
-        [Who::OldOff, Who::NewestAuto, Who::NewestOn, Who::OldCompat, Who::NewestCompat].map(meeting);
-    let _alone = TURNS.write().unwrap_or_else(PoisonError::into_inner);
-    let _beside = beside_others();
-    let cluster = cluster();
+    let _turn = beside_others();
+    let cluster = start();
+    let everybody = [Who::OldOff, Who::NewestAuto, Who::NewestOn, Who::OldCompat, Who::NewestCompat];
+    let meetings = everybody.map(|who| connect(&cluster, who, &format!("failover-{who:?}")));
     // All on the master that is going to be replaced.
-    let name = |meeting: &Meeting, what: &str| {
+    let name = |meeting: &Meeting<'_>, what: &str| {
         std::iter::repeat_with(|| meeting.name(what))
             .find(|name| part_of(name, MASTERS) == 0)
             .expect("a name")
     };
     let old = cluster.owner_of(0).unwrap();
     let new = cluster.replicas_of(old).unwrap()[0];
-    let staying = meetings.map(|meeting| Staying::begin(meeting, |what| name(meeting, what)));
+    let staying = meetings.each_ref().map(|meeting| Staying::begin(meeting, |what| name(meeting, what)));
     cluster.failover(new).unwrap();
     // Plain messages go everywhere, so nobody has to listen at the new master for them.
     staying.into_iter().for_each(|staying| staying.end(cluster.node(new), cluster.nodes()));
+    meetings.into_iter().for_each(Meeting::leave);
 }

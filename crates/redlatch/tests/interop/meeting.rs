@@ -34,26 +34,26 @@ impl Messages {
 }
 
 /// A client of Java and two of ours on the same servers, whatever these are.
-pub(crate) struct Meeting {
+pub(crate) struct Meeting<'a> {
     pub(crate) version: RedissonVersion,
     pub(crate) ours: Client,
     pub(crate) ours_too: Client,
     bed: &'static Bed,
     client: String,
-    nodes: &'static [RedisServer],
+    nodes: &'a [RedisServer],
     namer: fn(&mut dyn FnMut() -> String) -> String,
     our_messages: Messages,
     javas_messages: Messages,
 }
 
-impl Meeting {
+impl<'a> Meeting<'a> {
     /// Connects one more client in the Java process of this release.
     pub(crate) fn new(
         version: RedissonVersion,
         client: &str,
         connection: Connection,
         ours: [Client; 2],
-        nodes: &'static [RedisServer],
+        nodes: &'a [RedisServer],
     ) -> Self {
         let bed = Bed::started(version);
         bed.java.connect(&connection.named(client)).unwrap_or_else(|error| panic!("{client}: {error}"));
@@ -86,6 +86,11 @@ impl Meeting {
     /// The name of Java's client.
     pub(crate) fn client(&self) -> &str {
         &self.client
+    }
+
+    /// Ends Java's client, which else would look for its servers as long as its process runs.
+    pub(crate) fn leave(self) {
+        self.bed.thread().thread.call(&self.verb("shutdown"), &[]).unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub(crate) fn is_newest(&self) -> bool {

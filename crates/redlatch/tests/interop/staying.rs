@@ -15,8 +15,8 @@ use crate::{
 const WAIT_MS: u64 = 120_000;
 
 /// One lock that Java holds and we wait for, and one the other way round.
-pub(crate) struct Staying {
-    meeting: &'static Meeting,
+pub(crate) struct Staying<'a> {
+    meeting: &'a Meeting<'a>,
     javas: String,
     ours: String,
     probe: String,
@@ -27,8 +27,8 @@ pub(crate) struct Staying {
     reply: PendingReply,
 }
 
-impl Staying {
-    pub(crate) fn begin(meeting: &'static Meeting, name: impl Fn(&str) -> String) -> Self {
+impl<'a> Staying<'a> {
+    pub(crate) fn begin(meeting: &'a Meeting<'a>, name: impl Fn(&str) -> String) -> Self {
         let (javas, ours, probe) = (name("stays-java"), name("stays-ours"), name("probe"));
         let (java, javas_waiter) = (meeting.java("lock"), meeting.java("lock"));
         java.lock(&javas);

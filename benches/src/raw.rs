@@ -24,12 +24,21 @@ pub(crate) struct Bare {
 
 impl Bare {
     pub(crate) fn new(name: &str, number: usize) -> Arc<Bare> {
+        Bare::publishing(name, number, "publish")
+    }
+
+    /// The same for a node of a cluster, which tells no other node of a release, as ours do not either.
+    pub(crate) fn sharded(name: &str, number: usize) -> Arc<Bare> {
+        Bare::publishing(name, number, "spublish")
+    }
+
+    fn publishing(name: &str, number: usize, publish: &str) -> Arc<Bare> {
         let owner = format!("{CLIENT}:{number}");
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(scripts::ACQUIRE.sha1()).arg(1).arg(name).arg(number).arg(&owner).arg(LEASE_MS).arg("0");
         let mut release = redis::cmd("EVALSHA");
         release.arg(scripts::RELEASE.sha1()).arg(1).arg(name).arg(number).arg(&owner);
-        release.arg(format!("redisson_lock__channel:{{{name}}}")).arg("publish");
+        release.arg(format!("redisson_lock__channel:{{{name}}}")).arg(publish);
         Arc::new(Bare { acquire, release })
     }
 

@@ -29,6 +29,7 @@ mod sentinel_fakes;
 mod servers;
 mod strict_keys;
 mod tls;
+mod topology_faults;
 mod traps;
 mod traps_fair;
 mod under_test;

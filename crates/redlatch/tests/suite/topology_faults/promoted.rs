@@ -1,0 +1,199 @@
+//! A replica that lags behind and becomes the master: with replica acknowledgement nobody gets a lock twice, and without
+//! it the first holder is told in time.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redlatch::{Client, ErrorKind, Guard, Lease, LossReason, ReplicaAck, Unlocked};
+use redlatch_testkit::{
+    history::Recorder,
+    stall,
+    topology::{MasterReplica, RedisCluster, SentinelSet},
+};
+use tokio::task::JoinHandle;
+
+use super::{
+    accepts_writes, eventually, keys,
+    load::{Load, Plan},
+    names_at, until,
+};
+use crate::fixture::{ms, soon};
+
+const NAMES: usize = 20;
+
+fn names(part: &str) -> Vec<String> {
+    (0..NAMES).map(|n| format!("{part}{n}")).collect()
+}
+
+/// An acquire that all replicas have to confirm within this time.
+async fn confirmed(client: &Client, name: &str, within: Duration) -> Result<Option<Guard>, redlatch::Error> {
+    client.lock(name).acquire().replica_ack(ReplicaAck::all().within(within)).await
+}
+
+/// A master with one replica, so that the sentinels choose the one that lags.
+fn one_replica() -> Arc<SentinelSet> {
+    Arc::new(SentinelSet::builder().replica_count(1).start().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_all_replicas_confirmed_has_no_second_holder_and_the_rest_has_none() {
+    let set = one_replica();
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    let builder = || Client::builder().url(set.url()).watchdog_lease(Duration::from_secs(60));
+    let (first, second) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+    let mut held = Vec::new();
+    for name in names("confirmed") {
+        held.push(confirmed(&first, &name, ms(20_000)).await.unwrap().expect("it is free"));
+    }
+    set.stall_replication(replica).unwrap();
+    for name in names("missed") {
+        let error = confirmed(&first, &name, ms(400)).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    }
+    let left = keys([set.node(master)]);
+    assert!(!left.iter().any(|key| key.starts_with("missed")), "{left:?}");
+    set.node(master).kill9();
+    tokio::task::block_in_place(|| set.wait_for_master_other_than(set.node(master).port())).unwrap();
+    for name in names("confirmed") {
+        assert!(
+            eventually("a look", second.lock(name.as_str()).try_lock()).await.unwrap().is_none(),
+            "{name}"
+        );
+    }
+    for name in names("missed") {
+        let guard = second.lock(name).try_lock().await.unwrap().expect("nobody has it");
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+    for guard in held {
+        assert!(guard.is_valid(), "{}: {:?}", guard.name(), guard.loss());
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmed_holds_exclude_while_a_replica_lags_and_is_promoted() {
+    let set = one_replica();
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(Client::builder().url(set.url()).watchdog_lease(ms(6_000)).connect().await.unwrap());
+    }
+    let mut plan = Plan::of((0..9).map(|n| format!("busy{n}")).collect());
+    plan.ack = ReplicaAck::all().within(ms(300));
+    // Those that are held when the replica stops to hear stay held there until their lease ends.
+    (plan.stay, plan.lease) = (ms(40), Lease::RenewedEvery(ms(4_000)));
+    let load = Load::start(&Recorder::new("promoted", 0), &clients, &plan);
+    load.more_grants(150).await;
+    set.stall_replication(replica).unwrap();
+    let short = || load.notes.errors().iter().filter(|(kind, _)| *kind == ErrorKind::NotReplicated).count();
+    until("acquires that nobody confirms", || short() >= 9).await;
+    set.node(master).kill9();
+    tokio::task::block_in_place(|| set.wait_for_master_other_than(set.node(master).port())).unwrap();
+    load.more_grants(150).await;
+    let (verdict, notes) = load.end().await;
+    println!("{} errors, {} losses, {verdict}", notes.errors().len(), notes.losses().len());
+    verdict.assert_ok();
+}
+
+/// The lease of holders who are to be told, renewed every third.
+const LEASE: Duration = ms(9_000);
+/// When they must have been told, after the new master takes writes.
+const TOLD_WITHIN: Duration = ms(3_000 + 500);
+
+type Told = JoinHandle<(LossReason, Instant)>;
+
+/// Holders of locks that the replica has not got, and what each will be told.
+async fn unheard(client: &Client, names: &[String]) -> (Vec<Guard>, Vec<Told>) {
+    let (mut guards, mut told) = (Vec::new(), Vec::new());
+    for name in names {
+        let guard = client.lock(name.as_str()).lock().await.unwrap();
+        let lost = guard.lost();
+        told.push(tokio::spawn(async move { (lost.await, Instant::now()) }));
+        guards.push(guard);
+    }
+    // Their first renewals are over and the next ones are not due all at once.
+    tokio::time::sleep(LEASE / 3).await;
+    assert!(guards.iter().all(Guard::is_valid));
+    (guards, told)
+}
+
+/// Others take the locks at once, and the first holders are told all the same.
+async fn told_in_time(other: &Client, guards: Vec<Guard>, told: Vec<Told>, accepting: Instant) {
+    let mut second = Vec::new();
+    for guard in &guards {
+        let lock = other.lock(guard.name());
+        second.push(tokio::spawn(async move { lock.lock().await.unwrap() }));
+    }
+    let mut latest = Duration::ZERO;
+    for (guard, told) in guards.iter().zip(told) {
+        let (reason, at) = soon("the notice", told).await.unwrap();
+        let late = stall::awake_between(accepting, at);
+        assert!(late <= TOLD_WITHIN, "{}: {reason:?} after {late:?}", guard.name());
+        assert!(!matches!(reason, LossReason::Expired), "{}: only its own clock said so", guard.name());
+        latest = latest.max(late);
+    }
+    println!("told within {latest:?}");
+    for guard in second {
+        let guard = eventually("the second holder's turn", guard).await.unwrap();
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_lock_the_new_master_never_heard_of_is_told_by_sentinels() {
+    let set = one_replica();
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    let client = Client::builder().url(set.url()).watchdog_lease(LEASE).connect().await.unwrap();
+    let other = Client::connect(&set.url()).await.unwrap();
+    set.stall_replication(replica).unwrap();
+    let (guards, told) = unheard(&client, &names("unheard")).await;
+    set.node(master).kill9();
+    let accepting = tokio::task::block_in_place(|| accepts_writes(set.node(replica), "accepting"));
+    told_in_time(&other, guards, told, accepting).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_lock_the_new_master_never_heard_of_is_told_among_replicas() {
+    let servers = MasterReplica::builder().replica_count(1).start().unwrap();
+    let client = Client::builder().url(servers.url()).watchdog_lease(LEASE).connect().await.unwrap();
+    let other = Client::connect(&servers.url()).await.unwrap();
+    servers.stall_replication(1).unwrap();
+    let (guards, told) = unheard(&client, &names("unheard")).await;
+    let accepting = tokio::task::block_in_place(|| {
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| accepts_writes(servers.node(1), "accepting"));
+            // The old master stays up and follows the new one.
+            servers.promote(1).unwrap();
+            accepting.join().unwrap()
+        })
+    });
+    told_in_time(&other, guards, told, accepting).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_lock_the_new_master_never_heard_of_is_told_in_a_cluster() {
+    let cluster = RedisCluster::start().unwrap();
+    let client = Client::builder().url(cluster.url()).watchdog_lease(LEASE).connect().await.unwrap();
+    let other = Client::connect(&cluster.url()).await.unwrap();
+    let lost = names_at(&cluster, 0, "unheard", NAMES);
+    let kept = names_at(&cluster, 1, "kept", NAMES);
+    let replica = cluster.replicas_of(0).unwrap()[0];
+    cluster.block_replication(replica).unwrap();
+    let (guards, told) = unheard(&client, &lost).await;
+    let (safe, _) = unheard(&client, &kept).await;
+    // The old master stays up, so no connection breaks.
+    let accepting = tokio::task::block_in_place(|| {
+        let key = format!("{{{}}}accepting", lost[0]);
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| accepts_writes(cluster.node(replica), &key));
+            cluster.take_over(replica).unwrap();
+            accepting.join().unwrap()
+        })
+    });
+    told_in_time(&other, guards, told, accepting).await;
+    for guard in safe {
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+}

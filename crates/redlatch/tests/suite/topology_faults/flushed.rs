@@ -5,7 +5,7 @@ use redlatch_testkit::history::Recorder;
 
 use super::{
     Servers,
-    load::{Load, Plan},
+    load::{Load, Plan, judge},
 };
 use crate::{fixture::ms, kinds::Face};
 
@@ -23,7 +23,8 @@ async fn forgetting(servers: Servers) {
     for n in 0..12 {
         held.push(clients[n % 2].lock(format!("held{n}")).lock().await.unwrap());
     }
-    let load = Load::start(&Recorder::new("flushed", 0), &clients, &plan);
+    let recorder = Recorder::new("flushed", 0);
+    let load = Load::start(&recorder, &clients, &plan);
     let end = tokio::time::Instant::now() + ms(9_000);
     let mut flushes = 0;
     while tokio::time::Instant::now() < end {
@@ -31,7 +32,8 @@ async fn forgetting(servers: Servers) {
         flushes += 1;
         tokio::time::sleep(ms(15)).await;
     }
-    let (verdict, notes) = load.end().await;
+    let notes = load.end().await;
+    let verdict = judge(&recorder);
     assert_eq!(notes.errors(), [], "no error reaches a caller");
     assert_eq!(notes.losses(), [] as [String; 0]);
     verdict.assert_ok();

@@ -10,7 +10,7 @@ use redlatch_testkit::{history::Recorder, stall, topology::RedisCluster};
 
 use super::{
     eventually, keys,
-    load::{Load, Plan},
+    load::{Load, Plan, judge},
     names_at, soak,
 };
 use crate::fixture::ms;
@@ -66,7 +66,8 @@ async fn a_master_that_is_frozen_for_a_minute_costs_only_its_own_locks() {
     let free: Vec<String> = [0, 2].into_iter().flat_map(|at| names_at(&cluster, at, "free", 3)).collect();
     let mut plan = Plan::of(names);
     plan.rest = ms(25);
-    let load = Load::start(&Recorder::new("frozen", 0), &clients, &plan);
+    let recorder = Recorder::new("frozen", 0);
+    let load = Load::start(&recorder, &clients, &plan);
     load.more_grants(50).await;
 
     cluster.node(FROZEN).pause().unwrap();
@@ -120,10 +121,10 @@ async fn a_master_that_is_frozen_for_a_minute_costs_only_its_own_locks() {
             eventually("a grant after the thaw", clients[1].lock(name.as_str()).lock()).await.unwrap();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     }
-    let (verdict, notes) = load.end().await;
+    let notes = load.end().await;
     assert_eq!(notes.errors(), [], "no error reaches a caller of others");
     assert_eq!(notes.losses(), [] as [String; 0]);
-    verdict.assert_ok();
+    judge(&recorder).assert_ok();
     for guard in kept {
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     }

@@ -9,7 +9,7 @@ use redlatch::{Client, Unlocked};
 use redlatch_testkit::{history::Recorder, topology::RedisCluster};
 
 use super::{
-    load::{Load, Plan},
+    load::{Load, Plan, judge},
     soak,
 };
 use crate::{fixture::ms, kinds::Face};
@@ -17,25 +17,22 @@ use crate::{fixture::ms, kinds::Face};
 /// The tags of the names: as many slots are on their way again and again.
 const TAGS: usize = 6;
 const MOVED_EVERY: Duration = ms(60);
+/// How long the keys of a slot are in two places after each key that goes alone.
+const HALF_WAY: Duration = ms(10);
 
-/// Moves one slot after the other; every fifth turns back half-way. Answers how many moved.
+/// Moves one slot after the other; every fifth goes key by key and stays half-way for a while. Answers how many moved.
 fn move_slots(cluster: &RedisCluster, slots: &[u16], stop: &AtomicBool) -> u32 {
     let mut moves = 0;
-    for round in 0.. {
-        if stop.load(Ordering::Acquire) {
-            break;
+    while !stop.load(Ordering::Acquire) {
+        let slot = slots[moves as usize % slots.len()];
+        let to = (cluster.owner_of(slot).unwrap() + 1 + moves as usize % 2) % 3;
+        let step = cluster.begin_move(slot, to).unwrap();
+        let at_once = if moves % 5 == 4 { 1 } else { 1_000 };
+        while step.move_keys(at_once).unwrap() > 0 {
+            std::thread::sleep(HALF_WAY / at_once as u32);
         }
-        let slot = slots[round % slots.len()];
-        let to = (cluster.owner_of(slot).unwrap() + 1 + round % 2) % 3;
-        if round % 5 == 4 {
-            let step = cluster.begin_move(slot, to).unwrap();
-            step.move_keys(1).unwrap();
-            std::thread::sleep(ms(20));
-            step.abandon().unwrap();
-        } else {
-            cluster.move_slot(slot, to).unwrap();
-            moves += 1;
-        }
+        step.finish().unwrap();
+        moves += 1;
         std::thread::sleep(MOVED_EVERY);
     }
     moves
@@ -59,7 +56,8 @@ async fn slots_move_to_and_fro_for_two_minutes_and_nobody_notices() {
     for n in 0..TAGS * 5 {
         held.push(clients[n % 2].lock(format!("{{s{}}}held{n}", n % TAGS)).lock().await.unwrap());
     }
-    let load = Load::start(&Recorder::new("moving", 0), &clients, &plan);
+    let recorder = Recorder::new("moving", 0);
+    let load = Load::start(&recorder, &clients, &plan);
     let stop = AtomicBool::new(false);
     let (start, time) = (Instant::now(), soak(Duration::from_secs(120)));
     let moves = std::thread::scope(|scope| {
@@ -69,7 +67,8 @@ async fn slots_move_to_and_fro_for_two_minutes_and_nobody_notices() {
         mover.join().unwrap()
     });
     let lasted = start.elapsed();
-    let (verdict, notes) = load.end().await;
+    let notes = load.end().await;
+    let verdict = judge(&recorder);
     println!("{moves} moves in {lasted:?}: {verdict}");
     assert_eq!(notes.errors(), [], "no error reaches a caller");
     assert_eq!(notes.losses(), [] as [String; 0]);

@@ -10,7 +10,7 @@ use redlatch_testkit::history::Recorder;
 
 use super::{
     Servers,
-    load::{Load, Plan},
+    load::{Load, Plan, judge},
 };
 use crate::fixture::ms;
 
@@ -28,7 +28,8 @@ async fn cut_off(servers: Servers, settings: impl Fn(ClientBuilder) -> ClientBui
     let mut plan = Plan::of(vec!["contended".to_owned()]);
     // Longer than subscribing takes, so that the other one listens by then.
     (plan.tasks_of_each, plan.stay, plan.rest) = (1, ms(25), ms(5));
-    let load = Load::start(&Recorder::new("cut off", 0), &clients, &plan);
+    let recorder = Recorder::new("cut off", 0);
+    let load = Load::start(&recorder, &clients, &plan);
     load.more_grants(10).await;
     let stop = AtomicBool::new(false);
     let killed = AtomicBool::new(false);
@@ -49,9 +50,9 @@ async fn cut_off(servers: Servers, settings: impl Fn(ClientBuilder) -> ClientBui
         },
     );
     let to = Instant::now();
-    let (verdict, notes) = load.end().await;
+    let notes = load.end().await;
     assert_eq!(notes.errors(), []);
-    verdict.assert_ok();
+    judge(&recorder).assert_ok();
     assert!(killed.into_inner(), "nobody listened");
     let gap = notes.longest_gap(from, to);
     assert!(gap <= GAP_MAX, "no grant for {gap:?}");

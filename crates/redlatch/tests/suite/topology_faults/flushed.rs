@@ -4,7 +4,7 @@ use redlatch::Unlocked;
 use redlatch_testkit::history::Recorder;
 
 use super::{
-    Servers,
+    NEVER, Servers,
     load::{Load, Plan, judge},
 };
 use crate::{fixture::ms, kinds::Face};
@@ -52,10 +52,10 @@ async fn one_server_that_forgets_scripts_costs_no_caller_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_followed_master_that_forgets_scripts_costs_no_caller_an_error() {
-    forgetting(Servers::sentinel()).await;
+    forgetting(Servers::sentinel(NEVER)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_forgets_scripts_costs_no_caller_an_error() {
-    forgetting(Servers::cluster()).await;
+    forgetting(Servers::cluster(NEVER)).await;
 }

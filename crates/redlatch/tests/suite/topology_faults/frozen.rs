@@ -9,7 +9,7 @@ use redlatch::{Client, LossReason, Unlocked};
 use redlatch_testkit::{history::Recorder, stall, topology::RedisCluster};
 
 use super::{
-    eventually, keys,
+    NEVER, eventually, keys,
     load::{Load, Plan, judge},
     names_at, soak,
 };
@@ -41,11 +41,7 @@ async fn ask_in_vain(client: &Client, names: &[String], stop: &AtomicBool) -> u3
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_frozen_for_a_minute_costs_only_its_own_locks() {
-    let cluster = RedisCluster::builder()
-        .replicas_per_master(0)
-        .node_timeout(Duration::from_secs(600))
-        .start()
-        .unwrap();
+    let cluster = RedisCluster::builder().replicas_per_master(0).node_timeout(10 * NEVER).start().unwrap();
     let mut clients = Vec::new();
     for _ in 0..2 {
         let builder = Client::builder().url(cluster.url()).watchdog_lease(LEASE);

@@ -10,7 +10,7 @@ use redlatch_testkit::{
 use tokio::task::JoinHandle;
 
 use super::{
-    EVENTUALLY, Servers, eventually, keys,
+    DOWN_AFTER, EVENTUALLY, Servers, eventually, keys,
     load::{Entry, Holding, Load, Plan, judge},
     until,
 };
@@ -125,10 +125,10 @@ async fn a_server_that_is_killed_and_returns_costs_no_hold_and_no_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_killed_among_sentinels_costs_no_hold_and_no_turn() {
-    the_master_dies(Servers::sentinel(), ReplicaAck::all()).await;
+    the_master_dies(Servers::sentinel(DOWN_AFTER), ReplicaAck::all()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_killed_in_a_cluster_costs_no_hold_and_no_turn() {
-    the_master_dies(Servers::cluster(), ReplicaAck::all()).await;
+    the_master_dies(Servers::cluster(DOWN_AFTER), ReplicaAck::all()).await;
 }

@@ -24,6 +24,11 @@ use crate::fixture::{ms, soon};
 /// What a busy machine may take for things that have no limit of their own: elections, restarts, many turns.
 const EVENTUALLY: Duration = Duration::from_secs(60);
 
+/// How long a master may be silent in tests in which none is to be replaced, though the machine pauses.
+const NEVER: Duration = Duration::from_secs(60);
+/// The same where one is to be replaced, and only that one.
+const DOWN_AFTER: Duration = Duration::from_secs(3);
+
 /// Servers of some topology.
 enum Servers {
     Single(RedisServer),
@@ -37,12 +42,13 @@ impl Servers {
         Servers::Single(settings.start().unwrap())
     }
 
-    fn sentinel() -> Self {
-        Servers::Sentinel(SentinelSet::start().unwrap())
+    /// A master that is called down after this time.
+    fn sentinel(down_after: Duration) -> Self {
+        Servers::Sentinel(SentinelSet::builder().down_after(down_after).start().unwrap())
     }
 
-    fn cluster() -> Self {
-        Servers::Cluster(RedisCluster::start().unwrap())
+    fn cluster(node_timeout: Duration) -> Self {
+        Servers::Cluster(RedisCluster::builder().node_timeout(node_timeout).start().unwrap())
     }
 
     fn builder(&self) -> ClientBuilder {

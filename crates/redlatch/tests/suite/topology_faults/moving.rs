@@ -9,6 +9,7 @@ use redlatch::{Client, Unlocked};
 use redlatch_testkit::{history::Recorder, topology::RedisCluster};
 
 use super::{
+    NEVER,
     load::{Load, Plan, judge},
     soak,
 };
@@ -40,7 +41,7 @@ fn move_slots(cluster: &RedisCluster, slots: &[u16], stop: &AtomicBool) -> u32 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_to_and_fro_for_two_minutes_and_nobody_notices() {
-    let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
+    let cluster = RedisCluster::builder().replicas_per_master(0).node_timeout(NEVER).start().unwrap();
     let mut clients = Vec::new();
     for _ in 0..2 {
         let builder = Client::builder().url(cluster.url()).watchdog_lease(ms(8_000));

@@ -15,7 +15,7 @@ use redlatch_testkit::{
 use tokio::task::JoinHandle;
 
 use super::{
-    accepts_writes, eventually, keys,
+    DOWN_AFTER, NEVER, accepts_writes, eventually, keys,
     load::{Load, Plan, judge},
     names_at, until,
 };
@@ -37,7 +37,7 @@ async fn confirmed(client: &Client, name: &str, within: Duration) -> Result<Opti
 
 /// A master with one replica, so that the sentinels choose the one that lags.
 fn one_replica() -> Arc<SentinelSet> {
-    Arc::new(SentinelSet::builder().replica_count(1).start().unwrap())
+    Arc::new(SentinelSet::builder().replica_count(1).down_after(DOWN_AFTER).start().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +195,7 @@ async fn a_holder_whose_lock_the_new_master_never_heard_of_is_told_among_replica
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_lock_the_new_master_never_heard_of_is_told_in_a_cluster() {
-    let cluster = RedisCluster::start().unwrap();
+    let cluster = RedisCluster::builder().node_timeout(NEVER).start().unwrap();
     let client = Client::builder().url(cluster.url()).watchdog_lease(LEASE).connect().await.unwrap();
     let other = Client::connect(&cluster.url()).await.unwrap();
     let lost = names_at(&cluster, 0, "unheard", NAMES);

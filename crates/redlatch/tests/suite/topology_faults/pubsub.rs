@@ -9,7 +9,7 @@ use redlatch::{ClientBuilder, ShardedPubSub};
 use redlatch_testkit::history::Recorder;
 
 use super::{
-    Servers,
+    NEVER, Servers,
     load::{Load, Plan, judge},
 };
 use crate::fixture::ms;
@@ -71,15 +71,15 @@ async fn one_server_grants_on_while_subscriptions_are_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_followed_master_grants_on_while_subscriptions_are_killed() {
-    cut_off(Servers::sentinel(), |builder| builder).await;
+    cut_off(Servers::sentinel(NEVER), |builder| builder).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_grants_on_while_plain_subscriptions_are_killed() {
-    cut_off(Servers::cluster(), |builder| builder.sharded(ShardedPubSub::Off)).await;
+    cut_off(Servers::cluster(NEVER), |builder| builder.sharded(ShardedPubSub::Off)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_grants_on_while_sharded_subscriptions_are_killed() {
-    cut_off(Servers::cluster(), |builder| builder.sharded(ShardedPubSub::On)).await;
+    cut_off(Servers::cluster(NEVER), |builder| builder.sharded(ShardedPubSub::On)).await;
 }

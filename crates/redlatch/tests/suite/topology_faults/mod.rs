@@ -31,7 +31,7 @@ const DOWN_AFTER: Duration = Duration::from_secs(3);
 
 /// Servers of some topology.
 enum Servers {
-    Single(RedisServer),
+    Single(Box<RedisServer>),
     Sentinel(SentinelSet),
     Cluster(RedisCluster),
 }
@@ -39,7 +39,7 @@ enum Servers {
 impl Servers {
     fn single() -> Self {
         let settings = RedisServer::builder().appendonly(true).arg("appendfsync", "always");
-        Servers::Single(settings.start().unwrap())
+        Servers::Single(Box::new(settings.start().unwrap()))
     }
 
     /// A master that is called down after this time.
@@ -62,7 +62,7 @@ impl Servers {
     /// Those that have locks, whatever their role.
     fn nodes(&self) -> &[RedisServer] {
         match self {
-            Servers::Single(server) => std::slice::from_ref(server),
+            Servers::Single(server) => std::slice::from_ref(&**server),
             Servers::Sentinel(set) => set.nodes(),
             Servers::Cluster(cluster) => cluster.nodes(),
         }

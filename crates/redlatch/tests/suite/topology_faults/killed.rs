@@ -98,6 +98,10 @@ async fn the_master_dies(servers: Servers, ack: ReplicaAck) {
         Servers::Cluster(_) => 2,
     };
     copied(servers.nodes(), copies).await;
+    // There is somebody to confirm what is asked to be confirmed.
+    let sample = clients[0].lock("sample").acquire().replica_ack(ack).await.unwrap().expect("it is free");
+    assert_eq!(sample.replicas().map_or(0, |replicas| replicas.wanted as usize), copies - 1);
+    sample.unlock().await.unwrap();
     let killed = Instant::now();
     tokio::task::block_in_place(|| kill_a_master(&servers));
     let replaced = killed.elapsed();

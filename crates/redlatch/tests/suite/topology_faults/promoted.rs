@@ -2,6 +2,7 @@
 //! it the first holder is told in time.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,49 +31,86 @@ fn names(part: &str) -> Vec<String> {
     (0..NAMES).map(|n| format!("{part}{n}")).collect()
 }
 
-/// An acquire that all replicas have to confirm within this time.
-async fn confirmed(client: &Client, name: &str, within: Duration) -> Result<Option<Guard>, redlatch::Error> {
-    client.lock(name).acquire().replica_ack(ReplicaAck::all().within(within)).await
-}
-
 /// A master with one replica, so that the sentinels choose the one that lags.
 fn one_replica() -> Arc<SentinelSet> {
     Arc::new(SentinelSet::builder().replica_count(1).down_after(DOWN_AFTER).start().unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_all_replicas_confirmed_has_no_second_holder_and_the_rest_has_none() {
-    let set = one_replica();
-    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
-    let builder = || Client::builder().url(set.url()).watchdog_lease(Duration::from_secs(60));
+/// Takes some locks that replicas confirm and others when they no longer can, before one of them becomes the master.
+async fn only_what_is_confirmed_is_held(
+    url: &str,
+    names: [Vec<String>; 2],
+    ack: ReplicaAck,
+    lag: impl FnOnce(),
+    left: impl FnOnce() -> BTreeSet<String>,
+    replace: impl FnOnce(),
+) {
+    let [confirmed, missed] = names;
+    let builder = || Client::builder().url(url).watchdog_lease(Duration::from_secs(60));
     let (first, second) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
     let mut held = Vec::new();
-    for name in names("confirmed") {
-        held.push(confirmed(&first, &name, ms(20_000)).await.unwrap().expect("it is free"));
+    for name in &confirmed {
+        let lock = first.lock(name.as_str());
+        held.push(lock.acquire().replica_ack(ack.within(ms(20_000))).await.unwrap().expect("it is free"));
     }
-    set.stall_replication(replica).unwrap();
-    for name in names("missed") {
-        let error = confirmed(&first, &name, ms(400)).await.map(drop).unwrap_err();
+    tokio::task::block_in_place(lag);
+    for name in &missed {
+        let lock = first.lock(name.as_str());
+        let error = lock.acquire().replica_ack(ack.within(ms(300))).await.map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     }
-    let left = keys([set.node(master)]);
-    assert!(!left.iter().any(|key| key.starts_with("missed")), "{left:?}");
-    set.node(master).kill9();
-    tokio::task::block_in_place(|| set.wait_for_master_other_than(set.node(master).port())).unwrap();
-    for name in names("confirmed") {
-        assert!(
-            eventually("a look", second.lock(name.as_str()).try_lock()).await.unwrap().is_none(),
-            "{name}"
-        );
+    let left = left();
+    assert!(missed.iter().all(|name| !left.contains(name)), "{left:?}");
+    tokio::task::block_in_place(replace);
+    for name in &confirmed {
+        let look = eventually("a look", second.lock(name.as_str()).try_lock()).await;
+        assert!(look.unwrap().is_none(), "{name}");
     }
-    for name in names("missed") {
-        let guard = second.lock(name).try_lock().await.unwrap().expect("nobody has it");
+    for name in &missed {
+        let guard = second.lock(name.as_str()).try_lock().await.unwrap().expect("nobody has it");
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     }
     for guard in held {
         assert!(guard.is_valid(), "{}: {:?}", guard.name(), guard.loss());
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_all_replicas_confirmed_has_no_second_holder_and_the_rest_has_none() {
+    let set = one_replica();
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    only_what_is_confirmed_is_held(
+        &set.url(),
+        ["confirmed", "missed"].map(names),
+        ReplicaAck::all(),
+        || set.stall_replication(replica).unwrap(),
+        || keys([set.node(master)]),
+        || {
+            set.node(master).kill9();
+            set.wait_for_master_other_than(set.node(master).port()).unwrap();
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_replica_in_a_cluster_confirmed_has_no_second_holder_and_the_rest_has_none() {
+    let cluster = RedisCluster::builder().node_timeout(NEVER).start().unwrap();
+    let replica = cluster.replicas_of(0).unwrap()[0];
+    only_what_is_confirmed_is_held(
+        &cluster.url(),
+        ["confirmed", "missed"].map(|part| names_at(&cluster, 0, part, NAMES)),
+        // A replica that is cut off does not count among all.
+        ReplicaAck::at_least(1),
+        || cluster.block_replication(replica).unwrap(),
+        || keys([cluster.node(0)]),
+        || {
+            cluster.node(0).kill9();
+            cluster.take_over(replica).unwrap();
+        },
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -394,7 +394,7 @@ impl Core {
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         if request.ack.is_none() && !owner.is_foreign() {
             self.keeper.touch();
-            let flight = Flight::new(self, self.store.run(call), || {
+            let flight = Flight::new(self, self.run(call), || {
                 Some(Box::new(self.abandoned(request, owner, lines_up)))
             });
             return (flight.await, None);
@@ -457,7 +457,7 @@ impl Core {
         }
         if !request.reentrant {
             self.keeper.touch();
-            let held = self.store.run(request.recipe.query(&request.keys, owner.field())).await?;
+            let held = self.run(request.recipe.query(&request.keys, owner.field())).await?;
             if held.array().and_then(|items| items.get(1)?.int()).is_some_and(|holds| holds > 0) {
                 return Err(Fault::Server(already_held()));
             }
@@ -486,9 +486,9 @@ impl Core {
     async fn run_for(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
         self.keeper.touch();
         match request.ack {
-            None => Ok((self.store.run(call).await?, None)),
+            None => Ok((self.run(call).await?, None)),
             Some(ack) => {
-                let (reply, confirm) = self.store.run_acked(call, ack.count, !ack.keep).await?;
+                let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
                 Ok((reply, Some(confirm)))
             }
         }

@@ -7,6 +7,7 @@ pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod bell;
 pub(crate) mod contest;
+mod declare;
 mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
@@ -161,6 +162,8 @@ pub(crate) struct Core {
     pub(crate) id: Arc<str>,
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn Store>,
+    /// Whether the server wants every key of a script declared.
+    strictness: Arc<declare::Strictness>,
     pub(crate) lanes: Lanes,
     gates: Gates,
     pub(crate) keeper: Keeper,
@@ -179,6 +182,7 @@ impl Core {
             id: id.into(),
             config,
             store,
+            strictness: Arc::default(),
             lanes: Lanes::new(bounds),
             gates: Gates::default(),
             keeper,
@@ -241,7 +245,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         let script = call.script;
         self.keeper.touch();
-        let run = if apart { self.store.run_apart(call) } else { self.store.run(call) };
+        let run = if apart { self.run_apart(call) } else { self.run(call) };
         self.read(script, run.await, number)
     }
 

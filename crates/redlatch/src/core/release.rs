@@ -100,7 +100,7 @@ impl Core {
         marked: bool,
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
-        let flight = Flight::new(self, self.store.run(self.release_call(lease)), || {
+        let flight = Flight::new(self, self.run(self.release_call(lease)), || {
             let (core, held) = (self.clone(), lease.clone());
             Some(Box::new(move |outcome| {
                 let settling = core.clone().settle(held, leads, marked, outcome);
@@ -330,7 +330,7 @@ impl Core {
     async fn release_once(self: &Arc<Self>, lease: &Lease, apart: bool) -> Result<(Unlocked, i64), Fault> {
         let call = self.release_call(lease);
         self.keeper.touch();
-        let run = if apart { self.store.run_apart(call) } else { self.store.run(call) };
+        let run = if apart { self.run_apart(call) } else { self.run(call) };
         self.read_release(lease, run.await)
     }
 

@@ -135,7 +135,7 @@ impl Locker {
         self.ready()?;
         self.core.keeper.touch();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
-        let reply = self.core.store.run(call).await.map_err(|fault| self.error(fault))?;
+        let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {
             Some([ttl, holds]) => ttl.int().zip(holds.int()),
             _ => None,

@@ -56,11 +56,17 @@ pub fn library() -> String {
     register(&mut text, &library_check(), &format!("return {EPOCH}\n"), "'allow-oom'");
     for script in ALL {
         register(&mut text, script.function(), script.source(), &flags(script));
-        if let Some(both) = telling_both(script) {
-            register(&mut text, both.function(), both.source(), &flags(script));
+        for form in forms(script) {
+            register(&mut text, form.function(), form.source(), &flags(script));
         }
     }
     text
+}
+
+/// The other forms of a script.
+fn forms(script: &Script) -> impl Iterator<Item = &'static Script> {
+    let declaring = script.declaring().map(|declaring| &declaring.script);
+    [telling_both(script), declaring, declaring.and_then(telling_both)].into_iter().flatten()
 }
 
 /// The form of a script that publishes both ways, if it publishes at all.
@@ -102,8 +108,9 @@ mod tests {
     fn the_library_has_a_function_for_every_script() {
         let text = library();
         let both = ALL.iter().filter(|script| telling_both(script).is_some()).count();
+        let forms: usize = ALL.iter().map(|script| forms(script).count()).sum();
         assert!(both > 20, "most scripts that give something back tell of it");
-        assert_eq!(text.matches("redis.register_function").count(), ALL.len() + both + 1);
+        assert_eq!(text.matches("redis.register_function").count(), ALL.len() + forms + 1);
         for script in ALL {
             assert!(text.contains(&format!("function_name='{}'", script.function())), "{}", script.name());
             assert!(text.contains(script.source()), "{}", script.name());

@@ -22,14 +22,35 @@ pub struct Script {
     function: OnceLock<String>,
     /// The same with a beginning that can publish both ways.
     telling_both: Option<&'static Script>,
+    /// The same with a beginning that sees to it that all keys are declared.
+    declaring: Option<&'static Declaring>,
+}
+
+/// A script that touches timeout keys of read holds, for servers where every key has to be declared.
+#[derive(Debug)]
+pub(crate) struct Declaring {
+    /// The script with that beginning.
+    pub(crate) script: Script,
+    /// Whose timeout keys it touches, as the beginning is told.
+    pub(crate) whose: &'static str,
 }
 
 /// The publish command of those who publish plain and sharded messages.
 pub(crate) const BOTH: &str = "both";
 
 impl Script {
-    const fn new(name: &'static str, source: &'static str, telling_both: Option<&'static Script>) -> Self {
-        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new(), telling_both }
+    const fn new(
+        name: &'static str,
+        source: &'static str,
+        telling_both: Option<&'static Script>,
+        declaring: Option<&'static Declaring>,
+    ) -> Self {
+        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new(), telling_both, declaring }
+    }
+
+    /// The same script for servers where every key has to be declared; `None` if it declares every key anyway.
+    pub(crate) fn declaring(&self) -> Option<&'static Declaring> {
+        self.declaring
     }
 
     /// The same script for calls whose publish command is [`BOTH`].
@@ -70,19 +91,43 @@ impl std::fmt::Debug for Script {
     }
 }
 
+/// The script with a beginning before its text.
+macro_rules! begun {
+    ($file:literal $ending:literal, $($beginning:literal),+; $both:expr) => {
+        Script::new(
+            concat!($file, $ending),
+            concat!($(include_str!($beginning),)+ include_str!(concat!($file, ".lua"))),
+            $both,
+            None,
+        )
+    };
+}
+
+macro_rules! declaring {
+    ($file:literal) => {
+        None
+    };
+    ($file:literal $whose:literal) => {{
+        static BOTH: Script = begun!($file "_declared_both", "declared.lua", "both.lua"; None);
+        static DECLARING: Declaring =
+            Declaring { script: begun!($file "_declared", "declared.lua"; Some(&BOTH)), whose: $whose };
+        Some(&DECLARING)
+    }};
+}
+
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $ident:ident = $file:literal),* $(,)?) => {
-        $($(#[$doc])* pub static $ident: Script =
-            Script::new($file, include_str!(concat!($file, ".lua")), Some(&telling_both::$ident));)*
+    ($($(#[$doc:meta])* $ident:ident = $file:literal $(touching $whose:literal)?),* $(,)?) => {
+        $($(#[$doc])* pub static $ident: Script = Script::new(
+            $file,
+            include_str!(concat!($file, ".lua")),
+            Some(&telling_both::$ident),
+            declaring!($file $($whose)?),
+        );)*
 
         mod telling_both {
             use super::Script;
 
-            $(pub(super) static $ident: Script = Script::new(
-                concat!($file, "_both"),
-                concat!(include_str!("both.lua"), include_str!(concat!($file, ".lua"))),
-                None,
-            );)*
+            $(pub(super) static $ident: Script = begun!($file "_both", "both.lua"; None);)*
         }
 
         /// Every script, for servers that load them beforehand or allow nothing else.
@@ -156,33 +201,33 @@ scripts! {
     /// Delete a rate limiter.
     RATE_DELETE = "rate_delete",
     /// Take a read hold.
-    READ_ACQUIRE = "read_acquire",
+    READ_ACQUIRE = "read_acquire" touching "2",
     /// Take a read hold once more.
-    READ_ENTER = "read_enter",
+    READ_ENTER = "read_enter" touching "2",
     /// Release the read holds of one owner.
-    READ_RELEASE = "read_release",
+    READ_RELEASE = "read_release" touching "all",
     /// Give back one read hold of several.
-    READ_LEAVE = "read_leave",
+    READ_LEAVE = "read_leave" touching "all",
     /// Refresh many read holds.
-    READ_RENEW = "read_renew",
+    READ_RENEW = "read_renew" touching "3",
     /// Take the write hold.
-    WRITE_ACQUIRE = "write_acquire",
+    WRITE_ACQUIRE = "write_acquire" touching "2",
     /// Take the write hold once more.
     WRITE_ENTER = "write_enter",
     /// Release the write hold.
-    WRITE_RELEASE = "write_release",
+    WRITE_RELEASE = "write_release" touching "2",
     /// Give back one write hold of several.
-    WRITE_LEAVE = "write_leave",
+    WRITE_LEAVE = "write_leave" touching "2",
     /// Refresh many write holds.
     WRITE_RENEW = "write_renew",
     /// Pass the write hold to the next owner.
-    WRITE_TRANSFER = "write_transfer",
+    WRITE_TRANSFER = "write_transfer" touching "2",
     /// Turn a write hold into a read hold.
-    DOWNGRADE = "downgrade",
+    DOWNGRADE = "downgrade" touching "2",
     /// End all holds of one side of a read-write lock.
-    RW_FORCE = "rw_force",
+    RW_FORCE = "rw_force" touching "all",
     /// Read TTL and hold count of one side of a read-write lock.
-    RW_QUERY = "rw_query",
+    RW_QUERY = "rw_query" touching "1",
     /// Take leased permits.
     PERMIT_TAKE = "permit_take",
     /// Give leased permits back.

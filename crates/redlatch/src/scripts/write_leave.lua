@@ -20,11 +20,12 @@ if count > 1 then
   if redis.call('pttl', key) < tonumber(ARGV[6]) then redis.call('pexpire', key, ARGV[6]) end
   return {tonumber(ARGV[1]), count - 1, 0}
 end
-redis.call('hdel', key, field)
 local longest = 0
+-- The timeout keys come first, because they are what may be refused: then nothing has changed.
 for i = 1, math.min(tonumber(redis.call('hget', key, owner) or '0'), 1000) do
   longest = math.max(longest, redis.call('pttl', KEYS[2] .. owner .. ':rwlock_timeout:' .. i))
 end
+redis.call('hdel', key, field)
 if longest > 0 then
   redis.call('hset', key, 'mode', 'read')
   redis.call('pexpire', key, longest)

@@ -9,11 +9,12 @@
 -- Reply:  {number, 1, receivers} when released (receivers -1: the message was refused); {number, 0, 0} when nothing was held,
 --         which is also what a repeat gets.
 local key, owner = KEYS[1], ARGV[2]
-if redis.call('hdel', key, owner .. ':write') == 0 then return {tonumber(ARGV[1]), 0, 0} end
 local longest = 0
+-- The timeout keys come first, because they are what may be refused: then nothing has changed.
 for i = 1, math.min(tonumber(redis.call('hget', key, owner) or '0'), 1000) do
   longest = math.max(longest, redis.call('pttl', KEYS[2] .. owner .. ':rwlock_timeout:' .. i))
 end
+if redis.call('hdel', key, owner .. ':write') == 0 then return {tonumber(ARGV[1]), 0, 0} end
 if longest > 0 then
   redis.call('hset', key, 'mode', 'read')
   redis.call('pexpire', key, longest)

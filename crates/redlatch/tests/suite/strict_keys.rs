@@ -1,26 +1,85 @@
 //! Servers that want every key of a script declared.
 
-use redlatch::{Client, ErrorKind};
+use redlatch::{Client, ReadGuard, Unlocked};
 
-use crate::fixture::ms;
+use crate::fixture::{ms, soon};
 
 /// A store of its own that refuses keys that were not declared.
 async fn strict(name: &str) -> Client {
     Client::connect(&format!("memory:{name}-{}?strict_keys", std::process::id())).await.unwrap()
 }
 
-#[tokio::test]
-async fn a_read_write_lock_is_refused_before_anything_has_changed() {
-    let client = strict("refused").await;
+/// Readers that hold beside each other, one of them twice.
+async fn readers(client: &Client) -> [ReadGuard; 4] {
     let lock = client.read_write_lock("rw");
-    let error = lock.read().try_lock().await.map(|_| ()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::UndeclaredKey, "{error}");
-    assert!(error.to_string().contains("allow-undeclared-keys"), "{error}");
-    assert!(!client.lock("rw").is_locked().await.unwrap(), "nothing is left");
+    let (one, two) = (lock.read().lock().await.unwrap(), lock.read().lock().await.unwrap());
+    let again = one.reenter().await.unwrap();
+    let third = again.reenter().await.unwrap();
+    [one, two, again, third]
 }
 
 #[tokio::test]
-async fn everything_else_is_listed_and_shown() {
+async fn whatever_a_client_asks_first_is_answered_and_done_whole() {
+    let holder = strict("first").await;
+    let lock = holder.read_write_lock("rw");
+    let guards = readers(&holder).await;
+    let client = || strict("first");
+    let state = client().await.inspect("rw").await.unwrap();
+    assert_eq!(state.holders.iter().map(|holder| holder.holds).sum::<i64>(), 4);
+    let fresh = client().await;
+    assert!(fresh.read_write_lock("rw").read().is_locked().await.unwrap());
+    let fresh = client().await;
+    assert!(fresh.read_write_lock("rw").write().try_lock().await.unwrap().is_none());
+    let fresh = client().await;
+    assert!(fresh.read_write_lock("rw").read().force_unlock().await.unwrap());
+    for guard in guards {
+        assert!(guard.unlock().await.is_err(), "it was lost");
+    }
+    assert!(!lock.read().is_locked().await.unwrap());
+    let held = lock.read().lock().await.unwrap().detach();
+    let beside = lock.read().lock().await.unwrap();
+    let fresh = client().await;
+    let outcome = fresh.read_write_lock("rw").read().release(&held.owner).await.unwrap();
+    assert_eq!(outcome, Unlocked::Released);
+    assert_eq!(beside.unlock().await.unwrap(), Unlocked::Released);
+    let fresh = client().await;
+    let owner = fresh.owner();
+    let write = fresh.read_write_lock("rw").write().acquire().owner(&owner).await.unwrap();
+    let read = write.downgrade().await.unwrap();
+    assert!(lock.read().is_locked().await.unwrap());
+    read.unlock().await.unwrap();
+    assert!(!lock.read().is_locked().await.unwrap());
+}
+
+/// Clients whose readers come and go all the time: what one of them looked at is rarely what it finds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn holders_that_change_all_the_time_are_all_released() {
+    let clients = [strict("churn").await, strict("churn").await, strict("churn").await];
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..12 {
+        let lock = clients[n % clients.len()].read_write_lock("rw");
+        tasks.spawn(async move {
+            for round in 0..60 {
+                let guard = lock.read().lock().await.unwrap();
+                if (round + n) % 3 == 0 {
+                    guard.reenter().await.unwrap().unlock().await.unwrap();
+                }
+                assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+                if round % 20 == 0 {
+                    soon("the writer's turn", lock.write().lock()).await.unwrap().unlock().await.unwrap();
+                }
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert!(!clients[0].read_write_lock("rw").read().is_locked().await.unwrap());
+    assert!(clients[0].list(None, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn everything_is_listed_and_shown() {
     let client = strict("listed").await;
     let _lock = client.lock("lock").lock().await.unwrap();
     let _fenced = client.fenced_lock("fenced").lock().await.unwrap();

@@ -21,14 +21,8 @@ mod redisson_fair;
 mod semaphore;
 mod spin;
 
-/// Expands each test over the stores, for one kind of lock. `undeclared` stands before kinds whose scripts use keys that they
-/// cannot declare, so that they cannot run on the store that wants that.
+/// Expands each test over the stores, for one kind of lock.
 macro_rules! contracts {
-    (undeclared $face:ident $($module:ident :: { $($name:ident),* $(,)? })*) => {
-        contracts!(@store $face memory { $($module :: { $($name),* })* });
-        contracts!(@store $face local { $($module :: { $($name),* })* });
-        contracts!(@store $face redis { $($module :: { $($name),* })* });
-    };
     (@store $face:ident $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
         mod $store {
             $(mod $module {
@@ -41,23 +35,19 @@ macro_rules! contracts {
         }
     };
     ($face:ident $($module:ident :: { $($name:ident),* $(,)? })*) => {
-        contracts!(undeclared $face $($module :: { $($name),* })*);
+        contracts!(@store $face memory { $($module :: { $($name),* })* });
+        contracts!(@store $face local { $($module :: { $($name),* })* });
+        contracts!(@store $face redis { $($module :: { $($name),* })* });
         contracts!(@store $face strict { $($module :: { $($name),* })* });
     };
 }
 
 /// The promises of every lock.
 macro_rules! of_every_lock {
-    ($kind:ident Write { $($more:tt)* }) => {
-        of_every_lock! { @expand $kind { undeclared Write } { $($more)* } }
-    };
     ($kind:ident $face:ident { $($more:tt)* }) => {
-        of_every_lock! { @expand $kind { $face } { $($more)* } }
-    };
-    (@expand $kind:ident { $($face:ident)* } { $($more:tt)* }) => {
         mod $kind {
             contracts! {
-                $($face)*
+                $face
                 exclusion::{
                     a_held_lock_is_busy_for_everybody_else,
                     a_release_wakes_a_waiter_of_another_client,
@@ -336,7 +326,7 @@ contracts! {
 
 mod read_write_lock {
     contracts! {
-        undeclared Plain
+        Plain
         multi::{ members_may_be_of_any_kind_and_client }
         read_write::{
             test_force_unlock,

@@ -191,8 +191,7 @@ pub(crate) fn execute(core: &mut Core, args: &[&[u8]], caller: Caller) -> Reply 
         return Err(MISCONF);
     }
     if let Some(declared) = &core.declared
-        && let Some(key) =
-            keys_of(command.name, args).iter().find(|key| !declared.iter().any(|one| one == *key))
+        && let Some(key) = keys_of(command.name, args).iter().find(|key| !declared.contains(**key))
     {
         let key = String::from_utf8_lossy(key);
         return Err(EngineError::new(format!("ERR script tried accessing undeclared key '{key}'")));

@@ -10,7 +10,7 @@ pub(crate) mod list;
 pub(crate) mod string;
 pub(crate) mod zset;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     /// Set while the journal cannot be written; every write is refused then.
     pub(crate) refuse_writes: bool,
     /// The keys that the running script has declared, where it may use no others.
-    pub(crate) declared: Option<Vec<Vec<u8>>>,
+    pub(crate) declared: Option<HashSet<Vec<u8>>>,
     /// What changed since the journal was last written.
     pub(crate) effects: Vec<Effect>,
 }

@@ -57,7 +57,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The client was inherited over `fork()` and belongs to the parent process.
     Forked,
-    /// The server runs no script that uses keys it has not declared, which those of the read-write lock have to.
+    /// The server refused a script for a key that it had not declared. Keys are declared where a server turns out to want that, so this is
+    /// left for a server that has begun to want it while a read lock was held.
     UndeclaredKey,
     /// The server lacks the functions that the client is to use
     /// ([`ScriptMode::Functions`](crate::ScriptMode::Functions)).

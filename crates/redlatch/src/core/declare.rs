@@ -3,7 +3,7 @@
 //! Their names follow from who holds what, which only the server knows. So the script begins with a look, and answers which keys it
 //! needs if one was not declared; then it is sent again with these (`scripts/declared.lua`). Whether a server is of that kind
 //! shows in its first refusal. The scripts touch such a key before they change anything, so a call that was refused may be repeated.
-//! Only a release of read holds changes something first; until a grant has shown that the server is not strict, it declares.
+//! Only a release of read holds changes something first, so it declares its keys until a hold has shown that the server is not strict.
 
 use std::{
     future::Future,
@@ -20,7 +20,7 @@ use super::{Core, jitter::jittered};
 use crate::{
     error::{Error, ErrorKind},
     scripts::{Declaring, READ_ACQUIRE, READ_ENTER, READ_RELEASE, READ_RENEW, Script},
-    store::{AckedFuture, Arg, Call, Fault, Reply, ReplicaCount, RunFuture},
+    store::{AckedFuture, Arg, Call, Fault, ReplicaCount, Reply, RunFuture, StoreUrl},
 };
 
 /// How often a script is sent with all keys of all holders, before others' keys that came in meanwhile may be missing.
@@ -39,6 +39,12 @@ const LOOSE: u8 = 1;
 const STRICT: u8 = 2;
 
 impl Strictness {
+    /// The local daemon is known not to be strict, and runs no other form of a script than the plain one.
+    pub(super) fn of(url: &str) -> Self {
+        let is_local = matches!(StoreUrl::parse(url), Ok(StoreUrl::Local { .. }));
+        Strictness(AtomicU8::new(if is_local { LOOSE } else { UNKNOWN }))
+    }
+
     fn declares(&self, script: &Script) -> bool {
         match self.0.load(Ordering::Relaxed) {
             STRICT => true,
@@ -76,14 +82,14 @@ impl Core {
         Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
     }
 
-    /// As [`Store::run_apart`](crate::store::Store::run_apart).
+    /// As [`run`](Self::run), over the connection of the background thread.
     pub(crate) fn run_apart(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
     }
 
-    /// As [`Store::run_acked`](crate::store::Store::run_acked).
+    /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
         let store = self.store.clone();
@@ -144,7 +150,8 @@ impl Declarer {
                 self.pause(jittered(Duration::from_millis(tries.into()))).await;
             }
         }
-        let error = Error::new(ErrorKind::ServerBusy, "the holds of the owner changed with every look at them");
+        let error =
+            Error::new(ErrorKind::ServerBusy, "the holds of the owner changed with every look at them");
         Err(Fault::Server(error))
     }
 

@@ -178,11 +178,12 @@ impl Core {
     pub(crate) fn new(id: String, config: Config, store: Arc<dyn Store>, keeper: Keeper) -> Arc<Core> {
         let bounds =
             Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
+        let strictness = declare::Strictness::of(&config.url);
         let core = Arc::new(Core {
             id: id.into(),
             config,
             store,
-            strictness: Arc::default(),
+            strictness: Arc::new(strictness),
             lanes: Lanes::new(bounds),
             gates: Gates::default(),
             keeper,

@@ -108,9 +108,9 @@ macro_rules! declaring {
         None
     };
     ($file:literal $whose:literal) => {{
-        static BOTH: Script = begun!($file "_declared_both", "declared.lua", "both.lua"; None);
+    static BOTH: Script = begun!($file "_declared_both", "declared.lua", "both.lua"; None);
         static DECLARING: Declaring =
-            Declaring { script: begun!($file "_declared", "declared.lua"; Some(&BOTH)), whose: $whose };
+        Declaring { script: begun!($file "_declared", "declared.lua"; Some(&BOTH)), whose: $whose };
         Some(&DECLARING)
     }};
 }

@@ -260,6 +260,8 @@ struct Rig {
     engine: Engine,
     clock: ManualClock,
     model: Model,
+    /// Every key has to be declared.
+    strict: bool,
 }
 
 impl Rig {
@@ -270,7 +272,11 @@ impl Rig {
         };
         let keys = if script.name() == "read_renew" { &keys[..2] } else { &keys[..] };
         let args: Vec<&str> = std::iter::once("7").chain(args.iter().copied()).collect();
-        let reply = self.engine.eval(script.source().as_bytes(), keys, &args).unwrap();
+        let reply = if self.strict {
+            self.declaring(script, keys, &args)
+        } else {
+            self.send(script.source(), keys, &args)
+        };
         let Value::Array(items) = reply else { panic!("{reply:?}") };
         let numbers: Vec<i64> = items
             .iter()
@@ -281,6 +287,36 @@ impl Rig {
             .collect();
         assert_eq!(numbers[0], 7, "the number comes back");
         numbers[1..].to_vec()
+    }
+
+    fn send(&mut self, source: &str, keys: &[&str], args: &[&str]) -> Value {
+        self.engine.eval(source.as_bytes(), keys, args).unwrap()
+    }
+
+    /// As a client sends it where every key has to be declared: with none of these keys first, then with those it was told.
+    fn declaring(&mut self, script: &Script, keys: &[&str], args: &[&str]) -> Value {
+        let whose = match script.name() {
+            "write_renew" | "write_enter" => return self.send(script.source(), &keys[..1], args),
+            "read_renew" => "3",
+            "read_release" | "read_leave" | "rw_force" => "all",
+            _ => "2",
+        };
+        let source = format!("{}{}", include_str!("../../src/scripts/declared.lua"), script.source());
+        let takes = keys.len().to_string();
+        let args: Vec<&str> = args.iter().copied().chain([takes.as_str(), whose]).collect();
+        let told = match self.send(&source, keys, &args) {
+            Value::Array(items) => match &items[1..] {
+                [Value::Array(told)] => told.clone(),
+                other => panic!("it touches keys that were not declared: {other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let told = told.iter().map(|key| match key {
+            Value::Bytes(key) => std::str::from_utf8(key).unwrap(),
+            other => panic!("{other:?}"),
+        });
+        let keys: Vec<&str> = keys.iter().copied().chain(told).collect();
+        self.send(&source, &keys, &args)
     }
 
     fn int(&mut self, command: &[&str]) -> i64 {
@@ -432,11 +468,21 @@ impl Rig {
 
 #[test]
 fn random_schedules_do_what_the_model_says() {
+    schedules(SCHEDULES, false);
+}
+
+#[test]
+fn random_schedules_do_the_same_where_every_key_has_to_be_declared() {
+    schedules(SCHEDULES / 4, true);
+}
+
+fn schedules(schedules: u64, strict: bool) {
     let mut ran: BTreeMap<String, usize> = BTreeMap::new();
-    for seed in 1..=SCHEDULES {
+    for seed in 1..=schedules {
         let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
-        let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
-        let mut rig = Rig { engine, clock, model: Model::default() };
+        let mut engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
+        engine.set_strict_keys(strict);
+        let mut rig = Rig { engine, clock, model: Model::default(), strict };
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut history = Vec::new();
         for _ in 0..STEPS {
@@ -463,9 +509,19 @@ fn random_schedules_do_what_the_model_says() {
 /// More holds than the scripts look at one by one are counted exactly all the same.
 #[test]
 fn a_thousand_and_more_holds_are_counted_exactly() {
+    many_holds(false);
+}
+
+#[test]
+fn a_thousand_and_more_holds_are_counted_exactly_where_every_key_has_to_be_declared() {
+    many_holds(true);
+}
+
+fn many_holds(strict: bool) {
     let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
-    let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
-    let mut rig = Rig { engine, clock, model: Model::default() };
+    let mut engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
+    engine.set_strict_keys(strict);
+    let mut rig = Rig { engine, clock, model: Model::default(), strict };
     let me = owner(0);
     rig.eval(&scripts::WRITE_ACQUIRE, &[&me, "60000", "0"]);
     rig.eval(&scripts::READ_ACQUIRE, &[&me, "60000", "0"]);
@@ -496,7 +552,7 @@ fn a_reader_that_goes_at_the_very_end_of_its_time_leaves_nothing() {
         for with_write in [false, true] {
             let clock = ManualClock::new(Duration::from_secs(1_700_000_000));
             let engine = Engine::new(Arc::new(clock.clone()), Arc::new(Deaf)).unwrap();
-            let mut rig = Rig { engine, clock, model: Model::default() };
+            let mut rig = Rig { engine, clock, model: Model::default(), strict: false };
             let (me, other) = (owner(0), owner(1));
             let release = |rig: &mut Rig, owner: &str| {
                 rig.eval(&scripts::READ_RELEASE, &[owner, "redisson_rwlock:{x}", "publish"])

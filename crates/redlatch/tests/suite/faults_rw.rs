@@ -11,7 +11,7 @@ use crate::{
 impl Rig {
     /// The reply of the next call of a script is lost.
     fn lose(&self, strict: bool, script: &Script, action: Action) -> impl Fn(&Rig) {
-        let rule = self.proxy.rule(Match::script().arg_contains(&sha1(strict, script)).nth(1), action);
+        let rule = self.proxy.rule(Match::script().arg_contains(sha1(strict, script)).nth(1), action);
         move |rig| assert_eq!(rig.proxy.fired(rule), 1, "the fault was there")
     }
 

@@ -163,7 +163,7 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         WrongLockKind => "use one kind of lock for one name",
         NotInitialised => "set the number of permits first",
         UndeclaredKey => {
-            "use another kind of lock, or let the server allow undeclared keys (Dragonfly: --default_lua_flags=allow-undeclared-keys)"
+            "try again, or let the server allow undeclared keys (Dragonfly: --default_lua_flags=allow-undeclared-keys)"
         }
         OutOfMemory => "raise maxmemory or free memory on the server",
         ReadOnly => "connect to the master",

@@ -22,7 +22,7 @@ pub(super) fn functions(args: &FunctionsArgs, context: &Context) -> Result<u8, F
             store::with_client(&settings, async |client| {
                 client.load_functions().await?;
                 let library = scripts::library_name();
-                context.talk.say(format_args!("{library} is loaded: {} functions", scripts::ALL.len() + 1));
+                context.talk.say(format_args!("{library} is loaded"));
                 Ok(exit::OK)
             })
         }

@@ -139,7 +139,8 @@ impl SlotMove<'_> {
         Ok(())
     }
 
-    /// Leaves the slot with its old owner; keys that were moved already come back.
+    /// Leaves the slot with its old owner; keys that were moved already come back. Until they have, the old owner takes requests
+    /// for them as if they did not exist, so locks on that slot may be granted twice: not for tests of exclusion.
     ///
     /// # Errors
     ///

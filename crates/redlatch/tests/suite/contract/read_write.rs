@@ -635,7 +635,7 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
     // A writer that gives up no longer holds anybody back, and one that never gets in does so for a limited time.
     let other = on.client().await;
     let outside = other.read_write_lock(on.name("x")).read().lock().await.unwrap();
-    assert!(lock.write().lock_for(ms(50)).await.unwrap().is_none());
+    assert!(lock.write().lock_for(ms(400)).await.unwrap().is_none());
     soon("a reader", lock.read().lock()).await.unwrap().unlock().await.unwrap();
     let waiting = lock.clone();
     let writer = tokio::spawn(async move { waiting.write().lock().await.unwrap() });

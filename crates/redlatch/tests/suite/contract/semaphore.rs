@@ -254,8 +254,8 @@ pub(crate) async fn a_blocking_semaphore_and_latch(on: Fixture) {
         assert!(latch.set_if_absent(2).unwrap());
         semaphore.acquire(1).unwrap();
         assert!(!semaphore.try_acquire(1).unwrap());
-        assert!(!semaphore.acquire_for(1, ms(30)).unwrap());
-        assert!(!latch.wait_for(ms(30)).unwrap());
+        assert!(!semaphore.acquire_for(1, ms(300)).unwrap());
+        assert!(!latch.wait_for(ms(300)).unwrap());
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| semaphore.acquire(2));
             let passer = scope.spawn(|| latch.wait());

@@ -289,6 +289,8 @@ fn the_epoch_goes_with_the_scripts() {
     let mut all: Vec<String> =
         scripts::ALL.iter().map(|script| format!("{}={}", script.name(), script.sha1())).collect();
     all.sort();
+    // The beginnings that some calls put before a script are part of the library only.
+    all.push(scripts::library());
     let sum = sha1_smol::Sha1::from(all.join("\n")).hexdigest();
-    assert_eq!((scripts::EPOCH, &sum[..12]), (5, "3e02015104ea"), "a script has changed");
+    assert_eq!((scripts::EPOCH, &sum[..12]), (5, "b7dcadfd93e9"), "a script has changed");
 }

@@ -20,8 +20,6 @@ pub(crate) mod trampoline;
 mod tree;
 mod wait;
 
-pub(crate) use tree::can_be_continued;
-
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -38,6 +36,10 @@ pub(crate) enum Ended {
 /// What happens to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
+    /// The command itself was stopped.
+    Stopped,
+    /// The command itself goes on after a stop.
+    Continued,
     /// The command itself ended; others of its group may go on.
     Ended(Ended),
     /// Nobody of the group is left.

@@ -49,31 +49,6 @@ pub(super) fn descendants_in_group() -> Vec<Pid> {
     Vec::new()
 }
 
-/// Whether a shell watches over our process group, which would continue us after a stop.
-///
-/// The kernel discards terminal stops for groups that nobody watches, such as the only program of a container. Who
-/// handles the signal instead of leaving it to the kernel has to find out.
-#[cfg(target_os = "linux")]
-pub(crate) fn can_be_continued() -> bool {
-    use rustix::process::{getpgrp, getpid, getsid};
-
-    let group = getpgrp().as_raw_nonzero().get();
-    let mut next = getpid().as_raw_nonzero().get();
-    while let Some(process) = Process::read(next) {
-        if process.group != group {
-            return Pid::from_raw(process.pid).and_then(|pid| getsid(Some(pid)).ok()) == getsid(None).ok();
-        }
-        next = process.parent;
-    }
-    false
-}
-
-/// Elsewhere shells are taken for granted.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn can_be_continued() -> bool {
-    true
-}
-
 #[cfg(target_os = "linux")]
 struct Process {
     pid: i32,

@@ -28,7 +28,7 @@ pub(super) fn watch(
     adopts: bool,
     gone: Arc<Mutex<Gone>>,
 ) -> io::Result<mpsc::Receiver<Event>> {
-    // Two events ever, so sending never blocks.
+    // A full channel holds up the thread that waits, and stops of the command wait in the kernel meanwhile.
     let (sender, receiver) = mpsc::channel(2);
     let watcher = Arc::new(Watcher { pid, group, gone });
     if adopts {
@@ -36,8 +36,10 @@ pub(super) fn watch(
         thread::Builder::new().name("reap".into()).spawn(move || watcher.collect_orphans())?;
     }
     thread::Builder::new().name("wait".into()).spawn(move || {
-        let send = |event| _ = sender.try_send(event);
+        // Nobody listens any more when supervision has ended.
+        let send = |event| _ = sender.blocking_send(event);
         // The command comes first and by its id: it may leave the group, and must not be taken for gone then.
+        watcher.stops(send);
         send(Event::Ended(watcher.command()));
         if adopts {
             watcher.rest_of_group();
@@ -80,6 +82,23 @@ impl Watcher {
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
+    }
+
+    /// Reports that the command stops and goes on, until it ends.
+    fn stops(&self, send: impl Fn(Event)) {
+        let all = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED;
+        let taken = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        loop {
+            // The end is left where it is, because the process id is free once it is collected.
+            match waitid(WaitId::Pid(self.pid), all | WaitIdOptions::NOWAIT) {
+                Ok(Some(status)) if status.stopped() || status.continued() => {}
+                Err(Errno::INTR) => continue,
+                _ => return,
+            }
+            if let Ok(Some(status)) = waitid(WaitId::Pid(self.pid), taken) {
+                send(if status.stopped() { Event::Stopped } else { Event::Continued });
+            }
+        }
     }
 
     /// Waits for the command. Its name is read before it is collected: a process that never became the command still

@@ -7,12 +7,12 @@
 use std::time::{Duration, Instant};
 
 use redlatch::LossReason;
-use signal_hook::consts::SIGTSTP;
+use signal_hook::consts::{SIGCONT, SIGTSTP};
 use tokio::time::{sleep_until, timeout};
 
 use crate::{
     args::run::OnLost,
-    child::{Child, Ended, Event, Group, can_be_continued},
+    child::{Child, Ended, Event, Group},
     durations::human,
     run::holding::{Holding, Loss},
     signals::{Received, Signals},
@@ -83,15 +83,50 @@ pub(crate) async fn supervise(
         tokio::select! {
             biased;
             event = child.event() => match event {
+                Event::Stopped => watch.suspension.command_is_stopped = true,
+                Event::Continued => watch.suspension.command_is_stopped = false,
                 Event::Ended(ended) => watch.ended(ended),
                 Event::GroupEmpty => return watch.outcome(),
             },
             known = &mut loss, if watch.loss.is_none() => watch.loss = Some(known),
             received = signals.next() => {
-                forward(child, received, holding.remaining(), talk);
+                forward(child, received);
+                watch.suspension.received(child, received);
                 watch.asked(child, received);
             }
             () = sleep_until(next.into()) => {}
+        }
+        watch.suspension.follow(holding, talk);
+    }
+}
+
+/// A stop from the terminal, which we follow when the command does.
+///
+/// The shell waits for the whole job to stop, us included, though nobody renews the lock meanwhile. Where no shell would
+/// continue the job, the kernel discards the stop for the command (the only program of a container), and a command may
+/// ignore it; stopping alone would then lose the lock under a command that runs.
+#[derive(Debug, Default)]
+struct Suspension {
+    asked: bool,
+    command_is_stopped: bool,
+}
+
+impl Suspension {
+    fn received(&mut self, child: &Child, received: Received) {
+        match received.signal {
+            SIGTSTP => self.asked = child.group() == Group::Shared,
+            SIGCONT => self.asked = false,
+            _ => {}
+        }
+    }
+
+    /// Stops this process, and returns when it is continued.
+    fn follow(&mut self, holding: &Holding, talk: Talk) {
+        if self.asked && self.command_is_stopped {
+            let remaining = human(holding.remaining());
+            talk.say(format_args!("stopped; unless continued, the lock is lost in {remaining}"));
+            _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+            *self = Suspension::default();
         }
     }
 }
@@ -101,6 +136,7 @@ struct Watch {
     talk: Talk,
     loss: Option<Loss>,
     stopped: Option<Stopped>,
+    suspension: Suspension,
     kill_at: Option<Instant>,
     killed: bool,
     warned: bool,
@@ -115,6 +151,7 @@ impl Watch {
             talk,
             loss: None,
             stopped: None,
+            suspension: Suspension::default(),
             kill_at: None,
             killed: false,
             warned: false,
@@ -227,14 +264,8 @@ impl Watch {
 }
 
 /// Hands a signal on to the command, unless the terminal has sent it to the whole group already.
-fn forward(child: &Child, received: Received, remaining: Duration, talk: Talk) {
-    let shared = child.group() == Group::Shared;
-    if !(shared && received.by_kernel) {
+fn forward(child: &Child, received: Received) {
+    if !(child.group() == Group::Shared && received.by_kernel) {
         child.forward(received.signal);
-    }
-    if shared && received.signal == SIGTSTP && can_be_continued() {
-        // The shell waits for the whole job to stop, us included; nobody renews the lock meanwhile.
-        talk.say(format_args!("stopped; unless continued, the lock is lost in {}", human(remaining)));
-        _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
     }
 }

@@ -20,6 +20,14 @@ fn noting(place: &Place) -> String {
     format!("{notes}{term}echo $$ > {pid}; while :; do sleep 0.02; done")
 }
 
+/// A script that notes USR1 and ends on TERM, for stops: a shell that starts a program at the moment of a stop cannot
+/// stop before that program runs, so this one starts none.
+fn stoppable(place: &Place) -> String {
+    let (hold, log, pid) = (place.word("hold"), place.word("log"), place.word("job.pid"));
+    let traps = format!("trap 'echo USR1 >> {log}' USR1; trap 'exit 5' TERM");
+    format!("mkfifo {hold}; exec 3<>{hold}; {traps}; echo $$ > {pid}; while :; do read line <&3; done")
+}
+
 #[test]
 fn every_signal_is_forwarded_once() {
     let place = Place::local();
@@ -61,7 +69,8 @@ fn the_whole_group_gets_the_signal() {
 #[test]
 fn stop_and_continue_reach_the_command_and_the_lock_stays() {
     let place = Place::local();
-    let holder = place.holder("job", &["--lease", LEASE, "--grace", GRACE]);
+    let script = stoppable(&place);
+    let holder = place.start(["run", "job", "--lease", LEASE, "--grace", GRACE, "--", "sh", "-c", &script]);
     let command = place.pid("job");
     let state = || {
         let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
@@ -75,8 +84,8 @@ fn stop_and_continue_reach_the_command_and_the_lock_stays() {
     assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 75);
     holder.signal(Signal::CONT);
     eventually("the command goes on", || (state() != Some('T')).then_some(()));
-    place.end("job");
-    assert!(holder.finish().status.success());
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.finish().status.code(), Some(5));
 }
 
 #[test]
@@ -195,6 +204,40 @@ fn ctrl_z_in_a_session_without_a_shell_stops_nobody() {
     place.renewed("job", 2);
     assert!(is_alive(command));
     assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 75);
+    rustix::process::kill_process(rustix::process::Pid::from_raw(command).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(terminal.finish().status.code(), Some(5));
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_back_to_the_shell_and_fg_goes_on() {
+    let place = Place::local();
+    fs::write(place.path("job.sh"), stoppable(&place)).unwrap();
+    fs::write(place.path("shell.sh"), "set -m; redlatch run job -- sh job.sh; echo $? > shell; fg; exit $?")
+        .unwrap();
+    let mut terminal = Running::spawn(on_a_terminal(&place, "bash shell.sh"));
+    let command = place.pid("job");
+    terminal.child().stdin.as_mut().unwrap().write_all(b"\x1a").unwrap();
+    // The shell goes on to `fg` only when the whole job has stopped, and the trap runs only when the command goes on.
+    eventually("the shell has the terminal", || place.read("shell").ends_with('\n').then_some(()));
+    assert_eq!(place.read("shell"), "147\n");
+    let command = rustix::process::Pid::from_raw(command).unwrap();
+    rustix::process::kill_process(command, Signal::USR1).unwrap();
+    eventually("the command goes on", || place.read("log").contains("USR1").then_some(()));
+    rustix::process::kill_process(command, Signal::TERM).unwrap();
+    let output = terminal.finish();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+}
+
+#[test]
+fn ctrl_z_does_not_stop_the_renewals_of_a_command_that_ignores_it() {
+    let place = Place::local();
+    fs::write(place.path("job.sh"), format!("trap '' TSTP; {}", noting(&place))).unwrap();
+    let shell = format!("set -m; redlatch run job --lease {LEASE} --grace {GRACE} -- sh job.sh; exit $?");
+    fs::write(place.path("shell.sh"), shell).unwrap();
+    let mut terminal = Running::spawn(on_a_terminal(&place, "bash shell.sh"));
+    let command = place.pid("job");
+    terminal.child().stdin.as_mut().unwrap().write_all(b"\x1a").unwrap();
+    place.renewed("job", 2);
     rustix::process::kill_process(rustix::process::Pid::from_raw(command).unwrap(), Signal::TERM).unwrap();
     assert_eq!(terminal.finish().status.code(), Some(5));
 }

@@ -15,7 +15,8 @@ use crate::{
     faults::rig,
     fixture::{LATE, awake, ms, soon},
     wire::{alone, heard},
-    wire_fair::{CHANNEL, Java, QUEUE, TIMES, ended, line, members, move_time, waiting},
+    wire_fair::{CHANNEL, QUEUE, TIMES, ended, line, members, move_time, waiting},
+    wire_fair_java::Java,
 };
 
 /// The longest pause of a waiter that is next, and of one that is not.

@@ -1,33 +1,34 @@
-//! Wire facts of the read-write lock: the whole keyspace and all messages after each step of section 7 of the protocol, and
-//! one test for each trap of it (`docs/protocol.md`, read-write lock).
+//! Wire facts of the read-write lock: the whole keyspace and all messages after each step of section 7 of the protocol
+//! (`docs/protocol.md`, read-write lock). Its traps are in `wire_rw_traps.rs`.
 
-use redlatch::{Client, ErrorKind, Lease, LossReason, Owner, Unlocked, scripts};
+use redlatch::{Client, Owner, Unlocked, scripts};
 use redlatch_testkit::{
     assert_keyspace,
     server::{KeyContent, RedisServer},
 };
 
 use crate::{
-    fixture::{RENEWED, awake, ms, renewed, soon},
+    fixture::{RENEWED, ms, renewed, soon},
+    forms::{Form, in_every_form},
     wire::{alone, heard},
 };
 
 const JAVA: &str = "1b671a64-40d5-491e-99b0-da01ff1f3341:64";
 
 /// The hash in a mode, with holders and counts.
-fn hash(mode: &str, holders: &[(&str, &str)]) -> KeyContent {
+pub(crate) fn hash(mode: &str, holders: &[(&str, &str)]) -> KeyContent {
     KeyContent::hash([("mode", mode)].iter().chain(holders).copied())
 }
 
-fn writing(owner: &str) -> String {
+pub(crate) fn writing(owner: &str) -> String {
     format!("{owner}:write")
 }
 
-fn timeout(owner: &str, i: u32) -> String {
+pub(crate) fn timeout(owner: &str, i: u32) -> String {
     format!("{{x}}:{owner}:rwlock_timeout:{i}")
 }
 
-fn one() -> KeyContent {
+pub(crate) fn one() -> KeyContent {
     KeyContent::string("1")
 }
 
@@ -36,21 +37,32 @@ fn told(payloads: &[&str]) -> Vec<(String, String)> {
 }
 
 /// The TTL of a key, in ms.
-fn pttl(server: &RedisServer, key: &str) -> i64 {
+pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
     match server.cmd(&["PTTL", key]).unwrap() {
         redis::Value::Int(ttl) => ttl,
         other => panic!("{other:?}"),
     }
 }
 
-fn near(ttl: i64, expected: i64) -> bool {
+pub(crate) fn near(ttl: i64, expected: i64) -> bool {
     let paused_ms = i64::try_from(redlatch_testkit::stall::paused_lately().as_millis()).unwrap();
     ttl <= expected && ttl > expected - 1_000 - paused_ms
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_once_and_twice_and_each_unlock() {
-    let (server, client) = alone().await;
+in_every_form! {
+    read_once_and_twice_and_each_unlock,
+    two_readers_need_the_longer_lease_and_leave_what_the_other_needs,
+    write_once_and_twice_and_each_unlock,
+    write_then_read_and_both_orders_of_unlocking,
+    a_downgrade_is_one_step_and_tells_everybody,
+    renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest,
+    forced_ends_leave_nothing_and_keep_to_their_side,
+    names_with_braces_keep_their_own_hash_tag,
+    states_left_by_java_are_waited_for_and_read_beside,
+}
+
+async fn read_once_and_twice_and_each_unlock(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let guard = lock.read().lock().await.unwrap();
@@ -90,9 +102,8 @@ async fn read_once_and_twice_and_each_unlock() {
     assert_eq!(messages, told(&["0"]), "the last read hold wakes one, and nothing else is said");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_readers_need_the_longer_lease_and_leave_what_the_other_needs() {
-    let (server, client) = alone().await;
+async fn two_readers_need_the_longer_lease_and_leave_what_the_other_needs(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let long = lock.read().lock_with_lease(ms(60_000)).await.unwrap();
@@ -130,9 +141,8 @@ async fn two_readers_need_the_longer_lease_and_leave_what_the_other_needs() {
     assert_eq!(messages, told(&["0"]), "only the last reader is worth a message");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn write_once_and_twice_and_each_unlock() {
-    let (server, client) = alone().await;
+async fn write_once_and_twice_and_each_unlock(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let guard = lock.write().lock().await.unwrap();
@@ -161,9 +171,8 @@ async fn write_once_and_twice_and_each_unlock() {
     assert_eq!(messages, told(&["1"]), "a writer that goes wakes everybody, and nothing else is said");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn write_then_read_and_both_orders_of_unlocking() {
-    let (server, client) = alone().await;
+async fn write_then_read_and_both_orders_of_unlocking(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let write = lock.write().lock().await.unwrap();
@@ -205,9 +214,8 @@ async fn write_then_read_and_both_orders_of_unlocking() {
     assert_eq!(messages, told(&["1", "0"]), "the end of writing, then the end of reading");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_downgrade_is_one_step_and_tells_everybody() {
-    let (server, client) = alone().await;
+async fn a_downgrade_is_one_step_and_tells_everybody(on: Form) {
+    let (server, client) = on.alone().await;
     // The first call of a script also loads it.
     drop(client.read_write_lock("warm").write().lock().await.unwrap().downgrade().await.unwrap());
     let lock = client.read_write_lock("x");
@@ -250,10 +258,8 @@ async fn a_downgrade_is_one_step_and_tells_everybody() {
     assert_eq!(messages, told(&["1", "0"]));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest() {
-    let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest(on: Form) {
+    let (server, client) = on.with(|builder| builder.watchdog_lease(RENEWED)).await;
     let lock = client.read_write_lock("x");
     let read = lock.read().lock().await.unwrap();
     let inner = read.reenter().await.unwrap();
@@ -288,9 +294,8 @@ async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest() {
     assert!(server.cmd(&["HGET", "x", &field]).unwrap() == redis::Value::BulkString(b"1".to_vec()));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced_ends_leave_nothing_and_keep_to_their_side() {
-    let (server, client) = alone().await;
+async fn forced_ends_leave_nothing_and_keep_to_their_side(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         assert!(!lock.read().force_unlock().await.unwrap(), "nobody reads");
@@ -317,9 +322,8 @@ async fn forced_ends_leave_nothing_and_keep_to_their_side() {
     assert_eq!(messages, told(&["0", "1"]));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_with_braces_keep_their_own_hash_tag() {
-    let (server, client) = alone().await;
+async fn names_with_braces_keep_their_own_hash_tag(on: Form) {
+    let (server, client) = on.alone().await;
     let messages = heard(&server, async {
         let read = client.read_write_lock("{t}:abc").read().lock().await.unwrap();
         let owner = read.owner().to_string();
@@ -333,250 +337,6 @@ async fn names_with_braces_keep_their_own_hash_tag() {
     })
     .await;
     assert_eq!(messages, [("redisson_rwlock:{t}:abc".to_owned(), "0".to_owned())]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_g1_a_lock_of_another_kind_is_never_entered() {
-    let (server, client) = alone().await;
-    let guard = client.lock("x").lock().await.unwrap();
-    let owner = guard.owner().to_string();
-    let lock = client.read_write_lock("x");
-    assert_eq!(lock.read().try_lock().await.unwrap_err().kind(), ErrorKind::WrongLockKind);
-    assert_eq!(lock.write().try_lock().await.unwrap_err().kind(), ErrorKind::WrongLockKind);
-    assert_eq!(
-        lock.read().lock().await.unwrap_err().kind(),
-        ErrorKind::WrongLockKind,
-        "waiting would not help"
-    );
-    for side in [lock.read().force_unlock().await, lock.write().force_unlock().await] {
-        assert_eq!(side.unwrap_err().kind(), ErrorKind::WrongLockKind);
-    }
-    assert_keyspace!(server, tolerance_ms = 1_000, [("x", KeyContent::hash([(owner, "1")]), Some(30_000))]);
-    guard.unlock().await.unwrap();
-    let read = lock.read().lock().await.unwrap();
-    assert_eq!(client.lock("x").try_lock().await.unwrap_err().kind(), ErrorKind::WrongLockKind);
-    assert!(read.is_valid());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r1_entering_a_write_lock_again_does_not_add_leases_up() {
-    let (server, client) = alone().await;
-    let write = client.read_write_lock("x").write().lock_with_lease(ms(30_000)).await.unwrap();
-    let _twice = write.reenter().await.unwrap();
-    let _thrice = write.reenter().await.unwrap();
-    let ttl = pttl(&server, "x");
-    assert!(near(ttl, 30_000), "three times 30 s are 30 s: {ttl}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r2_a_read_unlock_keeps_the_lease_of_the_write_hold() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let owner = client.owner();
-    let long = Lease::Fixed(ms(60_000));
-    let write = lock.write().acquire().owner(&owner).lease(long).await.unwrap().unwrap();
-    let short = || lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(5_000)));
-    let (one, two) = (short().await.unwrap().unwrap(), short().await.unwrap().unwrap());
-    one.unlock().await.unwrap();
-    assert!(near(pttl(&server, "x"), 60_000), "{}", pttl(&server, "x"));
-    two.unlock().await.unwrap();
-    assert!(near(pttl(&server, "x"), 60_000), "{}", pttl(&server, "x"));
-    let alike = write.read().await.unwrap();
-    assert_eq!(alike.reenter().await.unwrap().unlock().await.unwrap(), Unlocked::StillHeld(1));
-    alike.unlock().await.unwrap();
-    assert!(near(pttl(&server, "x"), 60_000), "{}", pttl(&server, "x"));
-    assert!(write.is_valid());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r3_a_nested_read_lasts_as_long_as_its_writer() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let write = lock.write().lock_with_lease(ms(7_000)).await.unwrap();
-    let read = write.read().await.unwrap();
-    assert!(near(pttl(&server, "x"), 7_000), "the lock is not prolonged: {}", pttl(&server, "x"));
-    assert!(near(pttl(&server, &timeout(&write.owner().to_string(), 1)), 7_000));
-    // A longer read hold by the owner's own wish outlives the write hold, for reading only.
-    let owner = write.owner().clone();
-    let long = Lease::Fixed(ms(60_000));
-    let longer = lock.read().acquire().owner(&owner).lease(long).await.unwrap().unwrap();
-    write.unlock().await.unwrap();
-    read.unlock().await.unwrap();
-    assert!(near(pttl(&server, "x"), 60_000));
-    assert!(longer.is_valid() && lock.read().try_lock().await.unwrap().is_some());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r3_a_write_hold_whose_time_is_over_does_not_live_on_under_a_longer_read_hold() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let owner = client.owner();
-    let hold = |lease| Lease::Fixed(ms(lease));
-    let write = lock.write().acquire().owner(&owner).lease(hold(400)).await.unwrap().unwrap();
-    let read = lock.read().acquire().owner(&owner).lease(hold(20_000)).await.unwrap().unwrap();
-    assert_eq!(soon("the end", write.lost()).await, LossReason::Expired);
-    soon("another reader", lock.read().lock()).await.unwrap().unlock().await.unwrap();
-    assert!(read.is_valid());
-    let field = owner.to_string();
-    assert_keyspace!(
-        server,
-        tolerance_ms = 1_500,
-        [
-            ("x", hash("read", &[(&field, "1")]), Some(20_000)),
-            (timeout(&field, 1).as_str(), one(), Some(20_000)),
-        ]
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_whose_time_is_over_leave_no_fields_behind() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let stays = lock.read().lock().await.unwrap();
-    for _ in 0..20 {
-        let short = lock.read().lock_with_lease(ms(60)).await.unwrap();
-        assert_eq!(soon("the end", short.lost()).await, LossReason::Expired);
-        drop(short);
-    }
-    soon("the end of the fields", async { while client.inspect("x").await.unwrap().holders.len() > 1 {} })
-        .await;
-    let owner = stays.owner().to_string();
-    assert_keyspace!(
-        server,
-        tolerance_ms = 10_000,
-        [
-            ("x", hash("read", &[(&owner, "1")]), Some(30_000)),
-            (timeout(&owner, 1).as_str(), one(), Some(30_000)),
-        ]
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r4_the_holds_of_one_reader_last_alike_and_go_in_any_order() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let owner = client.owner();
-    let hold = |lease| lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(lease)));
-    let short = hold(3_000).await.unwrap().unwrap();
-    let long = hold(20_000).await.unwrap().unwrap();
-    let field = owner.to_string();
-    for i in [1, 2] {
-        assert!(near(pttl(&server, &timeout(&field, i)), 20_000), "hold {i}");
-    }
-    long.unlock().await.unwrap();
-    // In Redisson the newest key goes, the older one ends, and the lock is deleted under a count of 1.
-    tokio::time::sleep(ms(3_200)).await;
-    assert!(lock.write().try_lock().await.unwrap().is_none(), "the first hold still reads");
-    assert!(short.is_valid() && lock.read().hold_count(&owner).await.unwrap() == 1);
-    short.unlock().await.unwrap();
-    assert!(lock.write().try_lock().await.unwrap().is_some());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r5_a_reader_whose_time_is_over_is_told_though_others_keep_the_hash() {
-    let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
-    let lock = client.read_write_lock("x");
-    let stays = other.read_write_lock("x").read().lock().await.unwrap();
-    // A hold whose owner nobody knows is released by another script, so its field is looked up on the server.
-    let unnamed = lock.read().lock().await.unwrap();
-    let state = other.inspect("x").await.unwrap();
-    let field = state.holders.iter().find(|holder| holder.owner.starts_with(client.id())).unwrap();
-    server.cmd(&["DEL", &timeout(&field.owner, 1)]).unwrap();
-    assert_eq!(unnamed.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
-    assert_eq!(other.inspect("x").await.unwrap().holders.len(), 1, "and its field is gone");
-    let (late, told) = (lock.read().lock().await.unwrap(), lock.read().lock().await.unwrap());
-    let (late_owner, told_owner) = (late.owner().clone(), told.owner().clone());
-    for owner in [&late_owner, &told_owner] {
-        server.cmd(&["DEL", &timeout(&owner.to_string(), 1)]).unwrap();
-    }
-    assert_eq!(lock.read().hold_count(&late_owner).await.unwrap(), 0, "the field alone is no hold");
-    assert_eq!(late.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
-    assert_eq!(soon("the renewal", told.lost()).await, LossReason::Deleted);
-    assert!(stays.is_valid());
-    soon("the end of the dead fields", async {
-        let only = hash("read", &[(&stays.owner().to_string(), "1")]);
-        while server.keys_dump().unwrap()[b"x".as_slice()].content != only {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
-    // The same owner may read again, and counts from one.
-    let again = lock.read().acquire().owner(&late_owner).await.unwrap().unwrap();
-    assert_eq!(lock.read().hold_count(&late_owner).await.unwrap(), 1);
-    again.unlock().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r6_a_downgrade_lets_waiting_readers_in_at_once() {
-    let (server, client) = alone().await;
-    let other = Client::connect(&server.url()).await.unwrap();
-    let write = client.read_write_lock("x").write().lock().await.unwrap();
-    let waiting = other.read_write_lock("x");
-    let reader = tokio::spawn(async move { waiting.read().lock().await.unwrap() });
-    soon("the subscription", async {
-        while server.subscriber_channels().unwrap() != [b"redisson_rwlock:{x}".to_vec()] {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
-    // Past the second look, from which the reader sleeps until a message or its next poll.
-    tokio::time::sleep(ms(50)).await;
-    let start = std::time::Instant::now();
-    let read = write.downgrade().await.unwrap();
-    let beside = soon("the reader", reader).await.unwrap();
-    assert!(awake(start) < ms(250), "woken, not by chance of a poll: {:?}", start.elapsed());
-    assert!(read.is_valid() && beside.is_valid());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r8_read_and_write_holds_of_one_owner_are_renewed_apart() {
-    let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
-    let lock = client.read_write_lock("x");
-    let write = lock.write().lock().await.unwrap();
-    write.read().await.unwrap().unlock().await.unwrap();
-    renewed(4, async || write.remaining()).await;
-    assert!(write.is_valid(), "giving the read hold back has not stopped the renewal of the write hold");
-    assert!(other.read_write_lock("x").read().try_lock().await.unwrap().is_none());
-    let read = write.read().await.unwrap();
-    write.unlock().await.unwrap();
-    renewed(4, async || read.remaining()).await;
-    assert!(read.is_valid(), "nor the other way round");
-    assert!(other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_r9_asking_to_write_while_reading_is_refused_at_once() {
-    let (server, client) = alone().await;
-    let lock = client.read_write_lock("x");
-    let owner = client.owner();
-    let read = lock.read().acquire().owner(&owner).await.unwrap().unwrap();
-    let start = std::time::Instant::now();
-    let upgrade = lock.write().acquire().owner(&owner).wait(redlatch::Wait::Forever);
-    let error = soon("the refusal", std::future::IntoFuture::into_future(upgrade)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
-    assert!(error.to_string().contains("\"x\""), "{error}");
-    assert!(awake(start) < ms(1_000), "{:?}", start.elapsed());
-    assert!(read.is_valid());
-    let other = client.owner();
-    assert!(lock.write().acquire().owner(&other).await.unwrap().is_none(), "others are merely busy");
-    // A read hold that is just being given back is none.
-    for _ in 0..50 {
-        drop(lock.read().acquire().owner(&other).wait(redlatch::Wait::Forever).await.unwrap().unwrap());
-        let wait = redlatch::Wait::AtMost(ms(0));
-        let outcome = lock.write().acquire().owner(&other).wait(wait).await;
-        assert!(matches!(outcome, Ok(None)), "{outcome:?}");
-    }
-    read.unlock().await.unwrap();
-    for _ in 0..50 {
-        drop(lock.read().acquire().owner(&owner).wait(redlatch::Wait::Forever).await.unwrap().unwrap());
-        let write = lock.write().acquire().owner(&owner).wait(redlatch::Wait::Forever).await;
-        write.unwrap().unwrap().unlock().await.unwrap();
-    }
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -605,9 +365,8 @@ async fn a_reader_of_many_goes_without_looking_at_the_others() {
     drop(last);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_left_by_java_are_waited_for_and_read_beside() {
-    let (server, client) = alone().await;
+async fn states_left_by_java_are_waited_for_and_read_beside(on: Form) {
+    let (server, client) = on.alone().await;
     let lock = client.read_write_lock("x");
     // A Java reader, twice; a dead one whose time is over; the hash lives on.
     server

@@ -18,6 +18,7 @@ mod read_write;
 mod redisson;
 mod redisson_counters;
 mod redisson_fair;
+mod redisson_read_write;
 mod semaphore;
 mod spin;
 
@@ -328,7 +329,7 @@ mod read_write_lock {
     contracts! {
         Plain
         multi::{ members_may_be_of_any_kind_and_client }
-        read_write::{
+        redisson_read_write::{
             test_force_unlock,
             test_auto_expire,
             test_get_hold_count,
@@ -355,6 +356,8 @@ mod read_write_lock {
             test_expire_read_and_write,
             test_multi_instance_read_lock_zombie_cleanup,
             test_multi_instance_zombie_read_lock_performance,
+        }
+        read_write::{
             a_writer_turns_into_a_reader_and_nobody_writes_in_between,
             a_lost_write_hold_cannot_be_downgraded,
             a_write_hold_with_a_read_hold_beside_is_not_passed_on,

@@ -24,6 +24,7 @@ mod redisson;
 mod replicas;
 mod replicas_moving;
 mod replicated;
+mod resumed;
 mod rights;
 mod sentinel;
 mod sentinel_fakes;

@@ -248,3 +248,53 @@ fn figure(value: f64) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report with one line, which has this bar.
+    fn of(rounds: &[f64], bar: Bar) -> Report {
+        let mut report = Report::default();
+        rounds.iter().for_each(|round| report.samples.push("key", *round));
+        report.line("section", "what", "key", "unit", Some(bar));
+        report
+    }
+
+    fn clears(rounds: &[f64], bar: Bar) -> bool {
+        let report = of(rounds, bar);
+        assert!(report.table().contains(if report.failed() { "FAIL" } else { "PASS" }));
+        !report.failed()
+    }
+
+    #[test]
+    fn what_is_counted_is_right_in_every_round_or_fails() {
+        assert!(clears(&[2.0, 2.0, 2.0], Bar::Exactly(2.0)));
+        for wrong in [&[2.0, 2.0, 2.01][..], &[2.0, 1.0, 2.0], &[4.0], &[f64::NAN]] {
+            assert!(!clears(wrong, Bar::Exactly(2.0)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_timed_is_judged_by_the_median() {
+        assert!(clears(&[900.0, 500.0, 1.0], Bar::AtMost(500.0)) && !clears(&[500.1], Bar::AtMost(500.0)));
+        assert!(clears(&[9.0, 10.0, 11.0], Bar::AtLeast(10.0)) && !clears(&[9.9], Bar::AtLeast(10.0)));
+        assert!(clears(&[9.9], Bar::Below(10.0)) && !clears(&[10.0], Bar::Below(10.0)));
+    }
+
+    #[test]
+    fn noise_is_allowed_for_only_where_a_round_reached_the_bar() {
+        let bar = || Bar::AtLeastWithin(1.0, 0.05);
+        assert!(clears(&[0.96, 0.96, 1.0], bar()));
+        assert!(!clears(&[0.96, 0.96, 0.99], bar()) && !clears(&[0.94, 0.94, 1.1], bar()));
+    }
+
+    #[test]
+    fn what_was_not_measured_has_failed() {
+        for bar in [Bar::AtLeast(0.0), Bar::AtMost(1.0), Bar::Below(1.0), Bar::Exactly(1.0)] {
+            let text = bar.text();
+            assert!(!clears(&[], bar), "{text}");
+        }
+        assert!(!clears(&[], Bar::AtLeastWithin(0.0, 0.1)));
+    }
+}

@@ -227,17 +227,21 @@ impl Cluster {
                 None,
             );
         }
-        for (key, words) in
-            [("single", "one server"), ("sentinel", "behind sentinels"), ("cluster", "3 masters")]
-        {
-            report.line(
-                "cluster",
-                format!("commands of an uncontended pair: {words}"),
-                &format!("cluster.commands.{key}"),
-                "commands",
-                Some(Bar::Exactly(2.0)),
-            );
-        }
+        judge_commands(report);
+    }
+}
+
+/// What a pair without contention asks of the servers, wherever its lock is.
+fn judge_commands(report: &mut Report) {
+    for (key, words) in [("single", "one server"), ("sentinel", "behind sentinels"), ("cluster", "3 masters")]
+    {
+        report.line(
+            "cluster",
+            format!("commands of an uncontended pair: {words}"),
+            &format!("cluster.commands.{key}"),
+            "commands",
+            Some(Bar::Exactly(2.0)),
+        );
     }
 }
 
@@ -282,4 +286,27 @@ async fn behind_sentinels(bed: &Bed) -> Outcome<f64> {
     let before = commands(master)?;
     let rate = ours(&locks, bed, TASKS_BEHIND_SENTINELS).await?;
     Ok((commands(master)? - before) as f64 / rate.count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_two_commands_wherever_its_lock_is() {
+        let fails = |wrong: &str, commands: f64| {
+            let mut report = Report::default();
+            for key in ["single", "sentinel", "cluster"] {
+                let rounds = [2.0, if key == wrong { commands } else { 2.0 }];
+                rounds
+                    .iter()
+                    .for_each(|round| report.samples.push(format!("cluster.commands.{key}"), *round));
+            }
+            judge_commands(&mut report);
+            report.failed()
+        };
+        for key in ["single", "sentinel", "cluster"] {
+            assert!(!fails(key, 2.0) && fails(key, 3.0) && fails(key, 1.99), "{key}");
+        }
+    }
 }

@@ -160,3 +160,28 @@ async fn listened_to(server: &RedisServer, name: &str) -> Outcome<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a round fails whose figures are good but for this one.
+    fn fails(key: &str, ms: f64) -> bool {
+        let mut report = Report::default();
+        for good in ["outage", "asked", "slept", "told", "asked.longest", "slept.longest", "told.longest"] {
+            report.samples.push(format!("failover.{good}"), if good == key { ms } else { 1.0 });
+        }
+        Failover.judge(&mut report);
+        report.failed()
+    }
+
+    #[test]
+    fn the_longest_grants_of_a_round_have_half_a_second() {
+        for key in ["asked.longest", "slept.longest"] {
+            assert!(!fails(key, 500.0) && fails(key, 500.1), "{key}");
+        }
+        for key in ["outage", "asked", "slept", "told", "told.longest"] {
+            assert!(!fails(key, 60_000.0), "{key} has no bar");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The stores that contract tests run on.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         OnceLock,
@@ -42,23 +42,54 @@ fn tag() -> String {
     format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The command, which holds the local engine; built here in case only this package is being tested.
+/// The command, which holds the local engine. `cargo test --workspace` builds it before any test runs. Where only this package is
+/// tested it is built here, if it is missing or older than its sources; in CI, where nobody would notice what that takes, it is
+/// an error.
 pub(crate) fn redlatch_command() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND
         .get_or_init(|| {
             let exe = std::env::current_exe().expect("the test knows its own path");
-            let profile = exe.ancestors().nth(2).expect("tests live in target/<profile>/deps").to_owned();
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "--package", "redlatch-cli", "--bin", "redlatch"]);
-            build.arg("--target-dir").arg(profile.parent().expect("target/<profile> has a parent"));
-            if profile.ends_with("release") {
-                build.arg("--release");
+            let profile = exe.ancestors().nth(2).expect("tests live in target/<profile>/deps");
+            let command = profile.join("redlatch");
+            if let Err(why) = is_built(&command) {
+                let what = format!("{}: {why}", command.display());
+                let is_ci = std::env::var_os("CI").is_some();
+                assert!(!is_ci, "{what}; run the tests with `cargo test --workspace`, which builds it first");
+                eprintln!("{what}; it is built now");
+                build_command(profile);
             }
-            assert!(build.status().expect("cargo runs").success(), "the redlatch command was not built");
-            profile.join("redlatch")
+            command
         })
         .clone()
+}
+
+/// Whether a program is as new as everything that it is made of, by the list that cargo keeps beside it.
+fn is_built(program: &Path) -> Result<(), String> {
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
+    let built = changed(program).map_err(|error| error.to_string())?;
+    let list = std::fs::read_to_string(program.with_extension("d")).map_err(|error| error.to_string())?;
+    let (_, sources) = list.split_once(": ").ok_or("the list of its sources is empty")?;
+    // Names are parted by spaces, and their own spaces marked.
+    let sources = sources.trim_end().replace("\\ ", "\0");
+    for source in sources.split(' ').map(|source| source.replace('\0', " ")) {
+        if changed(Path::new(&source)).is_ok_and(|changed| changed <= built) {
+            continue;
+        }
+        return Err(format!("{source} is newer"));
+    }
+    Ok(())
+}
+
+fn build_command(profile: &Path) {
+    let mut build = Command::new(env!("CARGO"));
+    // With its tests, because cargo puts the features of all packages together only where it builds tests of all of them.
+    build.args(["test", "--quiet", "--no-run", "--workspace", "--test", "cli"]);
+    build.arg("--target-dir").arg(profile.parent().expect("target/<profile> has a parent"));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the redlatch command was not built");
 }
 
 /// The name of the engine that all tests share. It is started here and not by its first client, because it has to end soon

@@ -1,0 +1,89 @@
+//! Answers that belong to somebody else's request.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use redlatch::Client;
+use redlatch_testkit::{
+    fake_server::{FakeReply, FakeServer},
+    resp,
+    topology::slot_of,
+};
+
+use crate::fixture::soon;
+
+/// Two masters, each with half of the slots, that grant and release whatever they are asked for.
+struct Halves {
+    nodes: [FakeServer; 2],
+    /// The next script at the first of them is answered with somebody else's number.
+    shifts: Arc<AtomicBool>,
+}
+
+impl Halves {
+    fn start() -> Halves {
+        let ports: Arc<OnceLock<[i64; 2]>> = Arc::default();
+        let shifts: Arc<AtomicBool> = Arc::default();
+        let node = |at: usize| {
+            let (ports, shifts) = (ports.clone(), shifts.clone());
+            FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
+                b"CLUSTER" => FakeReply::Reply(layout(*ports.get().unwrap())),
+                b"EVAL" | b"EVALSHA" => {
+                    let number: i64 = std::str::from_utf8(&request[4]).unwrap().parse().unwrap();
+                    let shift = at == 0 && shifts.swap(false, Ordering::SeqCst);
+                    let items = [number + i64::from(shift), 1, 0];
+                    FakeReply::Reply(resp::array(&items.map(resp::integer)))
+                }
+                _ => FakeReply::Default,
+            })
+            .unwrap()
+        };
+        let nodes = [node(0), node(1)];
+        ports.set([port(&nodes[0]), port(&nodes[1])]).unwrap();
+        Halves { nodes, shifts }
+    }
+
+    /// A name whose slot a master has.
+    fn name(&self, at: usize) -> String {
+        let names = (0..).map(|n| format!("half{n}"));
+        names.into_iter().find(|name| usize::from(slot_of(name) / 8192) == at).unwrap()
+    }
+
+    fn connections(&self) -> [u64; 2] {
+        [0, 1].map(|at| self.nodes[at].connections_accepted())
+    }
+}
+
+fn port(node: &FakeServer) -> i64 {
+    node.url().rsplit(':').next().unwrap().parse().unwrap()
+}
+
+fn layout(ports: [i64; 2]) -> Vec<u8> {
+    let run = |at: usize| {
+        let master = resp::array(&[resp::bulk("127.0.0.1"), resp::integer(ports[at])]);
+        let first = 8192 * at as i64;
+        resp::array(&[resp::integer(first), resp::integer(first + 8191), master])
+    };
+    resp::array(&[run(0), run(1)])
+}
+
+#[tokio::test]
+async fn an_answer_to_another_request_ends_the_connections_of_its_node_only() {
+    let cluster = Halves::start();
+    let url = cluster.nodes[0].url().replace("redis://", "redis-cluster://");
+    let client = Client::connect(&url).await.unwrap();
+    let (doubted, trusted) = (client.lock(cluster.name(0)), client.lock(cluster.name(1)));
+    for lock in [&doubted, &trusted] {
+        soon("a grant", lock.lock()).await.unwrap().unlock().await.unwrap();
+    }
+    let before = cluster.connections();
+    cluster.shifts.store(true, Ordering::SeqCst);
+    // Asked again by its owner, on another connection.
+    soon("a grant", doubted.lock()).await.unwrap().unlock().await.unwrap();
+    assert!(!cluster.shifts.load(Ordering::SeqCst), "the answer was somebody else's");
+    soon("a grant", trusted.lock()).await.unwrap().unlock().await.unwrap();
+    let after = cluster.connections();
+    assert!(after[0] > before[0], "{before:?} {after:?}");
+    assert_eq!(after[1], before[1], "nobody doubts the other node");
+}

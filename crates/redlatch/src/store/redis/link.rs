@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, aio::MultiplexedConnection};
-use tokio::task::AbortHandle;
+use tokio::{runtime::Handle, task::AbortHandle};
 
 use super::Dial;
 use crate::{
@@ -51,11 +51,24 @@ impl From<Failure> for Fault {
 
 pub(super) struct Link {
     connection: MultiplexedConnection,
-    sent: Counter,
-    answered: Counter,
+    tally: Arc<Tally>,
     mark: Mutex<Mark>,
     dead: AtomicBool,
     driver: AbortHandle,
+    /// The runtime that drives the connection.
+    home: Handle,
+}
+
+/// What has been asked on a connection, and what has come back.
+#[derive(Default)]
+struct Tally {
+    sent: Counter,
+    answered: Counter,
+    /// Calls whose callers went before their answers came. They count as unanswered until a question that was asked after them has
+    /// its answer.
+    left: AtomicU64,
+    /// Such a question is on its way.
+    asking: AtomicBool,
 }
 
 /// A counter on a cache line of its own: one is written by senders, the other by receivers.
@@ -63,12 +76,24 @@ pub(super) struct Link {
 #[repr(align(64))]
 struct Counter(AtomicU64);
 
-/// Counts a request as answered, also when its caller no longer waits.
-struct Counted<'a>(&'a Counter);
+/// A request that has been counted as sent.
+struct Sent<'a> {
+    link: &'a Link,
+    is_answered: bool,
+}
 
-impl Drop for Counted<'_> {
+impl Sent<'_> {
+    fn answered(mut self) {
+        self.is_answered = true;
+        self.link.tally.answered.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_add(1, Ordering::Relaxed);
+        if !self.is_answered {
+            self.link.left();
+        }
     }
 }
 
@@ -105,11 +130,11 @@ impl Link {
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
             connection,
-            sent: Counter::default(),
-            answered: Counter::default(),
+            tally: Arc::default(),
             mark: Mutex::default(),
             dead: AtomicBool::new(false),
             driver: abort,
+            home: Handle::current(),
         });
         let weak = Arc::downgrade(&link);
         tokio::spawn(async move {
@@ -139,10 +164,9 @@ impl Link {
     /// Sends one command; a refusal keeps the server's own words.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Reply, Failure> {
         let mut connection = self.connection.clone();
-        self.sent.0.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(&self.answered);
+        let sent = self.count();
         let outcome = connection.send_packed_command(cmd).await;
-        drop(counted);
+        sent.answered();
         match outcome {
             Ok(value) => reply(value),
             Err(error) => Err(self.failure(error)),
@@ -155,24 +179,56 @@ impl Link {
         let mut both = redis::Pipeline::with_capacity(2);
         both.cmd("ASKING").add_command(cmd.clone());
         let mut connection = self.connection.clone();
-        self.sent.0.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(&self.answered);
+        let sent = self.count();
         let outcome = connection.send_packed_commands(&both, 1, 1).await;
-        drop(counted);
+        sent.answered();
         match outcome {
             Ok(mut values) => reply(values.pop().unwrap_or(Value::Nil)),
             Err(error) => Err(self.failure(error)),
         }
     }
 
+    fn count(&self) -> Sent<'_> {
+        self.tally.sent.0.fetch_add(1, Ordering::Relaxed);
+        Sent { link: self, is_answered: false }
+    }
+
+    /// The caller of a request has gone. Answers come in the order of the requests, so the answer to another question tells that this one
+    /// has been answered, too; a refusal will do.
+    fn left(&self) {
+        self.tally.left.fetch_add(1, Ordering::SeqCst);
+        if self.is_dead() || self.tally.asking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (tally, mut connection) = (self.tally.clone(), self.connection.clone());
+        self.home.spawn(async move {
+            loop {
+                let left = tally.left.swap(0, Ordering::SeqCst);
+                if left == 0 {
+                    tally.asking.store(false, Ordering::SeqCst);
+                    // Whoever left between the two has seen a question on its way.
+                    if tally.left.load(Ordering::SeqCst) == 0 || tally.asking.swap(true, Ordering::SeqCst) {
+                        return;
+                    }
+                    continue;
+                }
+                match connection.send_packed_command(&redis::cmd("PING")).await {
+                    Err(error) if error.code().is_none() => return,
+                    Ok(_) | Err(_) => tally.answered.0.fetch_add(left, Ordering::Relaxed),
+                };
+            }
+        });
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
-        !self.is_dead() && self.sent.0.load(Ordering::Relaxed) > self.answered.0.load(Ordering::Relaxed)
+        let Tally { sent, answered, .. } = &*self.tally;
+        !self.is_dead() && sent.0.load(Ordering::Relaxed) > answered.0.load(Ordering::Relaxed)
     }
 
     pub(super) fn check_stall(&self, now_ms: u64, timeout_ms: u64) {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = self.sent.0.load(Ordering::Relaxed);
-        let answered = self.answered.0.load(Ordering::Relaxed);
+        let sent = self.tally.sent.0.load(Ordering::Relaxed);
+        let answered = self.tally.answered.0.load(Ordering::Relaxed);
         if answered >= mark.sent {
             *mark = Mark { sent, at_ms: now_ms };
         } else if now_ms.saturating_sub(mark.at_ms) >= timeout_ms {
@@ -219,4 +275,85 @@ pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
             ))));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
+
+    use super::*;
+    use crate::{client::Client, store::StoreUrl};
+
+    async fn link(server: &FakeServer) -> Arc<Link> {
+        let url = server.url();
+        let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        Link::open(&Dial::new(addr, &config).unwrap(), Box::new(|| {})).await.unwrap()
+    }
+
+    /// A call whose caller goes away as soon as the server has it.
+    async fn left(server: &FakeServer, link: &Link) {
+        let before = server.count("LOST");
+        let cmd = redis::cmd("LOST");
+        let mut call = std::pin::pin!(link.ask(&cmd));
+        while server.count("LOST") == before {
+            tokio::select! {
+                outcome = &mut call => panic!("{outcome:?}"),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_is_still_owed_an_answer() {
+        let silent = AtomicBool::new(false);
+        let server = FakeServer::start(move |request| {
+            if request[0] == b"LOST" || silent.load(Ordering::SeqCst) {
+                silent.store(true, Ordering::SeqCst);
+                return FakeReply::Silence;
+            }
+            FakeReply::Default
+        })
+        .unwrap();
+        let link = link(&server).await;
+        left(&server, &link).await;
+        assert!(link.is_waiting());
+        link.check_stall(1_000, 500);
+        link.check_stall(1_499, 500);
+        assert!(!link.is_dead(), "the time is not up");
+        link.check_stall(1_500, 500);
+        assert!(link.is_dead(), "nothing has come for as long as that");
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_a_later_question_settles_what_nobody_waits_for() {
+        // It is slow, and refuses to be pinged, which is an answer.
+        let late = AtomicBool::new(false);
+        let server = FakeServer::start(move |request| match &request[0][..] {
+            b"LOST" => {
+                late.store(true, Ordering::SeqCst);
+                FakeReply::Silence
+            }
+            b"PING" if late.swap(false, Ordering::SeqCst) => {
+                FakeReply::Raw(b"+OK\r\n-NOPERM not you\r\n".to_vec())
+            }
+            _ => FakeReply::Default,
+        })
+        .unwrap();
+        let link = link(&server).await;
+        for n in 0..3 {
+            left(&server, &link).await;
+            let settled = async {
+                while link.is_waiting() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), settled).await.expect("it is settled");
+            link.check_stall(10_000 * n, 500);
+            link.check_stall(10_000 * n + 5_000, 500);
+            assert!(!link.is_dead());
+        }
+    }
 }

@@ -81,6 +81,18 @@ fn classes() -> Vec<(&'static str, ErrorKind)> {
     ]
 }
 
+/// What servers say that want every key of a script declared; read-write locks then declare theirs (`strict_keys.rs`).
+fn strict() -> Vec<(&'static str, ErrorKind)> {
+    STRICT.into_iter().map(|text| (text, ErrorKind::UndeclaredKey)).collect()
+}
+
+/// Dragonfly's words, and those of proxies that read a script before they pass it on.
+pub(crate) const STRICT: [&str; 3] = [
+    "ERR script tried accessing undeclared key 'x'",
+    "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
+    "ERR 'EVAL' command error: all keys should be passed using the KEYS array",
+];
+
 /// What fails is waited for until it is over, and the machine may pause while something is held.
 const LEASE: Duration = ms(3_000);
 
@@ -98,7 +110,8 @@ async fn client(server: &FakeServer) -> Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_error_class_is_typed_at_every_operation() {
     // Most of the time goes by waiting for deadlines, so the classes wait side by side.
-    let cases = classes().into_iter().map(|(text, kind)| tokio::spawn(each_operation(text, kind)));
+    let cases = classes().into_iter().chain(strict());
+    let cases = cases.map(|(text, kind)| tokio::spawn(each_operation(text, kind)));
     for case in futures_util::future::join_all(cases).await {
         case.unwrap();
     }

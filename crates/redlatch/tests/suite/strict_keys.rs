@@ -1,8 +1,15 @@
 //! Servers that want every key of a script declared.
 
 use redlatch::{Client, ReadGuard, Unlocked};
+use redlatch_testkit::{
+    fake_server::{FakeReply, FakeServer},
+    resp,
+};
 
-use crate::fixture::{ms, soon};
+use crate::{
+    errors::STRICT,
+    fixture::{ms, soon},
+};
 
 /// A store of its own that refuses keys that were not declared.
 async fn strict(name: &str) -> Client {
@@ -108,4 +115,35 @@ async fn an_engine_without_the_suffix_is_another_one_and_not_strict() {
     let _guard = loose.read_write_lock("rw").read().lock().await.unwrap();
     assert!(!strict.lock("rw").is_locked().await.unwrap());
     assert!(Client::connect("memory:a?b").await.is_err());
+}
+
+/// Stands for a strict server in its own words: what declares all keys is granted, released and renewed, and nothing else is.
+fn strict_words(words: &'static str) -> FakeServer {
+    FakeServer::start(move |request| {
+        let text = match &request[0].to_ascii_uppercase()[..] {
+            b"EVALSHA" => return FakeReply::Error("NOSCRIPT No matching script. Please use EVAL.".into()),
+            b"EVAL" => std::str::from_utf8(&request[1]).unwrap(),
+            _ => return FakeReply::Default,
+        };
+        if !text.starts_with(include_str!("../../src/scripts/declared.lua")) {
+            return FakeReply::Error(words.to_owned());
+        }
+        let keys: usize = std::str::from_utf8(&request[2]).unwrap().parse().unwrap();
+        let number: i64 = std::str::from_utf8(&request[3 + keys]).unwrap().parse().unwrap();
+        FakeReply::Reply(resp::array(&[number, 1, 0].map(resp::integer)))
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_strict_server_is_known_by_its_words() {
+    for words in STRICT {
+        let server = strict_words(words);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let lock = client.read_write_lock("rw");
+        let guard = soon("a read hold", lock.read().try_lock()).await.expect(words).expect("free");
+        assert_eq!(guard.unlock().await.expect(words), Unlocked::Released);
+        let guard = soon("the write hold", lock.write().try_lock()).await.expect(words).expect("free");
+        assert_eq!(guard.unlock().await.expect(words), Unlocked::Released);
+    }
 }

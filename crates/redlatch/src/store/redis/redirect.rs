@@ -31,6 +31,7 @@ impl Redirect {
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => Redirect::Astray,
             // Inside a script the text has no code of its own; servers before 7 put words before it.
             _ if detail.contains("non local key") => Redirect::Halfway,
+            _ if detail.contains("during rehashing of the slot") => Redirect::Halfway,
             _ => return None,
         })
     }
@@ -71,6 +72,11 @@ mod tests {
             (
                 "ERR",
                 "Script attempted to access a non local key in a cluster node script: f, on @user_script:1.",
+                Some(Redirect::Halfway),
+            ),
+            (
+                "ERR",
+                "Unable to execute command 'del' in script because undeclared keys were accessed during rehashing of the slot script: f",
                 Some(Redirect::Halfway),
             ),
             ("ERR", "unknown command", None),

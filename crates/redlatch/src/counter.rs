@@ -55,7 +55,17 @@ impl Counter {
         let call = args(Call::new(script).key(&self.key).int(number));
         self.core.keeper.touch();
         let outcome = Flight::new(&self.core, self.core.store.run(call), || abandoned(number)).await;
-        self.core.read(script, outcome, number)
+        self.read(script, outcome, number)
+    }
+
+    /// Reads a reply that must begin with a number that was sent.
+    pub(crate) fn read(
+        &self,
+        script: &Script,
+        outcome: Result<Reply, Fault>,
+        number: i64,
+    ) -> Result<Numbers, Fault> {
+        self.core.read(script, &self.key, outcome, number)
     }
 
     /// As [`ask`](Self::ask), for operations that happen or do not happen.

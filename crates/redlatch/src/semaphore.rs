@@ -271,7 +271,7 @@ impl Semaphore {
         let abandoned = |number| -> After<_> {
             let semaphore = self.clone();
             Some(Box::new(move |outcome| {
-                match semaphore.core().read(script, outcome, number) {
+                match semaphore.0.read(script, outcome, number) {
                     Ok(reply) => semaphore.give_back(taken(&reply)),
                     // Too few permits for somebody can be mended by hand; too many would let too many in.
                     Err(Fault::Unknown(error)) => {

@@ -334,7 +334,7 @@ impl Core {
         let sent_ms = self.now_ms();
         let call = request.acquire_call(owner, look.recount, self);
         let (outcome, confirm) = self.ask(request, owner, call, look.lines_up).await;
-        let reply = Asked::read(&self.read(&ACQUIRE, outcome, owner.number())?)?;
+        let reply = Asked::read(&self.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         *look.value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves_readers()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
@@ -425,7 +425,10 @@ impl Core {
             core.lanes.leaving(&request.keys, &owner);
         }
         move |outcome| {
-            match core.read(&ACQUIRE, outcome, owner.number()).and_then(|items| Asked::read(&items)) {
+            match core
+                .read(&ACQUIRE, &request.keys.key, outcome, owner.number())
+                .and_then(|items| Asked::read(&items))
+            {
                 // Nothing was granted, but a place in the queue may have been taken.
                 Ok(reply) if reply.count <= 0 => {
                     if lines_up {
@@ -467,7 +470,7 @@ impl Core {
         let call = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
         let script = call.script;
         let (reply, confirm) = self.run_for(&request, call).await?;
-        let reply = Asked::read(&self.read(script, Ok(reply), owner.number())?)?;
+        let reply = Asked::read(&self.read(script, &request.keys.key, Ok(reply), owner.number())?)?;
         if reply.count > 0 {
             let mut token = 0;
             if request.fenced {

@@ -162,7 +162,7 @@ impl Core {
                 requests.iter().for_each(|request| core.lanes.leaving(&request.keys, &owner));
             }
             Some(Box::new(move |outcome| {
-                match core.read(&ACQUIRE_ALL, outcome, owner.number()) {
+                match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
                     Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                     Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                     // They were granted, or may have been, and nobody is there to take them.
@@ -175,7 +175,7 @@ impl Core {
             }))
         });
         let outcome = flight.await;
-        let reply = self.read(&ACQUIRE_ALL, outcome, owner.number())?;
+        let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.number())?;
         let tokens = match reply[..] {
             [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
                 let at = which as usize - 1;

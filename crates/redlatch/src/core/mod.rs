@@ -244,17 +244,18 @@ impl Core {
         number: i64,
         apart: bool,
     ) -> Result<Numbers, Fault> {
-        let script = call.script;
+        let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
         let run = if apart { self.run_apart(call) } else { self.run(call) };
-        self.read(script, run.await, number)
+        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
     /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
-    /// lost step, so the connection is dropped and the outcome counts as unknown (DESIGN D16).
+    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown (DESIGN D16).
     pub(crate) fn read(
         &self,
         script: &Script,
+        key: &[u8],
         outcome: Result<Reply, Fault>,
         number: i64,
     ) -> Result<Numbers, Fault> {
@@ -269,11 +270,11 @@ impl Core {
                     got = items[0],
                     "a reply belongs to another request; connections are dropped"
                 );
-                self.store.distrust();
+                self.store.distrust(key);
                 Err(Fault::Unknown(Error::new(ErrorKind::Protocol, "the reply belonged to another request")))
             }
             _ => {
-                self.store.distrust();
+                self.store.distrust(key);
                 Err(Fault::Unknown(protocol_error(script.name(), &reply)))
             }
         }

@@ -338,7 +338,7 @@ impl Core {
     fn read_release(&self, lease: &Lease, outcome: Result<Reply, Fault>) -> Result<(Unlocked, i64), Fault> {
         let shared = lease.owner.is_shared();
         let script = if shared { &scripts::LEAVE } else { &scripts::RELEASE };
-        let reply = self.read(script, outcome, lease.owner.number())?;
+        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number())?;
         self.released_as(lease, &reply)
     }
 

@@ -344,7 +344,7 @@ impl Taker<'_> {
     /// What to do with the outcome when nobody waits for it any more.
     fn abandoned(&self, number: i64) -> After<Result<Reply, Fault>> {
         let (limiter, permits, id) = (self.limiter.clone(), self.permits, self.id.clone());
-        Some(Box::new(move |outcome| match limiter.core().read(&scripts::RATE_TAKE, outcome, number) {
+        Some(Box::new(move |outcome| match limiter.0.counter.read(&scripts::RATE_TAKE, outcome, number) {
             Ok(reply) if item(&reply, 1) == 1 => limiter.undo(permits, id),
             Err(Fault::Unknown(_)) => limiter.undo(permits, id),
             _ => {}

@@ -208,8 +208,9 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// Drops every connection: an answer came that belongs to another request.
-    fn distrust(&self) {}
+    /// Drops every connection over which the answer to a call with this key, the first one of the call, may just have come: it belongs to
+    /// another request.
+    fn distrust(&self, _key: &[u8]) {}
 
     /// Whether answers are outstanding.
     fn is_waiting(&self) -> bool {

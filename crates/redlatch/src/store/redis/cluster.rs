@@ -177,6 +177,7 @@ impl Inner {
                     self.again(&mut budget, false, fault).await?;
                 }
                 Some(Redirect::Ask(to)) => {
+                    self.topology.unsettled();
                     self.again(&mut budget, false, fault).await?;
                     sent_on = Some(self.topology.member(&to));
                 }
@@ -502,9 +503,12 @@ impl Store for ClusterStore {
         })
     }
 
-    fn distrust(&self) {
-        for member in self.inner.topology.members() {
-            member.node.distrust();
+    fn distrust(&self, key: &[u8]) {
+        let topology = &self.inner.topology;
+        match topology.owner(slot_of(key)) {
+            Some(owner) if topology.is_settled() => owner.node.distrust(),
+            // The answer may have come from another node than the one that has the slot now.
+            _ => topology.members().iter().for_each(|member| member.node.distrust()),
         }
     }
 

@@ -535,7 +535,7 @@ impl Store for FollowingStore {
         self.shared.moves()
     }
 
-    fn distrust(&self) {
+    fn distrust(&self, _key: &[u8]) {
         self.shared.master().distrust();
     }
 

@@ -113,7 +113,7 @@ impl Store for RedisStore {
         Box::pin(async move { Ok(node.load_functions().await?) })
     }
 
-    fn distrust(&self) {
+    fn distrust(&self, _key: &[u8]) {
         self.node.distrust();
     }
 

@@ -102,6 +102,8 @@ pub(super) struct Topology {
     looks: watch::Sender<u64>,
     /// How often an owner has changed.
     changes: watch::Sender<u64>,
+    /// When it was last not certain which node answers for a slot.
+    unsettled: Mutex<Option<Instant>>,
     /// Holders should look after their locks.
     alarm: Notify,
     /// How many changes they have been told of.
@@ -143,6 +145,7 @@ impl Topology {
             used: AtomicBool::new(false),
             looks: watch::Sender::new(0),
             changes: watch::Sender::new(0),
+            unsettled: Mutex::default(),
             alarm: Notify::new(),
             told: AtomicU64::new(0),
             interruption: Interruption::default(),
@@ -253,7 +256,20 @@ impl Topology {
         self.changed();
     }
 
+    /// A call has gone to another node than the one that has its slot, or goes there now.
+    pub(super) fn unsettled(&self) {
+        *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether answers that are just coming in are from the nodes that have their slots now. It takes a while until a call that has no
+    /// answer is given up.
+    pub(super) fn is_settled(&self) -> bool {
+        let unsettled = *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        unsettled.is_none_or(|at| at.elapsed() > 2 * self.config.response_timeout)
+    }
+
     fn changed(&self) {
+        self.unsettled();
         self.changes.send_modify(|count| *count += 1);
         self.alarm.notify_one();
     }

@@ -16,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// How many ports are tried until one is free together with the other one.
+const PAIR_TRIES_MAX: usize = 256;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +105,25 @@ impl ReservedPort {
             Ok(Self { port: address.port(), _socket: socket })
         };
         reserve().map_err(|e| Error::io(format!("cannot reserve port {port} on 127.0.0.1"), e))
+    }
+
+    /// Reserves a free port and the one so far above it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] when no such pair is found.
+    pub(crate) fn pair(offset: u16) -> Result<(Self, Self)> {
+        // Ports that do not do are kept meanwhile, so that the kernel chooses others.
+        let mut unfit = Vec::new();
+        for _ in 0..PAIR_TRIES_MAX {
+            let port = Self::new(0)?;
+            match port.port.checked_add(offset).map(Self::new) {
+                Some(Ok(above)) => return Ok((port, above)),
+                _ => unfit.push(port),
+            }
+        }
+        let text = format!("no two free ports on 127.0.0.1 that are {offset} apart");
+        Err(Error::new(ErrorKind::Io, text))
     }
 
     /// The number of the port.

@@ -15,6 +15,8 @@ pub enum ServerProgram {
     /// The `redis-server` of the system, or the program named by `REDLATCH_REDIS_SERVER`.
     #[default]
     System,
+    /// Redis 6.2, the oldest that is supported, as fetched by `scripts/install-servers`.
+    Redis62,
     /// Redis 8.0, as fetched by `scripts/install-servers`.
     Redis8,
     /// Valkey 8.1, as fetched by `scripts/install-servers`.
@@ -23,7 +25,7 @@ pub enum ServerProgram {
 
 impl ServerProgram {
     /// All programs, for tests that run on each.
-    pub const ALL: [Self; 3] = [Self::System, Self::Redis8, Self::Valkey8];
+    pub const ALL: [Self; 4] = [Self::System, Self::Redis62, Self::Redis8, Self::Valkey8];
 
     /// The program file, or a name to be looked for in `PATH`.
     pub fn path(self) -> OsString {
@@ -31,9 +33,15 @@ impl ServerProgram {
             Self::System => {
                 std::env::var_os("REDLATCH_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
             }
+            Self::Redis62 => servers_dir().join("redis-6.2").into(),
             Self::Redis8 => servers_dir().join("redis-8.0").into(),
             Self::Valkey8 => servers_dir().join("valkey-8.1").into(),
         }
+    }
+
+    /// Whether it can encrypt: the one of Redis 6.2 is built without TLS.
+    pub fn has_tls(self) -> bool {
+        self != Self::Redis62
     }
 
     pub(super) fn command(self) -> Command {
@@ -51,7 +59,7 @@ impl ServerProgram {
                 "Install one with:\n\n    apt-get install redis-server\n\n\
                  or set REDLATCH_REDIS_SERVER to the path of redis-server or valkey-server"
             }
-            Self::Redis8 | Self::Valkey8 => "Fetch it with:\n\n    scripts/install-servers",
+            Self::Redis62 | Self::Redis8 | Self::Valkey8 => "Fetch it with:\n\n    scripts/install-servers",
         };
         Error::because(ErrorKind::MissingTool, format!("no server program `{program}`. {remedy}"), e)
     }
@@ -62,6 +70,7 @@ impl fmt::Display for ServerProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::System => "the server of the system",
+            Self::Redis62 => "Redis 6.2",
             Self::Redis8 => "Redis 8.0",
             Self::Valkey8 => "Valkey 8.1",
         })

@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;
 use crate::server::{RedisServer, RedisServerBuilder, ServerProgram, TlsFiles};
 
+/// How far the bus of a node is above its port; servers before Redis 7.0 cannot be told another place.
+const BUS_OFFSET: u16 = 10_000;
+
 /// Settings of a [`RedisCluster`] before it starts.
 #[derive(Debug, Clone)]
 pub struct RedisClusterBuilder {
@@ -77,18 +80,16 @@ impl RedisClusterBuilder {
         let has_tls = self.servers.has_tls();
         let (mut nodes, mut buses, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..count {
-            // Unless told, the bus is 10,000 above the port, which may not exist.
-            let bus = ReservedPort::new(0)?;
+            let (port, bus) = ReservedPort::pair(BUS_OFFSET)?;
             let mut settings = credentials
                 .data_node(index, self.servers.clone())
                 .arg("cluster-enabled", "yes")
                 .arg("cluster-config-file", "nodes.conf")
-                .arg("cluster-port", &bus.port().to_string())
                 .arg("cluster-node-timeout", &self.node_timeout.as_millis().to_string());
             if has_tls {
                 settings = settings.arg("tls-cluster", "yes");
             }
-            let node = settings.start()?;
+            let node = settings.start_on(port)?;
             ids.push(form::id_of(&node)?);
             nodes.push(node);
             buses.push(bus);

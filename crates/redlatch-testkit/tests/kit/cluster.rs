@@ -139,6 +139,7 @@ fn passwords_do_not_stop_replication_and_moves_on_any_program() {
         let Value::BulkString(info) = info else { panic!("{info:?}") };
         let info = String::from_utf8(info).unwrap();
         let version = match program {
+            ServerProgram::Redis62 => "redis_version:6.2.",
             ServerProgram::Redis8 => "redis_version:8.0.",
             ServerProgram::Valkey8 => "valkey_version:8.1.",
             _ => "redis_version:",

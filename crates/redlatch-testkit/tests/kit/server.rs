@@ -93,7 +93,7 @@ fn tls_server_shows_its_certificate() {
 fn mutual_tls_wants_a_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let files = TlsFiles::create(dir.path()).unwrap();
-    for program in ServerProgram::ALL {
+    for program in ServerProgram::ALL.into_iter().filter(|program| program.has_tls()) {
         let server = RedisServer::builder().program(program).mutual_tls(&files).start().unwrap();
         let (_, shown) = tls_talk(&server, &files, true);
         assert!(shown.contains("Verification: OK") && shown.contains("+PONG"), "{program}: {shown}");

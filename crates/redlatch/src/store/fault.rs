@@ -60,7 +60,8 @@ impl ServerCode {
         let denied_inside = lower.contains("acl failure")
             || lower.contains("no permissions")
             || lower.contains("can't run this command or subcommand")
-            || lower.contains("can't access");
+            || lower.contains("can't access")
+            || lower.contains("can't publish");
         let kind = match code {
             "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
             "NOPERM" => ErrorKind::Permission,

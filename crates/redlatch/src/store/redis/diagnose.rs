@@ -63,18 +63,29 @@ fn sections(reply: &Reply) -> HashMap<String, String> {
         .collect()
 }
 
+/// The oldest version that is supported.
+const OLDEST: (u32, u32) = (6, 2);
+/// The version that functions and sharded messages came with.
+const WITH_FUNCTIONS: (u32, u32) = (7, 0);
+
 fn version(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
     let valkey = info.get("valkey_version");
     let name = if valkey.is_some() { "Valkey" } else { "Redis" };
     let Some(version) = valkey.or_else(|| info.get("redis_version")) else { return };
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    let at_least = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2);
-    let severity = if at_least { Severity::Good } else { Severity::Problem };
-    let mut finding = Finding::new(severity, "version", format!("{name} {version}"));
-    if !at_least {
-        finding = finding.remedy("upgrade to Redis 6.2 or later, or Valkey");
-    }
-    findings.push(finding);
+    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = OLDEST;
+    findings.push(if number < OLDEST {
+        let text = format!("{name} {version}, which is not supported: the oldest that is, is {major}.{minor}");
+        Finding::new(Severity::Problem, "version", text).remedy("upgrade to Redis 6.2 or later, or Valkey")
+    } else if number < WITH_FUNCTIONS {
+        let text = format!(
+            "{name} {version} (supported from {major}.{minor} on); it has no functions and no sharded messages, which came with 7.0"
+        );
+        Finding::new(Severity::Good, "version", text)
+    } else {
+        Finding::new(Severity::Good, "version", format!("{name} {version} (supported from {major}.{minor} on)"))
+    });
 }
 
 fn persistence(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
@@ -201,6 +212,33 @@ async fn clock(link: &Link, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_below_the_oldest_are_a_problem() {
+        let judged = |key: &str, number: &str| {
+            // Valkey tells the version of Redis that it is compatible with besides its own.
+            let mut info = HashMap::from([("redis_version".to_owned(), "7.2.4".to_owned())]);
+            info.insert(key.to_owned(), number.to_owned());
+            let mut findings = Vec::new();
+            version(&info, &mut findings);
+            findings.pop().unwrap()
+        };
+        for old in ["2.8.0", "5.0.14", "6.0.20", "garbled"] {
+            let finding = judged("redis_version", old);
+            assert_eq!(finding.severity, Severity::Problem, "{finding}");
+            assert!(finding.text.contains("6.2") && finding.remedy.is_some(), "{finding}");
+        }
+        for (key, good, lacks) in [
+            ("redis_version", "6.2.14", true),
+            ("redis_version", "7.0.15", false),
+            ("valkey_version", "8.1.1", false),
+        ] {
+            let finding = judged(key, good);
+            assert_eq!(finding.severity, Severity::Good, "{finding}");
+            assert_eq!(finding.text.contains("no functions"), lacks, "{finding}");
+            assert!(finding.text.contains("6.2"), "{finding}");
+        }
+    }
 
     #[test]
     fn a_slow_answer_is_no_difference_of_clocks() {

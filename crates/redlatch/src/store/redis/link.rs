@@ -30,8 +30,26 @@ pub(super) enum Failure {
 
 impl Failure {
     pub(super) fn refused(code: &str, detail: &str) -> Self {
+        let (code, detail) = of_script(code, detail).unwrap_or((code, detail));
         Failure::Refused { code: code.to_owned(), detail: detail.to_owned() }
     }
+}
+
+/// Code and text of an error inside a script, where the server has put words before them. Redis does so before 7.0, as in
+/// `ERR Error running script (call to f_1b2c): @user_script:17: WRONGTYPE Operation against …`.
+fn of_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
+    let wrapped =
+        if code == "ERR" { detail.strip_prefix("Error running script (call to f_")? } else { return None };
+    let (_, mut inner) = wrapped.split_once("): ")?;
+    // The line comes once more where the server refuses a command without running it.
+    while let Some((line, rest)) = inner.strip_prefix("@user_script:").and_then(|rest| rest.split_once(": "))
+    {
+        line.trim_start().parse::<u32>().ok()?;
+        inner = rest;
+    }
+    let (code, detail) = inner.strip_prefix('-').unwrap_or(inner).split_once(' ')?;
+    // Some of its refusals have no code, and the whole text is the best that there is to show.
+    (!code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase())).then_some((code, detail))
 }
 
 impl From<Fault> for Failure {
@@ -355,5 +373,33 @@ mod tests {
             link.check_stall(10_000 * n + 5_000, 500);
             assert!(!link.is_dead());
         }
+    }
+
+    #[test]
+    fn an_error_inside_a_script_has_the_code_that_it_has_outside() {
+        let refused = |detail: &str| match Failure::refused("ERR", detail) {
+            Failure::Refused { code, detail } => (code, detail),
+            Failure::Fault(fault) => panic!("{fault}"),
+        };
+        let script =
+            "Error running script (call to f_a4b3bce979b6dfde4324b277660fe80ee57acf7a): @user_script:17: ";
+        for (inner, code, detail) in [
+            ("WRONGTYPE Operation against a key", "WRONGTYPE", "Operation against a key"),
+            ("ERR value is not an integer or out of range", "ERR", "value is not an integer or out of range"),
+            ("@user_script: 17: -OOM command not allowed", "OOM", "command not allowed"),
+            ("@user_script: 17: -READONLY You can't write", "READONLY", "You can't write"),
+        ] {
+            assert_eq!(refused(&format!("{script}{inner}")), (code.into(), detail.into()));
+        }
+        let unknown = "@user_script: 17: Unknown Redis command called from Lua script";
+        for whole in
+            [format!("{script}{unknown}"), script.to_owned(), "Error running script".into(), "other".into()]
+        {
+            assert_eq!(refused(&whole), ("ERR".into(), whole));
+        }
+        let Failure::Refused { code, .. } = Failure::refused("OOM", &format!("{script}WRONGTYPE x")) else {
+            panic!("a refusal")
+        };
+        assert_eq!(code, "OOM");
     }
 }

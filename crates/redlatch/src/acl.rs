@@ -155,3 +155,16 @@ impl Rights {
         self.kinds.iter().flat_map(|kind| kind.needs().channels).copied().collect()
     }
 }
+
+/// Keys and channels of one name that a kind uses besides the name itself, here or in Redisson, one for each form. Channels are the same
+/// whether their messages are sharded or not.
+pub(crate) fn companions(kind: Kind, name: &[u8]) -> Vec<Vec<u8>> {
+    let needs = kind.needs();
+    let more = match kind {
+        Kind::ReadWrite => "owner:rwlock_timeout:1",
+        Kind::Permits => "timeout",
+        _ => "value",
+    };
+    let places = needs.keys.iter().chain(needs.channels).chain(needs.redisson_keys);
+    places.filter(|place| **place != Place::Name).map(|place| place.of(name, more)).collect()
+}

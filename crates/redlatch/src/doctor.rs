@@ -1,5 +1,7 @@
 //! Findings about a store: what its settings mean for locks, and what to do about it.
 
+mod layout;
+
 use std::{fmt, time::Instant};
 
 use crate::{acl::Kind, client::Client, error::Error, lock::Forced, name::LockName, store::Fault};
@@ -102,14 +104,17 @@ impl Client {
     /// A prefix with which no valid name begins; a store that is unreachable.
     pub async fn diagnose_rights(&self, kinds: &[Kind], prefix: &str) -> Result<Vec<Finding>, Error> {
         self.core.check_open()?;
-        // A brace that the prefix opens is closed by the rest of the name.
-        LockName::new(format!("{prefix}x")).or_else(|_| LockName::new(format!("{prefix}x}}")))?;
+        if layout::name_under(prefix, "x").is_none() {
+            LockName::new(format!("{prefix}x"))?;
+        }
         self.core.keeper.touch();
         self.core.store.try_rights(kinds, prefix).await.map_err(Fault::into_error)
     }
 
     async fn try_a_lock(&self, prefix: &str) -> Finding {
-        let lock = self.lock(format!("{prefix}redlatch-doctor-{}", self.id()));
+        let rest = format!("redlatch-doctor-{}", self.id());
+        let name = layout::name_under(prefix, &rest);
+        let lock = self.lock(name.unwrap_or_else(|| LockName::from(format!("{prefix}{rest}"))));
         let start = Instant::now();
         let outcome = async {
             let guard = lock.try_lock().await?;

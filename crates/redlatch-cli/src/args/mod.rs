@@ -334,12 +334,16 @@ pub(crate) enum FunctionsVerb {
 
 /// `redlatch doctor`.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("about").args(["name", "prefix"]).multiple(true))]
 pub(crate) struct DoctorArgs {
-    /// Try the rights of the account for names that begin with this, with names that nobody else uses; all names if it is empty.
+    /// Say whether the keys and channels of these names share a cluster slot, as they must.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Vec<String>,
+    /// The same for names that begin with this and for those in use; and try the rights of the account for names that begin with this, with names that nobody else uses; all names if it is empty.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
-    /// Try the rights for these kinds, with commas between them [default: all but look].
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = acl::kind, requires = "prefix")]
+    /// Only for these kinds, with commas between them [default: all but look].
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = acl::kind, requires = "about")]
     pub(crate) kind: Vec<redlatch::acl::Kind>,
     /// Output.
     #[command(flatten)]

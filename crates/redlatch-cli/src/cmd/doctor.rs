@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Finding, Lease, Lock, LockState, Severity, Wait, acl::Kind};
+use redlatch::{Client, Finding, Lease, Lock, LockKind, LockName, LockState, Severity, Wait, acl::Kind};
 use serde::Serialize;
 
 use super::Context;
@@ -27,6 +27,8 @@ const TRIAL_WAIT: Duration = Duration::from_secs(3);
 const SLOW_WAKE_UP: Duration = Duration::from_millis(300);
 /// How many locks are looked at.
 const LOCKS_MAX: usize = 1000;
+/// How long they are looked for: the store may hold much else.
+const LISTING_TIME_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -81,21 +83,30 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
         let prefix = args.prefix.as_deref().unwrap_or_default();
-        let mut rows: Vec<Row> = client.diagnose_under(prefix).await?.into_iter().map(Row::from).collect();
-        if args.prefix.is_some() {
-            rows.extend(rights(client, &args.kind, prefix).await?);
-        }
-        // A client of its own, because one client passes a lock on among its own tasks without a message.
-        let other = store::connect(&settings, settings.lease).await?;
-        rows.push(wake_up(client, &other, prefix).await);
-        other.shutdown(store::FAREWELL_TIMEOUT).await;
-        // Names of others are none of the account's business, and may be none that it may read.
-        let pattern = args.prefix.as_ref().map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
-        match client.list(pattern.as_deref(), LOCKS_MAX).await {
-            Ok(states) => rows.extend(locks(&states)),
-            Err(error) => {
-                rows.push(Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}")))
+        let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Look).collect();
+        let kinds = if args.kind.is_empty() { &usual } else { &args.kind };
+        let mut rows = layout(client, args, kinds);
+        let usable = rows.iter().all(|(is_prefix, row)| !is_prefix || row.result != PROBLEM);
+        let mut rows: Vec<Row> = rows.drain(..).map(|(_, row)| row).collect();
+        // With a prefix that no name may have the trials would only say the same again.
+        if usable {
+            rows.splice(0..0, client.diagnose_under(prefix).await?.into_iter().map(Row::from));
+            if args.prefix.is_some() {
+                rows.extend(rights(client, kinds, !args.kind.is_empty(), prefix).await?);
             }
+            // A client of its own, because one client passes a lock on among its own tasks without a message.
+            let other = store::connect(&settings, settings.lease).await?;
+            rows.push(wake_up(client, &other, prefix).await);
+            other.shutdown(store::FAREWELL_TIMEOUT).await;
+        }
+        let limit = tokio::time::sleep(LISTING_TIME_MAX);
+        tokio::select! {
+            found = in_use(client, args.prefix.as_deref()) => rows.extend(found),
+            () = limit => rows.push(Row::new(
+                Severity::Note,
+                "lock state",
+                format!("not all locks were found within {}: the store holds much else", human(LISTING_TIME_MAX)),
+            )),
         }
         output::list(output::format(args.output, &settings), &rows)?;
         let problems = rows.iter().filter(|row| row.result == PROBLEM).count();
@@ -106,12 +117,39 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
     })
 }
 
-/// Tries the rights for these kinds, or for all but looking. Whoever names no kinds may not need all of them, so what is missing is
-/// no problem then.
-async fn rights(client: &Client, kinds: &[Kind], prefix: &str) -> Result<Vec<Row>, Failure> {
-    let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Look).collect();
-    let named = !kinds.is_empty();
-    let findings = client.diagnose_rights(if named { kinds } else { &usual }, prefix).await?;
+/// Where the keys beside names lie, and whether that is about the prefix.
+fn layout(client: &Client, args: &DoctorArgs, kinds: &[Kind]) -> Vec<(bool, Row)> {
+    let prefix = args.prefix.as_deref().filter(|prefix| !prefix.is_empty());
+    let of_prefix = prefix.into_iter().flat_map(|prefix| client.diagnose_prefix(prefix, kinds));
+    let of_names = args.name.iter().flat_map(|name| client.diagnose_name(name, kinds));
+    let rows = of_prefix.map(|finding| (true, finding)).chain(of_names.map(|finding| (false, finding)));
+    rows.map(|(is_prefix, finding)| (is_prefix, Row::from(finding))).collect()
+}
+
+/// What is there: locks that are odd, and names whose keys lie apart.
+async fn in_use(client: &Client, prefix: Option<&str>) -> Vec<Row> {
+    // Names of others are none of the account's business, and may be none that it may read.
+    let pattern = prefix.map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
+    let mut states = match client.list(pattern.as_deref(), LOCKS_MAX).await {
+        Ok(states) => states,
+        Err(error) => {
+            return vec![Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}"))];
+        }
+    };
+    let mut rows = locks(&states);
+    // Any number looks like a semaphore, so only those under a prefix that was asked for are ours to judge.
+    if prefix.is_some_and(|prefix| !prefix.is_empty())
+        && let Ok(counters) = client.list_kinds(&[LockKind::Counter], pattern.as_deref(), LOCKS_MAX).await
+    {
+        states.extend(counters);
+    }
+    rows.extend(client.diagnose_found(&states).into_iter().map(Row::from));
+    rows
+}
+
+/// Tries the rights for these kinds. Whoever names none may not need all of them, so what is missing is no problem then.
+async fn rights(client: &Client, kinds: &[Kind], named: bool, prefix: &str) -> Result<Vec<Row>, Failure> {
+    let findings = client.diagnose_rights(kinds, prefix).await?;
     Ok(findings
         .into_iter()
         .map(|finding| {
@@ -124,6 +162,8 @@ async fn rights(client: &Client, kinds: &[Kind], prefix: &str) -> Result<Vec<Row
 /// Hands a lock of its own name from one client to another, which shows by effect whether releases wake waiters.
 async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
     let name = format!("{prefix}redlatch-doctor:{}", client.id());
+    // A brace that the prefix opens is closed by the name.
+    let name = LockName::new(&name).unwrap_or_else(|_| LockName::from(format!("{name}}}")));
     let (lock, others) = (client.lock(&name), other.lock(&name));
     let mut took = [Duration::ZERO; TRIALS];
     for one in &mut took {

@@ -7,6 +7,7 @@ mod hold;
 mod kinds;
 mod kinds_detached;
 mod latch;
+mod layout;
 mod looking;
 mod rate;
 mod run;

@@ -26,6 +26,16 @@ pub(super) const TIMES: Place = Place::Before("redisson_lock_timeout");
 pub(super) const UNLOCK_LATCH: Place = Place::Before("redisson_unlock_latch");
 
 impl Place {
+    /// The key or channel of one name; `more` is what comes after the name, where something does.
+    pub(super) fn of(self, name: &[u8], more: &str) -> Vec<u8> {
+        match self {
+            Place::Name => name.into(),
+            Place::Before(word) => prefixed(word.as_bytes(), name),
+            Place::After => suffixed(name, more.as_bytes()),
+            Place::InBraces(word) => [word.as_bytes(), b"{", name, b"}"].concat(),
+        }
+    }
+
     /// The patterns that all names with this prefix need, each with a key or channel that only it covers. A name that has braces
     /// is used without others, so most have two.
     pub(super) fn patterns(self, prefix: &str) -> Vec<(String, Vec<u8>)> {
@@ -35,12 +45,7 @@ impl Place {
         let end = if own_braces && !prefix.contains('}') { "}" } else { "" };
         let name = format!("{prefix}{SAMPLE}{end}");
         let braced = format!("{prefix}{{{SAMPLE}}}");
-        let of = |name: &str| match self {
-            Place::Name => name.into(),
-            Place::Before(word) => prefixed(word.as_bytes(), name.as_bytes()),
-            Place::After => suffixed(name.as_bytes(), SAMPLE.as_bytes()),
-            Place::InBraces(word) => format!("{word}{{{name}}}").into(),
-        };
+        let of = |name: &str| self.of(name.as_bytes(), SAMPLE);
         let (before, inside) = match self {
             Place::Name => return vec![(format!("{start}*"), of(&name))],
             Place::InBraces(word) => return vec![(format!("{word}{{{start}*"), of(&name))],

@@ -13,6 +13,7 @@ pub(crate) mod url;
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 pub use fault::Fault;
+pub(crate) use redis::slot_of;
 
 use smallvec::SmallVec;
 pub use url::StoreUrl;

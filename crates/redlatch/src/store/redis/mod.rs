@@ -27,6 +27,7 @@ use std::sync::Arc;
 pub(crate) use cluster::ClusterStore;
 pub(crate) use connect::{Dial, Greeter};
 pub(crate) use following::FollowingStore;
+pub(crate) use slots::slot_of;
 use tokio::runtime::Handle;
 
 use self::{

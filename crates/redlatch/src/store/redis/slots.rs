@@ -11,7 +11,7 @@ use crate::{
 pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key or channel: CRC-16 (XMODEM) of its hash tag.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
     let crc =
         hash_tag(key).iter().fold(0_u16, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) as u8 ^ byte)]);
     crc % SLOTS as u16

@@ -50,6 +50,8 @@ mod read_write_model;
 mod read_write_schedule;
 #[path = "interop/read_write_waking.rs"]
 mod read_write_waking;
+#[path = "interop/rights.rs"]
+mod rights;
 #[path = "interop/semaphore.rs"]
 mod semaphore;
 #[path = "interop/semaphore_contention.rs"]
@@ -147,6 +149,8 @@ with_both_releases!(
     multi::either_language_waits_for_the_set_of_the_other,
     multi::leases_of_sets_end_for_both_languages,
     multi::one_member_is_enough_to_keep_the_set_of_the_other_out,
+    rights::java_needs_no_more_than_the_printed_rights,
+    rights::java_needs_no_more_than_the_printed_rights_in_a_cluster,
     sentinel::a_fair_lock_has_one_queue_under_sentinels,
     sentinel::counters_wake_the_other_language_under_sentinels,
     sentinel::forced_unlocks_and_downgrades_are_seen_under_sentinels,
@@ -215,6 +219,8 @@ with_release!(
     non_reentrant::a_second_acquire_of_ours_is_refused_and_leaves_javas_hold,
     non_reentrant::both_languages_keep_each_other_out,
     non_reentrant::waiters_of_both_languages_are_served_in_the_order_of_asking,
+    rights::each_rule_for_java_in_a_cluster_is_missed_when_it_is_gone,
+    rights::each_rule_that_is_added_for_java_is_missed_when_it_is_gone,
     sentinel::fencing_tokens_grow_under_sentinels,
 );
 

@@ -84,8 +84,8 @@ impl Kind {
             // Its scripts are given no command to publish with.
             Kind::Spin => Needs {
                 parts: plain(),
-                redisson: &["exists", "hincrby", "get", "set", "publish"],
-                redisson_keys: &[LOCK_CHANNEL, UNLOCK_LATCH],
+                redisson: &["exists", "hincrby", "get", "set"],
+                redisson_keys: &[UNLOCK_LATCH],
                 ..needs
             },
             Kind::ReadWrite => {
@@ -145,12 +145,13 @@ impl Kind {
             Kind::Latch => Needs {
                 parts: parts(&[&LATCH_DOWN, &LATCH_DELETE, &COUNTER_GET, &COUNTER_SET]),
                 channels: &[LATCH_CHANNEL],
+                redisson: &["exists"],
                 ..needs
             },
             Kind::RateLimiter => Needs {
                 parts: parts(&[&RATE_TAKE, &RATE_RELEASE, &RATE_SET, &RATE_SHOW, &RATE_DELETE]),
                 keys: &[Place::Name, Place::After],
-                redisson: &["hgetall", "hsetnx", "hexists"],
+                redisson: &["hgetall", "hsetnx"],
                 ..needs
             },
             Kind::Stock => Needs { parts: parts(&[&SELL, &STOCK]), ..needs },

@@ -60,6 +60,9 @@ pub(crate) const PAIRS: [(Kind, Kind); 5] = [
     (Kind::Fenced, Kind::Fenced),
 ];
 
+/// The kinds that are unlocked by force.
+pub(crate) const FORCED: [Kind; 3] = [Kind::Plain, Kind::Fair, Kind::Write];
+
 /// The pairs that this release of Redisson has.
 pub(crate) fn pairs(meeting: &Meeting<'_>) -> &'static [(Kind, Kind)] {
     if meeting.is_newest() { &PAIRS } else { &PAIRS[..4] }
@@ -147,8 +150,8 @@ fn judge(meeting: &Meeting<'_>, what: &str, mut sample: impl FnMut() -> Duration
 }
 
 /// Whoever holds keeps the other language out with each of its holds, and lets it in with the last release.
-pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting<'_>) {
-    for &(holder, waiter) in pairs(meeting) {
+pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting<'_>, pairs: &[(Kind, Kind)]) {
+    for &(holder, waiter) in pairs {
         let name = meeting.name("kept");
         let name = name.as_str();
         let (java, javas_waiter) = (meeting.java(holder.verb()), meeting.java(waiter.verb()));
@@ -215,8 +218,8 @@ pub(crate) fn releases_wake_the_other_language(meeting: &Meeting<'_>, pairs: &[(
 }
 
 /// An unlock by force lets in who waits, and the holder of the other language learns that it holds nothing.
-pub(crate) fn forced_unlocks_are_seen(meeting: &Meeting<'_>) {
-    for kind in [Kind::Plain, Kind::Fair, Kind::Write] {
+pub(crate) fn forced_unlocks_are_seen(meeting: &Meeting<'_>, kinds: &[Kind]) {
+    for &kind in kinds {
         let name = meeting.name("forced");
         let name = name.as_str();
         let (java, other) = (meeting.java(kind.verb()), meeting.java(kind.verb()));

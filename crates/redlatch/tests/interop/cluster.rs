@@ -154,7 +154,8 @@ pub(crate) fn names_in_all_slots_are_one_lock_in_a_cluster(version: RedissonVers
 
 pub(crate) fn holds_exclude_and_are_counted_in_a_cluster(version: RedissonVersion) {
     let _turn = beside_others();
-    both_ways::holds_exclude_and_are_counted(usual(version));
+    let meeting = usual(version);
+    both_ways::holds_exclude_and_are_counted(meeting, pairs(meeting));
 }
 
 pub(crate) fn releases_wake_the_other_language_in_a_cluster(version: RedissonVersion) {
@@ -165,7 +166,7 @@ pub(crate) fn releases_wake_the_other_language_in_a_cluster(version: RedissonVer
 
 pub(crate) fn forced_unlocks_and_downgrades_are_seen_in_a_cluster(version: RedissonVersion) {
     let _turn = beside_others();
-    both_ways::forced_unlocks_are_seen(usual(version));
+    both_ways::forced_unlocks_are_seen(usual(version), &both_ways::FORCED);
     both_ways::downgrades_are_seen(usual(version));
 }
 

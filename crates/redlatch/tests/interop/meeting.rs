@@ -7,7 +7,7 @@ use std::{
 
 use redlatch::Client;
 use redlatch_testkit::{
-    redisson::{Connection, RedissonVersion},
+    redisson::{Connection, JavaError, RedissonVersion},
     server::RedisServer,
 };
 
@@ -55,10 +55,22 @@ impl<'a> Meeting<'a> {
         ours: [Client; 2],
         nodes: &'a [RedisServer],
     ) -> Self {
+        Self::try_new(version, client, connection, ours, nodes)
+            .unwrap_or_else(|error| panic!("{client}: {error}"))
+    }
+
+    /// The same, where Java may fail to connect.
+    pub(crate) fn try_new(
+        version: RedissonVersion,
+        client: &str,
+        connection: Connection,
+        ours: [Client; 2],
+        nodes: &'a [RedisServer],
+    ) -> Result<Self, JavaError> {
         let bed = Bed::started(version);
-        bed.java.connect(&connection.named(client)).unwrap_or_else(|error| panic!("{client}: {error}"));
+        bed.java.connect(&connection.named(client))?;
         let [ours, ours_too] = ours;
-        Self {
+        Ok(Self {
             version,
             ours,
             ours_too,
@@ -68,7 +80,7 @@ impl<'a> Meeting<'a> {
             namer: |fresh| fresh(),
             our_messages: Messages::Plain,
             javas_messages: Messages::Plain,
-        }
+        })
     }
 
     /// Says how the messages of either language go, plain unless told.

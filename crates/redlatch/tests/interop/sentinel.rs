@@ -48,7 +48,8 @@ fn meeting(version: RedissonVersion) -> &'static Meeting<'static> {
 
 pub(crate) fn holds_exclude_and_are_counted_under_sentinels(version: RedissonVersion) {
     let _turn = beside_others();
-    both_ways::holds_exclude_and_are_counted(meeting(version));
+    let meeting = meeting(version);
+    both_ways::holds_exclude_and_are_counted(meeting, pairs(meeting));
 }
 
 pub(crate) fn releases_wake_the_other_language_under_sentinels(version: RedissonVersion) {
@@ -59,7 +60,7 @@ pub(crate) fn releases_wake_the_other_language_under_sentinels(version: Redisson
 
 pub(crate) fn forced_unlocks_and_downgrades_are_seen_under_sentinels(version: RedissonVersion) {
     let _turn = beside_others();
-    both_ways::forced_unlocks_are_seen(meeting(version));
+    both_ways::forced_unlocks_are_seen(meeting(version), &both_ways::FORCED);
     both_ways::downgrades_are_seen(meeting(version));
 }
 

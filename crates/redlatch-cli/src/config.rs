@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{ScriptMode, ShardedPubSub, config::RedissonYaml};
+use redlatch::{
+    ScriptMode, ShardedPubSub,
+    config::{AddressMap, RedissonYaml},
+};
 use toml::{Table, Value};
 
 pub(crate) use secret::Secret;
@@ -48,7 +51,7 @@ const fn path(name: &'static str, env: &'static str) -> Key {
     Key { name, env, default: None, is_path: true }
 }
 
-const KEYS: [Key; 21] = [
+const KEYS: [Key; 22] = [
     key("url", "REDLATCH_URL", Some("local:")),
     key("username", "REDLATCH_USERNAME", None),
     path("password_file", "REDLATCH_PASSWORD_FILE"),
@@ -59,6 +62,7 @@ const KEYS: [Key; 21] = [
     key("sharded", "REDLATCH_SHARDED", None),
     key("scripts", "REDLATCH_SCRIPTS", None),
     key("client_name", "REDLATCH_CLIENT_NAME", None),
+    key("address_map", "REDLATCH_ADDRESS_MAP", None),
     key("redisson_fair_wait", "REDLATCH_REDISSON_FAIR_WAIT", Some("300s")),
     key("renewal_batch", "REDLATCH_RENEWAL_BATCH", Some("100")),
     key("lease", "REDLATCH_LEASE", Some("30s")),
@@ -126,13 +130,17 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    /// The file that the password is from, if it is from one.
+    pub(crate) password_file: Option<PathBuf>,
     pub(crate) sentinel_username: Option<String>,
     pub(crate) sentinel_password: Option<Secret>,
+    pub(crate) sentinel_password_file: Option<PathBuf>,
     /// The Redisson file that says where the locks live, and its path.
     pub(crate) redisson: Option<(RedissonYaml, String)>,
     pub(crate) sharded: Option<ShardedPubSub>,
     pub(crate) scripts: Option<ScriptMode>,
     pub(crate) client_name: Option<String>,
+    pub(crate) address_map: Option<AddressMap>,
     pub(crate) redisson_fair_wait: Duration,
     pub(crate) renewal_batch: usize,
     pub(crate) lease: Duration,
@@ -246,7 +254,7 @@ impl Settings {
             row.1 = Some(source.path.clone());
         }
         let mut settings = Settings::typed(&values)?;
-        settings.password = settings.secret(
+        (settings.password, settings.password_file) = settings.secret(
             &DATA_PASSWORD,
             if global.password_prompt { Some(secret::typed()?) } else { None },
             around,
@@ -254,7 +262,7 @@ impl Settings {
             by_name("password_file").map_or(usize::MAX, |found| found.2),
             if context_is_flag { 2 } else { 1 },
         )?;
-        settings.sentinel_password = settings.secret(
+        (settings.sentinel_password, settings.sentinel_password_file) = settings.secret(
             &SENTINEL_PASSWORD,
             None,
             around,
@@ -307,8 +315,10 @@ impl Settings {
             url: get("url").unwrap_or_default(),
             username: get("username"),
             password: None,
+            password_file: None,
             sentinel_username: get("sentinel_username"),
             sentinel_password: None,
+            sentinel_password_file: None,
             redisson: None,
             sharded: get("sharded")
                 .map(|text| text.parse().map_err(|_| bad("sharded", "give auto, on, off or compat")))
@@ -317,6 +327,11 @@ impl Settings {
                 .map(|text| text.parse().map_err(|_| bad("scripts", "give eval or functions")))
                 .transpose()?,
             client_name: get("client_name"),
+            address_map: get("address_map")
+                .map(|text| {
+                    text.parse().map_err(|error: redlatch::Error| bad("address_map", &error.to_string()))
+                })
+                .transpose()?,
             redisson_fair_wait: durations::parse(&get("redisson_fair_wait").unwrap_or_default())
                 .map_err(|why| bad("redisson_fair_wait", &why))?,
             renewal_batch: match get("renewal_batch").unwrap_or_default().parse() {
@@ -351,28 +366,32 @@ impl Settings {
         source: Option<&Source>,
         file_rank: usize,
         env_rank: usize,
-    ) -> Result<Option<Secret>, Failure> {
+    ) -> Result<(Option<Secret>, Option<PathBuf>), Failure> {
         let file = self.shown.iter().find(|shown| shown.key == names.file_key);
         let (path, file_origin) =
             file.map_or((None, Origin::Default), |shown| (shown.value.clone(), shown.origin.clone()));
         let variable = around.text(names.env)?;
         let of_source = source.and_then(|source| Some((source.secret(names.setting)?, source.rank)));
         let before = |rank: usize| of_source.as_ref().is_none_or(|(_, of_source)| rank <= *of_source);
+        let mut of_file = None;
         let (secret, origin) = match (typed, path, variable) {
             (Some(typed), ..) => (Some(typed), Origin::Typed),
             (_, Some(path), variable)
                 if before(file_rank) && (variable.is_none() || matches!(file_origin, Origin::Flag(_))) =>
             {
-                (Some(secret::from_file(&path)?), file_origin)
+                // Read now so that a mistake is told as one of the configuration; the client reads it by itself.
+                let secret = secret::from_file(&path)?;
+                of_file = Some(PathBuf::from(path));
+                (Some(secret), file_origin)
             }
             (_, _, Some(password)) if before(env_rank) => (Some(Secret(password)), Origin::Env(names.env)),
             _ => match of_source {
                 Some((origin, _)) => (None, origin),
-                None => return Ok(None),
+                None => return Ok((None, None)),
             },
         };
         self.shown.push(Shown { key: names.setting, value: Some("***".into()), origin });
-        Ok(secret)
+        Ok((secret, of_file))
     }
 }
 
@@ -395,6 +414,7 @@ fn flag(name: &str, global: &Global) -> Option<(&'static str, String)> {
     let path = |path: &PathBuf| path.to_string_lossy().into_owned();
     match name {
         "url" => global.url.clone().map(|url| ("--url", url)),
+        "address_map" => global.address_map.clone().map(|map| ("--address-map", map)),
         "username" => global.username.clone().map(|user| ("--username", user)),
         "redisson_yaml" => global.redisson_yaml.as_ref().map(|file| ("--redisson-yaml", path(file))),
         "password_file" => global.password_file.as_ref().map(|file| ("--password-file", path(file))),

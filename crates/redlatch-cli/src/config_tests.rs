@@ -32,6 +32,36 @@ fn origin<'a>(settings: &'a Settings, key: &str) -> &'a Origin {
 }
 
 #[test]
+fn an_address_map_comes_from_anywhere_and_is_checked() {
+    let place = Place::new();
+    let file = place.file("map.toml", "address_map = \"10.0.0.1=near\"\n");
+    let settings = load(&Global::default(), &[], &[file.clone()]).unwrap();
+    assert_eq!(settings.address_map.unwrap().to_string(), "10.0.0.1=near");
+    let env = [("REDLATCH_ADDRESS_MAP", "10.0.0.1:1=far:2")];
+    let settings = load(&Global::default(), &env, &[file.clone()]).unwrap();
+    assert_eq!(settings.address_map.unwrap().to_string(), "10.0.0.1:1=far:2");
+    let flag = Global { address_map: Some("h=127.0.0.1".into()), ..Global::default() };
+    let settings = load(&flag, &env, &[file]).unwrap();
+    assert_eq!(origin(&settings, "address_map"), &Origin::Flag("--address-map"));
+    let bad = Global { address_map: Some("h".into()), ..Global::default() };
+    let failure = load(&bad, &[], &[]).map(drop).unwrap_err().to_string();
+    assert!(failure.contains("--address-map") && failure.contains("announced=reachable"), "{failure}");
+}
+
+#[test]
+fn a_password_file_is_left_to_the_client_to_read_again() {
+    let place = Place::new();
+    let file = place.file("password", "hunter2\n");
+    let env = [("REDLATCH_PASSWORD_FILE", file.to_str().unwrap())];
+    let settings = load(&Global::default(), &env, &[]).unwrap();
+    assert_eq!(settings.password_file.as_deref(), Some(file.as_path()));
+    assert_eq!(settings.password.unwrap().reveal(), "hunter2");
+    let both = [env[0], ("REDLATCH_PASSWORD", "other")];
+    let settings = load(&Global::default(), &both, &[]).unwrap();
+    assert_eq!((settings.password_file, settings.password.unwrap().reveal()), (None, "other"));
+}
+
+#[test]
 fn flag_then_environment_then_files_then_default() {
     let place = Place::new();
     let user = place.file("user.toml", "url = \"redis://user-file\"\n");

@@ -36,14 +36,22 @@ pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Clie
     if let Some(user) = &settings.username {
         builder = builder.username(user);
     }
-    if let Some(password) = &settings.password {
+    // A file is read again when its password has changed, which a command that runs for weeks may need.
+    if let Some(file) = &settings.password_file {
+        builder = builder.password_file(file);
+    } else if let Some(password) = &settings.password {
         builder = builder.password(password.reveal());
     }
     if let Some(user) = &settings.sentinel_username {
         builder = builder.sentinel_username(user);
     }
-    if let Some(password) = &settings.sentinel_password {
+    if let Some(file) = &settings.sentinel_password_file {
+        builder = builder.sentinel_password_file(file);
+    } else if let Some(password) = &settings.sentinel_password {
         builder = builder.sentinel_password(password.reveal());
+    }
+    if let Some(map) = &settings.address_map {
+        builder = builder.address_map(map.clone());
     }
     if let Some(sharded) = settings.sharded {
         builder = builder.sharded(sharded);

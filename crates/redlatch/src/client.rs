@@ -6,8 +6,8 @@ use redlatch_engine::Clock;
 
 use crate::{
     config::{
-        Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub, TlsOptions,
-        settings::Settings,
+        AddressMap, Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub,
+        TlsOptions, settings::Settings,
     },
     core::{Core, keeper::Keeper},
     error::{Error, ErrorKind},
@@ -236,6 +236,15 @@ impl ClientBuilder {
     /// The password; wins over the one in the URL. Never printed.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.given.password = Secret(Some(password.into()));
+        self.given.password_file = None;
+        self
+    }
+
+    /// A file with the password and nothing else, at most 64 KiB, in place of [`password`](Self::password): what is said last counts. It is
+    /// read when the client connects, and again when a server refuses the password, so that a client outlives a change of passwords.
+    pub fn password_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.given.password_file = Some(path.into());
+        self.given.password = Secret(None);
         self
     }
 
@@ -248,6 +257,20 @@ impl ClientBuilder {
     /// The password for the sentinels themselves; wins over the one in the URL. Never printed.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.given.sentinel_password = Secret(Some(password.into()));
+        self.given.sentinel_password_file = None;
+        self
+    }
+
+    /// The same for the password of the sentinels themselves, as [`password_file`](Self::password_file).
+    pub fn sentinel_password_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.given.sentinel_password_file = Some(path.into());
+        self.given.sentinel_password = Secret(None);
+        self
+    }
+
+    /// Where servers are reached that announce other addresses; wins over the URL. Addresses of the URL itself are used as they are.
+    pub fn address_map(mut self, map: AddressMap) -> Self {
+        self.given.address_map = Some(map);
         self
     }
 
@@ -284,7 +307,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How encrypted connections are checked.
+    /// How encrypted connections are checked. The files are looked at for each new connection and read again when they have changed; if the
+    /// new ones cannot be used, that is logged, and the last good ones stay in use.
     pub fn tls(mut self, tls: TlsOptions) -> Self {
         self.given.tls = Some(tls);
         self
@@ -427,6 +451,7 @@ impl ClientBuilder {
         let (_, from_url) = store::StoreUrl::parse_with_options(&self.config.url)?;
         settings.sharded = settings.sharded.or(from_url.sharded);
         settings.scripts = settings.scripts.or(from_url.scripts);
+        settings.address_map = settings.address_map.or(from_url.address_map);
         settings.apply(&mut self.config);
         Ok(())
     }

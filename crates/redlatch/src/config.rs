@@ -1,5 +1,6 @@
 //! Every setting, its default, and its limits.
 
+mod address_map;
 mod redisson;
 pub(crate) mod settings;
 
@@ -7,6 +8,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use redlatch_engine::Clock;
 
+pub use address_map::AddressMap;
 pub(crate) use redisson::URL_SCHEME as REDISSON_URL_SCHEME;
 pub use redisson::{Notice, RedissonValue, RedissonYaml};
 
@@ -145,8 +147,12 @@ pub(crate) struct Config {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
+    /// Instead of a password.
+    pub(crate) password_file: Option<PathBuf>,
     pub(crate) sentinel_username: Option<String>,
     pub(crate) sentinel_password: Secret,
+    pub(crate) sentinel_password_file: Option<PathBuf>,
+    pub(crate) address_map: Arc<AddressMap>,
     pub(crate) client_name: Option<String>,
     pub(crate) sharded: ShardedPubSub,
     pub(crate) scripts: ScriptMode,
@@ -170,8 +176,11 @@ impl fmt::Debug for Config {
             url: _,
             username,
             password,
+            password_file,
             sentinel_username,
             sentinel_password,
+            sentinel_password_file,
+            address_map,
             client_name,
             sharded,
             scripts,
@@ -190,8 +199,11 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("username", username)
             .field("password", password)
+            .field("password_file", password_file)
             .field("sentinel_username", sentinel_username)
             .field("sentinel_password", sentinel_password)
+            .field("sentinel_password_file", sentinel_password_file)
+            .field("address_map", address_map)
             .field("client_name", client_name)
             .field("sharded", sharded)
             .field("scripts", scripts)

@@ -63,6 +63,10 @@ pub(crate) struct Global {
     /// Take servers and other settings from this configuration file of Redisson, as it is [env: REDLATCH_REDISSON_YAML].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
     pub(crate) redisson_yaml: Option<PathBuf>,
+    /// Where servers are reached that announce other addresses: announced=reachable, with commas between pairs [env:
+    /// REDLATCH_ADDRESS_MAP].
+    #[arg(long, global = true, value_name = "PAIRS")]
+    pub(crate) address_map: Option<String>,
     /// Say nothing but errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,

@@ -201,6 +201,9 @@ fn start(settings: &Settings, way: Way, stock: &str) -> Result<Child, Failure> {
     if let Some(user) = &settings.username {
         command.env("REDLATCH_USERNAME", user);
     }
+    if let Some(map) = &settings.address_map {
+        command.env("REDLATCH_ADDRESS_MAP", map.to_string());
+    }
     let files = [
         ("REDLATCH_TLS_CA_FILE", &settings.tls_ca_file),
         ("REDLATCH_TLS_CERT_FILE", &settings.tls_cert_file),

@@ -1,13 +1,13 @@
 //! What somebody has said, before defaults: by the builder or by a file. The builder's word wins over a file's, a file's over
 //! a default, in whatever order they were said.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use redlatch_engine::SystemClock;
 
 use super::{
-    CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX, RESPONSE_TIMEOUT,
-    ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
+    AddressMap, CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
+    RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
 };
 
 /// Settings that may also come from elsewhere than the builder. `None` means that nothing was said.
@@ -15,8 +15,12 @@ use super::{
 pub(crate) struct Settings {
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
+    /// Where a password is read from; of the two at most one is said.
+    pub(crate) password_file: Option<PathBuf>,
     pub(crate) sentinel_username: Option<String>,
     pub(crate) sentinel_password: Secret,
+    pub(crate) sentinel_password_file: Option<PathBuf>,
+    pub(crate) address_map: Option<AddressMap>,
     pub(crate) client_name: Option<String>,
     pub(crate) sharded: Option<ShardedPubSub>,
     pub(crate) scripts: Option<ScriptMode>,
@@ -31,11 +35,24 @@ pub(crate) struct Settings {
 impl Settings {
     /// These, and where they say nothing, the others.
     pub(crate) fn or(self, other: Settings) -> Settings {
+        // A password and a file of one are one setting.
+        let either = |one: (Secret, Option<PathBuf>), other| {
+            if one.0.0.is_some() || one.1.is_some() { one } else { other }
+        };
+        let (password, password_file) =
+            either((self.password, self.password_file), (other.password, other.password_file));
+        let (sentinel_password, sentinel_password_file) = either(
+            (self.sentinel_password, self.sentinel_password_file),
+            (other.sentinel_password, other.sentinel_password_file),
+        );
         Settings {
             username: self.username.or(other.username),
-            password: Secret(self.password.0.or(other.password.0)),
+            password,
+            password_file,
             sentinel_username: self.sentinel_username.or(other.sentinel_username),
-            sentinel_password: Secret(self.sentinel_password.0.or(other.sentinel_password.0)),
+            sentinel_password,
+            sentinel_password_file,
+            address_map: self.address_map.or(other.address_map),
             client_name: self.client_name.or(other.client_name),
             sharded: self.sharded.or(other.sharded),
             scripts: self.scripts.or(other.scripts),
@@ -52,8 +69,11 @@ impl Settings {
     pub(crate) fn apply(self, config: &mut Config) {
         config.username = self.username;
         config.password = self.password;
+        config.password_file = self.password_file;
         config.sentinel_username = self.sentinel_username;
         config.sentinel_password = self.sentinel_password;
+        config.sentinel_password_file = self.sentinel_password_file;
+        config.address_map = Arc::new(self.address_map.unwrap_or_default());
         config.client_name = self.client_name;
         config.sharded = self.sharded.unwrap_or_default();
         config.scripts = self.scripts.unwrap_or_default();
@@ -72,8 +92,11 @@ impl Default for Config {
             url: String::new(),
             username: None,
             password: Secret(None),
+            password_file: None,
             sentinel_username: None,
             sentinel_password: Secret(None),
+            sentinel_password_file: None,
+            address_map: Arc::default(),
             client_name: None,
             sharded: ShardedPubSub::default(),
             scripts: ScriptMode::default(),

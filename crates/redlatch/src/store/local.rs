@@ -32,7 +32,7 @@ pub(super) async fn open(
         Error::new(ErrorKind::Engine, format!("the local engine has no place to live: {error}"))
     })?;
     let server = Server { addr: Addr::Unix(paths.socket.clone()), access: Access::default() };
-    let config = Config { username: None, password: Secret(None), ..config.clone() };
+    let config = Config { username: None, password: Secret(None), password_file: None, ..config.clone() };
     let greeter =
         Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary: config.engine_binary.clone() });
     RedisStore::open_with(Dial::new(server, &config)?.with_greeter(greeter), &config, background).await

@@ -9,7 +9,7 @@ pub(super) use parse::STRICT_KEYS;
 use std::{fmt, path::PathBuf};
 
 use crate::{
-    config::{ScriptMode, Secret, ShardedPubSub},
+    config::{AddressMap, ScriptMode, Secret, ShardedPubSub},
     error::Error,
 };
 
@@ -48,10 +48,11 @@ pub(crate) struct Access {
 }
 
 /// What a URL says about the client rather than about the store. Settings of the builder win.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UrlOptions {
     pub(crate) sharded: Option<ShardedPubSub>,
     pub(crate) scripts: Option<ScriptMode>,
+    pub(crate) address_map: Option<AddressMap>,
 }
 
 /// One server: where it is and how to log in.

@@ -1,5 +1,6 @@
 //! The library's tests at its public face: contracts on every store, wire facts, faults, cancellation, Java.
 
+mod address_map;
 mod cancel;
 mod capabilities;
 mod chaos;
@@ -26,6 +27,7 @@ mod replicas_moving;
 mod replicated;
 mod resumed;
 mod rights;
+mod rotation;
 mod sentinel;
 mod sentinel_fakes;
 mod servers;

@@ -26,7 +26,7 @@ type Table = &'static [(&'static str, Treatment)];
 const RETRIES: &str = "not used: nothing is sent twice blindly, and a wait goes on until its own limit or the outage tolerance (30 s unless set)";
 const ACKNOWLEDGED: &str =
     "not used: here each lock says for itself how many replicas must acknowledge it, none unless asked";
-const ADDRESS_MAP: &str = "not applied: servers are reached at the addresses that they tell";
+const ADDRESS_MAP: &str = "not applied: servers are reached at the addresses that they tell, unless address_map (REDLATCH_ADDRESS_MAP) says where they are";
 const RUSTLS: &str = "not used: TLS 1.2 and 1.3 with the cipher suites of rustls";
 
 /// The server sections in their order of precedence.

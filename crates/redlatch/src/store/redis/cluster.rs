@@ -170,7 +170,7 @@ impl Inner {
                 Err(Failure::Fault(fault)) => return Err(fault),
             };
             let fault = Fault::server(&code, &detail);
-            match Redirect::read(&code, &detail, &member.addr) {
+            match Redirect::read(&code, &detail, &member.dial) {
                 None => return Err(fault),
                 Some(Redirect::Moved { slot, to: Some(to) }) => {
                     self.topology.moved(slot, &to);

@@ -18,15 +18,17 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
 
 use super::{
+    certificates::Certificates,
     link::{self, Failure},
+    password::PasswordFile,
     role::{self, Role},
     tls::{self, Trouble},
 };
 use crate::{
-    config::Config,
+    config::{AddressMap, Config, Secret},
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     store::{
@@ -49,11 +51,12 @@ pub(crate) trait Greeter: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct Dial {
     server: Server,
-    tls: Option<TlsConnector>,
+    /// Where the password comes from, if that is a file.
+    password: Option<PasswordFile>,
+    tls: Option<Certificates>,
     tls_name: Option<String>,
     insecure: bool,
-    /// Whether a certificate of our own is shown.
-    identified: bool,
+    addresses: Arc<AddressMap>,
     trouble: Trouble,
     client_name: Option<String>,
     connect_timeout: Duration,
@@ -69,13 +72,15 @@ impl Dial {
         if config.password.0.is_some() {
             server.access.password = config.password.clone();
         }
-        let tls = if server.access.tls { Some(tls::connector(&config.tls)?) } else { None };
+        let tls = if server.access.tls { Some(Certificates::read(&config.tls)?) } else { None };
+        let password = config.password_file.as_deref().map(PasswordFile::open).transpose()?;
         let dial = Dial {
             server,
+            password,
             tls,
             tls_name: config.tls.server_name.clone(),
             insecure: config.tls.danger_accept_any_certificate || config.tls.danger_accept_any_host_name,
-            identified: config.tls.cert_file.is_some(),
+            addresses: config.address_map.clone(),
             trouble: Trouble::default(),
             client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
@@ -97,6 +102,11 @@ impl Dial {
         let mut dial = self.clone();
         dial.server.addr = addr;
         dial
+    }
+
+    /// Where the server is reached that announces this address.
+    pub(super) fn reachable(&self, announced: Addr) -> Addr {
+        self.addresses.reachable(announced)
     }
 
     /// Refuses each connection to a server that says it is no master: one that was demoted must not be asked, because
@@ -125,11 +135,15 @@ impl Dial {
         let Addr::Tcp { host, .. } = &self.server.addr else { return false };
         let ip: Result<std::net::IpAddr, _> = host.trim_start_matches('[').trim_end_matches(']').parse();
         let stays = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
-        self.server.access.password.0.is_some() && self.tls.is_none() && !stays
+        self.password().0.is_some() && self.tls.is_none() && !stays
     }
 
     pub(crate) fn describe(&self) -> String {
         self.server.to_string()
+    }
+
+    fn password(&self) -> Secret {
+        self.password.as_ref().map_or_else(|| self.server.access.password.clone(), PasswordFile::last)
     }
 
     pub(super) fn login(&self) -> RedisConnectionInfo {
@@ -139,20 +153,33 @@ impl Dial {
         if let Some(username) = &self.server.access.username {
             login = login.set_username(username);
         }
-        if let Some(password) = &self.server.access.password.0 {
+        if let Some(password) = self.password().0 {
             login = login.set_password(password);
         }
         login
     }
 
     /// User name and password, for connections that speak for themselves.
-    pub(super) fn credentials(&self) -> (Option<&str>, Option<&str>) {
-        (self.server.access.username.as_deref(), self.server.access.password.0.as_deref())
+    pub(super) fn credentials(&self) -> (Option<&str>, Secret) {
+        (self.server.access.username.as_deref(), self.password())
     }
 
-    /// Bounds everything from the first packet to the last word of the log-in.
-    pub(super) async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match tokio::time::timeout(self.connect_timeout, work).await {
+    /// Bounds everything from the first packet to the last word of the log-in. When the password is refused and its file has another one
+    /// by now, it is tried once more with that.
+    pub(super) async fn bounded<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let logged_in = async {
+            let used = self.password();
+            match (attempt().await, &self.password) {
+                (Err(error), Some(file)) if error.kind() == ErrorKind::Auth => {
+                    if file.has_other_than(&used).await { attempt().await } else { Err(error) }
+                }
+                (outcome, _) => outcome,
+            }
+        };
+        match tokio::time::timeout(self.connect_timeout, logged_in).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.unreachable(format!("no answer within {:?}", self.connect_timeout))),
         }
@@ -190,7 +217,8 @@ impl Dial {
                 let name = ServerName::try_from(name).map_err(|_| {
                     Error::new(ErrorKind::InvalidOption, "the TLS server name is not a host name or address")
                 })?;
-                let stream = tls::handshake(tls, name, tcp, &self.trouble).await.map_err(|error| {
+                let tls = tls.connector().await;
+                let stream = tls::handshake(&tls, name, tcp, &self.trouble).await.map_err(|error| {
                     self.trouble.note(&error);
                     self.unreachable(format!("TLS: {error}"))
                 })?;
@@ -226,7 +254,7 @@ impl Dial {
         let error = self.unreachable(why);
         match (&self.tls, &self.server.addr) {
             _ if error.kind() != ErrorKind::Unreachable => error,
-            (Some(_), _) if !self.identified => error.remedy(
+            (Some(tls), _) if !tls.identify() => error.remedy(
                 "check that the server runs; if it wants client certificates, give one as tls cert_file and key_file",
             ),
             (None, Addr::Tcp { .. }) => error.remedy(

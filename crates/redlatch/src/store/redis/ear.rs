@@ -170,9 +170,10 @@ struct Talk {
 }
 
 async fn connect(dial: &Dial) -> Result<Wire, Error> {
-    dial.bounded(async {
+    dial.bounded(|| async {
         let mut wire = Wire { stream: dial.stream().await?, talk: Talk::default() };
-        let login: &[&[u8]] = match dial.credentials() {
+        let (username, password) = dial.credentials();
+        let login: &[&[u8]] = match (username, &password.0) {
             (Some(username), Some(password)) => &[b"AUTH", username.as_bytes(), password.as_bytes()],
             (None, Some(password)) => &[b"AUTH", password.as_bytes()],
             (_, None) => return Ok(wire),

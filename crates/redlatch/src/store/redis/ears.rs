@@ -401,7 +401,7 @@ impl Task {
         else {
             return;
         };
-        match Redirect::read(code, detail, addr) {
+        match Redirect::read(code, detail, &self.topology.member(addr).dial) {
             Some(redirect) => {
                 entry.asked = false;
                 match redirect {

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     acl::Kind,
-    config::{Config, Secret},
+    config::Config,
     core::jitter::jittered,
     doctor::Finding,
     error::{Error, ErrorKind},
@@ -576,9 +576,4 @@ impl Drop for FollowingStore {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The configuration for asking others than the master, who have credentials of their own.
-pub(super) fn with_credentials(config: &Config, username: Option<String>, password: Secret) -> Config {
-    Config { username, password, ..config.clone() }
 }

@@ -176,7 +176,7 @@ impl Task {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             let dial = self.dial.clone();
-            let attempt = dial.bounded(async {
+            let attempt = dial.bounded(|| async {
                 let stream = dial.stream().await?;
                 PubSub::new(&dial.login(), stream).await.map_err(|error| dial.refused(&error))
             });

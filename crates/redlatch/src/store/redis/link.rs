@@ -126,7 +126,7 @@ struct Mark {
 impl Link {
     pub(super) async fn open(dial: &Dial, on_end: Box<dyn FnOnce() + Send>) -> Result<Arc<Link>, Error> {
         let (connection, driver) = dial
-            .bounded(async {
+            .bounded(|| async {
                 let stream = dial.stream().await?;
                 let config = AsyncConnectionConfig::new()
                     .set_response_timeout(None)

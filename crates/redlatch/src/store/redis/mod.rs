@@ -4,6 +4,7 @@
 //! own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
+mod certificates;
 mod cluster;
 mod connect;
 mod diagnose;
@@ -13,6 +14,7 @@ mod following;
 mod hub;
 mod link;
 mod node;
+mod password;
 mod redirect;
 mod replicated;
 mod role;

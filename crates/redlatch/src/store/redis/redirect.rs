@@ -1,6 +1,9 @@
 //! What a node of a cluster means by refusing: another node has the slot, or it is too early.
 
-use super::slots::{SLOTS, address};
+use super::{
+    Dial,
+    slots::{SLOTS, address},
+};
 use crate::store::url::Addr;
 
 /// Why a node did not run a script, as far as that says where or when to try again. In all cases but the last the script has
@@ -20,7 +23,16 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    pub(super) fn read(code: &str, detail: &str, asked: &Addr) -> Option<Redirect> {
+    /// Reads a refusal of the server that is dialled like this; addresses in it are those at which it is reached from here.
+    pub(super) fn read(code: &str, detail: &str, asked: &Dial) -> Option<Redirect> {
+        Some(match Self::read_as_told(code, detail, asked.addr())? {
+            Redirect::Moved { slot, to: Some(to) } => Redirect::Moved { slot, to: Some(asked.reachable(to)) },
+            Redirect::Ask(to) => Redirect::Ask(asked.reachable(to)),
+            other => other,
+        })
+    }
+
+    fn read_as_told(code: &str, detail: &str, asked: &Addr) -> Option<Redirect> {
         Some(match code {
             "MOVED" => {
                 let (slot, to) = place(detail, asked)?;
@@ -82,7 +94,7 @@ mod tests {
             ("ERR", "unknown command", None),
             ("NOPERM", "this user has no permissions", None),
         ] {
-            assert_eq!(Redirect::read(code, detail, &asked), meaning, "{code} {detail}");
+            assert_eq!(Redirect::read_as_told(code, detail, &asked), meaning, "{code} {detail}");
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Look, Quiet, with_credentials},
+    following::{Finder, Findings, Found, Look, Quiet},
     hub::Hub,
     link::Failure,
     node::{Interruption, Node},
@@ -98,8 +98,12 @@ impl SentinelSet {
         let mut access = sentinels.sentinels.access.clone();
         // Sentinels have no databases.
         access.database = 0;
-        let config =
-            with_credentials(config, config.sentinel_username.clone(), config.sentinel_password.clone());
+        let config = Config {
+            username: config.sentinel_username.clone(),
+            password: config.sentinel_password.clone(),
+            password_file: config.sentinel_password_file.clone(),
+            ..config.clone()
+        };
         let set = SentinelSet {
             master: sentinels.master.clone(),
             text: sentinels.to_string(),
@@ -310,6 +314,7 @@ impl Finder for SentinelSet {
 
 impl Sentinel {
     async fn ask(&self, name: &str) -> Result<Knowledge, Silence> {
+        let reachable = |announced| self.node.dial().reachable(announced);
         let sentinel = |words: &[&str]| {
             let mut cmd = Cmd::new();
             cmd.arg("SENTINEL");
@@ -326,7 +331,7 @@ impl Sentinel {
             tokio::join!(link.ask(&state), link.ask(&addr), link.ask(&others), link.ask(&id));
         let master = match addr {
             Ok(reply) => match reply.array() {
-                Some([host, port]) => address(host, port),
+                Some([host, port]) => address(host, port).map(reachable),
                 _ => return Err(Silence::UnknownName),
             },
             Err(failure) => return Err(Silence::Error(self.no_answer(failure))),
@@ -344,13 +349,13 @@ impl Sentinel {
         let mut promised = None;
         if is("failover_in_progress") {
             let replicas = link.ask(&sentinel(&["REPLICAS", name])).await.ok();
-            promised = replicas.as_ref().and_then(promised_master);
+            promised = replicas.as_ref().and_then(promised_master).map(reachable);
         }
         let number = |field_name| state.as_ref().and_then(|state| field(state, field_name)?.int());
         let others = others.ok();
         let others = others.as_ref().and_then(Reply::array).unwrap_or_default().iter().filter_map(|other| {
             let id = field(other, "runid").and_then(text).filter(|id| !id.is_empty());
-            Some((id, address(field(other, "ip")?, field(other, "port")?)?))
+            Some((id, address(field(other, "ip")?, field(other, "port")?).map(reachable)?))
         });
         let epoch = number("config-epoch").unwrap_or(-1);
         // The replica that is to be the master counts before the sentinel has seen it promoted, which takes it up to a second.

@@ -74,6 +74,14 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The same with each address replaced.
+    pub(super) fn mapped(self, map: impl Fn(Addr) -> Addr) -> Layout {
+        let runs = self.runs.into_iter().map(|(run, addr)| (run, map(addr))).collect();
+        Layout { runs, replicas: self.replicas.into_iter().map(&map).collect(), ids: self.ids }
+    }
+}
+
 /// The address that a node gives. An empty host is that of the node itself; `?` is one that it does not know.
 pub(super) fn address(host: Option<&[u8]>, port: u16, asked: &Addr) -> Option<Addr> {
     let host = match host {

@@ -1,4 +1,4 @@
-//! Encryption: how certificates are checked, and what a failed handshake means.
+//! Encryption: shaking hands, and what a failed handshake means.
 
 use std::{
     io,
@@ -6,16 +6,7 @@ use std::{
     time::Duration,
 };
 
-use rustls::{
-    AlertDescription, CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::{
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        verify_server_cert_signed_by_trust_anchor,
-    },
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
-    server::ParsedCertificate,
-};
+use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -23,7 +14,6 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
-    config::TlsOptions,
     error::{Error, ErrorKind},
     store::url::Server,
 };
@@ -33,101 +23,6 @@ use crate::{
 const SILENCE: Duration = Duration::from_millis(500);
 /// How long the answer to that may take.
 const ANSWER_TIME: Duration = Duration::from_millis(700);
-
-pub(super) fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
-    let bad = |what: &str, error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::InvalidOption, format!("TLS {what}: {error}"))
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("versions", &error))?;
-    let builder = if options.danger_accept_any_certificate {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient { provider, roots: None }))
-    } else {
-        let mut roots = RootCertStore::empty();
-        match &options.ca_file {
-            Some(file) => {
-                for cert in CertificateDer::pem_file_iter(file).map_err(|error| bad("CA file", &error))? {
-                    roots
-                        .add(cert.map_err(|error| bad("CA file", &error))?)
-                        .map_err(|error| bad("CA file", &error))?;
-                }
-                if roots.is_empty() {
-                    return Err(bad("CA file", &"no certificate in it"));
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        if options.danger_accept_any_host_name {
-            let verifier = Lenient { provider, roots: Some(roots) };
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
-        } else {
-            builder.with_root_certificates(roots)
-        }
-    };
-    let config = match (&options.cert_file, &options.key_file) {
-        (Some(cert), Some(key)) => {
-            let chain = CertificateDer::pem_file_iter(cert)
-                .and_then(|certs| certs.collect::<Result<Vec<_>, _>>())
-                .map_err(|error| bad("client certificate", &error))?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("client key", &error))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| bad("client certificate", &error))?
-        }
-        (None, None) => builder.with_no_client_auth(),
-        _ => return Err(bad("client certificate", &"certificate and key must be given together")),
-    };
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// Accepts certificates of these authorities under any name, or every certificate; behind options whose names say so.
-#[derive(Debug)]
-struct Lenient {
-    provider: Arc<CryptoProvider>,
-    roots: Option<RootCertStore>,
-}
-
-impl ServerCertVerifier for Lenient {
-    fn verify_server_cert(
-        &self,
-        cert: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if let Some(roots) = &self.roots {
-            let cert = ParsedCertificate::try_from(cert)?;
-            let algorithms = self.provider.signature_verification_algorithms.all;
-            verify_server_cert_signed_by_trust_anchor(&cert, roots, intermediates, now, algorithms)?;
-        }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 /// Shakes hands. After some silence a second connection says `PING` in plain words, which no encrypted server answers in kind.
 pub(super) async fn handshake(

@@ -476,12 +476,14 @@ impl Member {
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
         match self.node.send(&cmd).await {
-            Ok(reply) => Layout::read(&reply, &self.addr).ok_or_else(|| {
-                Blind::Failed(Error::new(
-                    ErrorKind::Protocol,
-                    "CLUSTER SLOTS was answered with something else",
-                ))
-            }),
+            Ok(reply) => Layout::read(&reply, &self.addr)
+                .map(|layout| layout.mapped(|addr| self.dial.reachable(addr)))
+                .ok_or_else(|| {
+                    Blind::Failed(Error::new(
+                        ErrorKind::Protocol,
+                        "CLUSTER SLOTS was answered with something else",
+                    ))
+                }),
             Err(Failure::Refused { detail, .. }) if detail.contains("cluster support disabled") => {
                 let error = format!("{} is not a member of a cluster", self.addr);
                 Err(Blind::Failed(

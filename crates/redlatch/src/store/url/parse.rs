@@ -290,6 +290,13 @@ impl Query {
                     &mut query.options.scripts,
                     value.parse().map_err(|_| bad("scripts in the store URL is not eval or functions"))?,
                 )?,
+                "address_map" => put(
+                    &mut query.options.address_map,
+                    // What it complains about has nothing of the URL in it.
+                    value
+                        .parse()
+                        .map_err(|error: Error| bad(format!("in the store URL {}", error.message())))?,
+                )?,
                 _ => return Err(bad("the store URL has a parameter that is not known")),
             }
         }

@@ -281,27 +281,31 @@ impl Holding {
     pub(crate) async fn unlock(mut self) -> UnlockReport {
         let names: Vec<_> = self.guards.iter().map(|guard| guard.name().clone()).collect();
         let patience = self.patience;
-        let clients = by_client(std::mem::take(&mut self.guards));
-        let outcomes = join_all(clients.into_iter().map(async |(core, at, holds)| {
-            if core.is_forked() {
-                // They are the parent's.
-                return at
-                    .into_iter()
-                    .map(|at| (at, core.check_open().map(|()| Unlocked::Released)))
-                    .collect();
+        let mut clients = by_client(std::mem::take(&mut self.guards));
+        // All releases begin here, before anything that may be dropped without having been polled has them.
+        let releases = clients.iter_mut().map(|(core, at, holds)| {
+            let (core, at, holds) = (&*core, std::mem::take(at), std::mem::take(holds));
+            // In a forked child they are the parent's.
+            let work = (!core.is_forked()).then(|| core.unlock_all(holds));
+            async move {
+                let Some(work) = work else {
+                    return at
+                        .into_iter()
+                        .map(|at| (at, core.check_open().map(|()| Unlocked::Released)))
+                        .collect();
+                };
+                let outcomes = match patience {
+                    None => work.await,
+                    Some(patience) => tokio::select! {
+                        biased;
+                        outcomes = work => outcomes,
+                        () = core.keeper.sleep(patience) => at.iter().map(|_| Err(late())).collect(),
+                    },
+                };
+                at.into_iter().zip(outcomes).collect::<Vec<_>>()
             }
-            let work = core.unlock_all(holds);
-            let outcomes = match patience {
-                None => work.await,
-                Some(patience) => tokio::select! {
-                    biased;
-                    outcomes = work => outcomes,
-                    () = core.keeper.sleep(patience) => at.iter().map(|_| Err(late())).collect(),
-                },
-            };
-            at.into_iter().zip(outcomes).collect::<Vec<_>>()
-        }))
-        .await;
+        });
+        let outcomes = join_all(releases.collect::<Vec<_>>()).await;
         let mut outcomes: Vec<_> = outcomes.into_iter().flatten().collect();
         outcomes.sort_unstable_by_key(|(at, _)| *at);
         let members = names

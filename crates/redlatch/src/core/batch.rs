@@ -218,12 +218,12 @@ impl Core {
 
     /// Gives several holds back, in one request as far as that is possible; the outcomes come in the same order. Cancelling
     /// the future does not cancel the releases.
-    pub(crate) async fn unlock_all(
+    pub(crate) fn unlock_all(
         self: &Arc<Self>,
         holds: Vec<(Arc<Lease>, bool)>,
-    ) -> Vec<Result<Unlocked, Error>> {
+    ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let work = self.clone().give_back_all(holds);
-        Flight::new(self, Box::pin(work), || None).await
+        Flight::begun(self, Box::pin(work), || None)
     }
 
     /// The same without waiting for it: for guards that are dropped.

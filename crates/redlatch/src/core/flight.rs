@@ -32,6 +32,16 @@ impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
     ) -> Self {
         Flight { core, work: Some(work), started: false, abandon: Some(abandon) }
     }
+
+    /// A flight whose work has begun before its first poll, so that it is finished also when it is never polled. A `select!` may
+    /// poll none of its branches: it gives way when its task has done much without a pause.
+    pub(crate) fn begun(
+        core: &'a Arc<Core>,
+        work: Pin<Box<dyn Future<Output = T> + Send>>,
+        abandon: A,
+    ) -> Self {
+        Flight { core, work: Some(work), started: true, abandon: Some(abandon) }
+    }
 }
 
 // The closure is only ever called, never pinned.
@@ -54,7 +64,7 @@ impl<T: Send + 'static, A: FnOnce() -> After<T>> Future for Flight<'_, T, A> {
 
 impl<T: Send + 'static, A: FnOnce() -> After<T>> Drop for Flight<'_, T, A> {
     fn drop(&mut self) {
-        // A future that was never polled has sent nothing.
+        // What has not begun has sent nothing.
         let Some(work) = self.work.take() else { return };
         if !self.started || self.core.is_forked() {
             return;

@@ -347,3 +347,29 @@ async fn test_multi_lock_with_members_on_three_servers() {
     rig.proxies[2].heal().unwrap();
     rig.nothing_left("lock").await;
 }
+
+/// A task that has done much without a pause is made to give way, at any point that waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_dropped_while_its_task_has_to_give_way_is_done() {
+    let mut clients = Vec::new();
+    for n in 0..3 {
+        clients.push(Client::connect(&format!("memory:gives-way-{n}")).await.unwrap());
+    }
+    let set = QuorumLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    let guard = set.try_lock().await.unwrap().expect("nobody else wants it");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    (0..1_000).for_each(|n| tell.send(n).unwrap());
+    while futures_util::poll!(std::pin::pin!(told.recv())).is_ready() {}
+    assert!(!told.is_empty(), "the task has to give way");
+    let mut release = Box::pin(guard.unlock());
+    assert!(futures_util::poll!(release.as_mut()).is_pending());
+    drop(release);
+    soon("the release of all members", async {
+        for client in &clients {
+            while client.lock("x").is_locked().await.unwrap() {
+                tokio::time::sleep(ms(10)).await;
+            }
+        }
+    })
+    .await;
+}

@@ -1,6 +1,9 @@
 //! Sentinels and masters that say what a test wants: what real ones say only at rare moments.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::{
@@ -222,4 +225,36 @@ async fn a_server_that_is_named_but_no_master_is_not_used() {
     replica.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
     let client = soon("the connection", connecting).await.unwrap().unwrap();
     client.lock("there").lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// How long a new master takes to say that it is one: longer than connections are watched after the last call was made, and
+/// shorter than a look for the master may take.
+const SLOW_ROLE: Duration = ms(850);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waited_for_a_new_master_does_not_wait_for_ever_when_that_one_is_silent() {
+    let old = RedisServer::start().unwrap();
+    let new = FakeServer::start(|request| match request[0].to_ascii_uppercase().as_slice() {
+        b"ROLE" => {
+            std::thread::sleep(SLOW_ROLE);
+            FakeReply::Reply(resp::array(&[
+                resp::bulk("master"),
+                resp::integer(0),
+                resp::array::<Vec<u8>>(&[]),
+            ]))
+        }
+        b"EVALSHA" | b"EVAL" => FakeReply::Silence,
+        _ => FakeReply::Default,
+    })
+    .unwrap();
+    let sentinel = FakeSentinel::start(old.port());
+    let client =
+        Client::builder().url(url(&[&sentinel])).response_timeout(ms(1_000)).connect().await.unwrap();
+    let port = new.url().rsplit_once(':').unwrap().1.parse().unwrap();
+    // Refused by the old one, the call waits for the new one, which takes it and never answers.
+    old.kill9();
+    sentinel.say(|says| *says = Says { port, epoch: 2, ..says.clone() });
+    let error = soon("the end of the call", client.lock("x").try_lock()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(new.count("EVALSHA") > 0, "the new master was asked");
 }

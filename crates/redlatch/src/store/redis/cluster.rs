@@ -16,6 +16,7 @@ use super::{
     ear::Way,
     ears::{Ears, Ways},
     link::Failure,
+    node::Searching,
     redirect::Redirect,
     slots::{SLOTS, slot_of},
     topology::{Member, Topology},
@@ -55,6 +56,7 @@ struct Inner {
     asked_for: ShardedPubSub,
     /// How long a call may look for the right node.
     patience: Duration,
+    searching: Searching,
     name: String,
 }
 
@@ -99,7 +101,8 @@ impl ClusterStore {
         };
         let ears = Ears::start(topology.clone(), ways, background);
         let patience = config.response_timeout;
-        let inner = Inner { topology, ears, ways, asked_for: config.sharded, patience, name };
+        let searching = Searching::default();
+        let inner = Inner { topology, ears, ways, asked_for: config.sharded, patience, searching, name };
         Ok(Arc::new(ClusterStore { inner: Arc::new(inner) }))
     }
 }
@@ -127,9 +130,11 @@ impl Inner {
     {
         let mut budget = Budget { tries: 0, until: None };
         let mut sent_on = None;
+        let mut searching = None;
         loop {
             let asking = sent_on.is_some();
             let Some(member) = sent_on.take().or_else(|| self.topology.owner(slot)) else {
+                searching.get_or_insert_with(|| self.searching.begin());
                 let error =
                     Error::new(ErrorKind::ServerBusy, format!("no master of the cluster has slot {slot}"));
                 self.again(&mut budget, true, Fault::Server(error)).await?;
@@ -149,6 +154,9 @@ impl Inner {
                 Ok(()) => run(member.clone(), asking).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
+            if outcome.is_err() {
+                searching.get_or_insert_with(|| self.searching.begin());
+            }
             let (code, detail) = match outcome {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Refused { code, detail }) => (code, detail),
@@ -457,7 +465,8 @@ impl Store for ClusterStore {
     }
 
     fn is_waiting(&self) -> bool {
-        self.inner.topology.members().iter().any(|member| member.node.is_waiting())
+        self.inner.searching.any()
+            || self.inner.topology.members().iter().any(|member| member.node.is_waiting())
     }
 
     fn own_receivers(&self, channel: &[u8]) -> i64 {

@@ -26,7 +26,7 @@ use super::{
     Dial,
     hub::Hub,
     link::Failure,
-    node::{Interruption, Node},
+    node::{Interruption, Node, Searching},
     replicated::Replicated,
     sentinel::SentinelSet,
     trial::Messages,
@@ -136,6 +136,7 @@ struct Shared {
     interruption: Arc<Interruption>,
     look: Arc<Look>,
     looked: watch::Receiver<u64>,
+    searching: Searching,
     closed: AtomicBool,
 }
 
@@ -208,6 +209,7 @@ impl FollowingStore {
             interruption,
             look,
             looked,
+            searching: Searching::default(),
             closed: AtomicBool::new(false),
             finder,
         });
@@ -375,6 +377,7 @@ impl Shared {
         mut moves: u64,
         mut failure: Failure,
     ) -> Result<Reply, Fault> {
+        let _searching = self.searching.begin();
         for _ in 1..MASTERS_TRIED_MAX {
             if self.closed.load(Ordering::SeqCst) {
                 break;
@@ -509,7 +512,7 @@ impl Store for FollowingStore {
     }
 
     fn is_waiting(&self) -> bool {
-        self.shared.master().is_waiting()
+        self.shared.searching.any() || self.shared.master().is_waiting()
     }
 
     fn own_receivers(&self, channel: &[u8]) -> i64 {

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -47,6 +47,31 @@ impl Interruption {
         if let Some(hook) = hook {
             hook();
         }
+    }
+}
+
+/// Calls that are on their way to a server which has to be found first. No connection knows of them, and connections must go on being
+/// watched until they have one.
+#[derive(Default)]
+pub(super) struct Searching(AtomicUsize);
+
+impl Searching {
+    /// Counts a call until the value is dropped.
+    pub(super) fn begin(&self) -> impl Drop + Send {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Found(&self.0)
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+struct Found<'a>(&'a AtomicUsize);
+
+impl Drop for Found<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -87,7 +87,7 @@ fn eval(client: &mut Client, script: &str, key: &str, args: &[&str]) -> Wire {
 
 #[test]
 fn only_own_scripts_run_without_compat() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let mut client = daemon.client();
     assert_eq!(eval(&mut client, TAKE, "l", &["me", "60000"]), Wire::Int(1));
@@ -108,7 +108,7 @@ fn only_own_scripts_run_without_compat() {
 
 #[test]
 fn another_epoch_is_refused_with_both_numbers() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let mut client = daemon.client();
     let Wire::Array(hello) = client.ask(&["REDLATCH", "HELLO", "7"]) else { panic!("no greeting") };
@@ -126,7 +126,7 @@ fn another_epoch_is_refused_with_both_numbers() {
 
 #[test]
 fn nil_is_null_on_resp3_and_status_is_a_map() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let mut client = daemon.client();
     let absent = Wire::Array(vec![Wire::Nil, Wire::Int(-2)]);
@@ -145,7 +145,7 @@ fn nil_is_null_on_resp3_and_status_is_a_map() {
 
 #[test]
 fn messages_arrive_in_both_protocols() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let (mut two, mut three, mut teller) = (daemon.client(), daemon.client(), daemon.client());
     three.ask(&["HELLO", "3"]);
@@ -169,7 +169,7 @@ fn messages_arrive_in_both_protocols() {
 
 #[test]
 fn a_subscriber_that_does_not_read_is_dropped() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let (mut slow, mut teller) = (daemon.client(), daemon.client());
     slow.ask(&["SUBSCRIBE", "c"]);
@@ -185,7 +185,7 @@ fn a_subscriber_that_does_not_read_is_dropped() {
 
 #[test]
 fn the_redis_crate_works_with_resp2_and_resp3() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let mut config = config(&paths(dir.path()));
     config.compat = true;
     let daemon = Daemon::start(config);
@@ -217,7 +217,7 @@ fn the_redis_crate_works_with_resp2_and_resp3() {
 
 #[test]
 fn garbage_and_oversize_end_the_connection_only() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let oversize = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -248,7 +248,7 @@ fn garbage_and_oversize_end_the_connection_only() {
 
 #[test]
 fn requests_in_one_packet_are_answered_in_order() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));
     let mut client = daemon.client();
     let one = format!("*4\r\n$4\r\nEVAL\r\n${}\r\n{DRAW}\r\n$1\r\n1\r\n$1\r\nn\r\n", DRAW.len());
@@ -261,7 +261,7 @@ fn requests_in_one_packet_are_answered_in_order() {
 
 #[test]
 fn an_open_directory_or_a_link_is_refused() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     std::fs::create_dir(&paths.dir).expect("a directory");
     std::fs::set_permissions(&paths.dir, PermissionsExt::from_mode(0o750)).expect("a mode");
@@ -277,7 +277,7 @@ fn an_open_directory_or_a_link_is_refused() {
 
 #[test]
 fn tcp_is_for_compat_on_loopback_only() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let mut open = config(&paths(dir.path()));
     open.compat = true;
     open.compat_listen = Some(([0, 0, 0, 0], 0).into());
@@ -289,7 +289,7 @@ fn tcp_is_for_compat_on_loopback_only() {
 
 #[test]
 fn an_idle_daemon_ends_but_not_while_a_lease_runs() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let mut config = config(&paths);
     config.idle_exit = Some(Duration::from_millis(100));
@@ -303,7 +303,7 @@ fn an_idle_daemon_ends_but_not_while_a_lease_runs() {
 
 #[test]
 fn a_restart_keeps_everything_and_another_boot_drops_leases() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let with_boot = |id: &str| {
         let mut config = config(&paths);
@@ -332,7 +332,7 @@ fn a_restart_keeps_everything_and_another_boot_drops_leases() {
 
 #[test]
 fn a_damaged_end_of_the_journal_is_dropped_and_counters_never_go_back() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let journal = paths.dir.join("default.journal");
     let daemon = Daemon::start(config(&paths));
@@ -390,7 +390,7 @@ fn pid_of(client: &mut Client) -> i64 {
 
 #[test]
 fn twenty_at_once_start_one_daemon_and_a_killed_one_is_replaced() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let race = || {
         std::thread::scope(|scope| {
@@ -423,7 +423,7 @@ fn twenty_at_once_start_one_daemon_and_a_killed_one_is_replaced() {
 
 #[test]
 fn a_second_daemon_on_the_same_socket_is_refused() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let daemon = Daemon::start(config(&paths));
     assert_eq!(run(config(&paths)).expect_err("one serves already").kind(), DaemonErrorKind::AlreadyRunning);
@@ -433,7 +433,7 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
 
 #[test]
 fn a_daemon_that_never_gets_ready_is_an_error() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = support::dir();
     let paths = paths(dir.path());
     let ends = |_: &LocalPaths| Ok(Command::new("true"));
     let error = ensure_running(&paths, &ends, Duration::from_secs(10)).expect_err("it ended");

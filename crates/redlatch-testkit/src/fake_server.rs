@@ -87,7 +87,7 @@ impl FakeServer {
     pub fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Result<Self> {
         crate::stall::watch();
         let port = ReservedPort::new(0)?;
-        let dir = tempfile::Builder::new().prefix("redlatch-fake-").tempdir();
+        let dir = crate::dir::for_sockets("redlatch-fake-");
         let dir = dir.map_err(|e| Error::io("cannot make a directory for the fake server", e))?;
         let shared = Arc::new(Shared { handler: Box::new(handler), seen: Mutex::default() });
         let runtime = OwnRuntime::new("redlatch-fake")?;

@@ -8,6 +8,7 @@
 //! | [`fake_server`] | a server that answers what a test tells it to |
 //! | [`history`] | recording what happened in a run, and judging it afterwards |
 //! | [`cancel`] | dropping a future after each of its polls |
+//! | [`dir`] | temporary directories in which sockets have room |
 //! | [`leftovers`] | asserting that nothing stayed on the server |
 //! | [`redisson`] | the real Redisson, driven from Rust |
 //! | [`process`] | child processes that end with the test |
@@ -17,6 +18,7 @@
 //! the test, also when the test panics or is killed.
 
 pub mod cancel;
+pub mod dir;
 pub mod error;
 pub mod fake_server;
 pub mod history;

@@ -84,7 +84,7 @@ impl Proxy {
     pub fn start(upstream: &str) -> Result<Self> {
         let upstream = Address::parse(upstream)?;
         let port = ReservedPort::new(0)?;
-        let dir = tempfile::Builder::new().prefix("redlatch-proxy-").tempdir();
+        let dir = crate::dir::for_sockets("redlatch-proxy-");
         let dir = dir.map_err(|e| Error::io("cannot make a directory for the proxy", e))?;
         let shared = Arc::new(Shared {
             upstream,

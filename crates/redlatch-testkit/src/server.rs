@@ -137,9 +137,7 @@ impl RedisServerBuilder {
     /// As [`start`](Self::start), on a port that is reserved already.
     pub(crate) fn start_on(self, port: ReservedPort) -> Result<RedisServer> {
         crate::stall::watch();
-        let dir = tempfile::Builder::new()
-            .prefix("redlatch-redis-")
-            .tempdir()
+        let dir = crate::dir::for_sockets("redlatch-redis-")
             .map_err(|e| Error::io("cannot make a directory for the server", e))?;
         let server = RedisServer {
             port,

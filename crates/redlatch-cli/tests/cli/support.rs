@@ -31,7 +31,7 @@ impl Place {
     /// With a local engine that nobody else sees.
     pub(crate) fn local() -> Self {
         redlatch_testkit::stall::watch();
-        Place { dir: tempfile::Builder::new().prefix("rl").tempdir().unwrap(), url: None }
+        Place { dir: redlatch_testkit::dir::for_sockets("rl").unwrap(), url: None }
     }
 
     /// With the locks on this server.

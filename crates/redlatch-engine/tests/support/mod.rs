@@ -107,6 +107,13 @@ impl Client {
     }
 }
 
+/// A directory for a test, with a path that leaves room for the name of a socket.
+pub(crate) fn dir() -> tempfile::TempDir {
+    let usual = std::env::temp_dir();
+    let place = if usual.as_os_str().len() <= 40 { usual } else { "/tmp".into() };
+    tempfile::tempdir_in(place).expect("a directory")
+}
+
 /// A redis-server in a directory of its own, ended with the value.
 pub(crate) struct RedisServer {
     child: Child,
@@ -116,7 +123,7 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// Starts the server and waits until it says that it is ready.
     pub(crate) fn start() -> RedisServer {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir();
         let socket = dir.path().join("redis.sock");
         let child = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])

@@ -3,6 +3,7 @@
 use std::{os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
 use redlatch::{Client, ClientBuilder, ErrorKind};
+use redlatch_testkit::dir::for_sockets;
 
 use crate::fixture::{RENEWED, SOON, ms, redlatch_command, renewed, soon};
 
@@ -44,7 +45,7 @@ impl Drop for Ended<'_> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_46_a_killed_daemon_comes_back_with_its_locks_and_tokens() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = for_sockets("redlatch-local-").unwrap();
     let client = builder(&dir).watchdog_lease(RENEWED).connect().await.unwrap();
     let _ended = Ended(&dir);
     let other = builder(&dir).connect().await.unwrap();
@@ -70,7 +71,7 @@ async fn row_46_a_killed_daemon_comes_back_with_its_locks_and_tokens() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_at_once_start_one_daemon() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = for_sockets("redlatch-local-").unwrap();
     let mut starts = Vec::new();
     for _ in 0..20 {
         let builder = builder(&dir);
@@ -90,7 +91,7 @@ async fn many_clients_at_once_start_one_daemon() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_command_is_named_with_the_remedy() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = for_sockets("redlatch-local-").unwrap();
     let missing = dir.path().join("no-such-command");
     let error = builder(&dir).engine_binary(missing).connect().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Engine, "{error}");
@@ -104,7 +105,7 @@ async fn a_missing_command_is_named_with_the_remedy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_others_may_enter_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = for_sockets("redlatch-local-").unwrap();
     let engine = dir.path().join("engine");
     std::fs::create_dir(&engine).unwrap();
     std::fs::set_permissions(&engine, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -15,6 +15,7 @@ pub(crate) use redlatch_testkit::stall::awake_since as awake;
 
 use crate::{
     kinds::{AnyLock, Face},
+    limit::Steps,
     under_test::{self, NAME_PREFIX},
 };
 
@@ -24,6 +25,8 @@ pub(crate) struct Fixture {
     /// The kind of lock that the test is run for.
     face: Face,
     tag: String,
+    /// What the test is doing, in case it hangs.
+    steps: Steps,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,20 +111,24 @@ fn shared_engine() -> &'static str {
 }
 
 impl Fixture {
+    fn new(kind: Kind) -> Self {
+        Fixture { kind, face: Face::Plain, tag: tag(), steps: Steps::default() }
+    }
+
     pub(crate) fn memory() -> Self {
-        Fixture { kind: Kind::Memory, face: Face::Plain, tag: tag() }
+        Self::new(Kind::Memory)
     }
 
     pub(crate) fn local() -> Self {
-        Fixture { kind: Kind::Local, face: Face::Plain, tag: tag() }
+        Self::new(Kind::Local)
     }
 
     pub(crate) fn redis() -> Self {
-        Fixture { kind: Kind::Redis, face: Face::Plain, tag: tag() }
+        Self::new(Kind::Redis)
     }
 
     pub(crate) fn strict() -> Self {
-        Fixture { kind: Kind::Strict, face: Face::Plain, tag: tag() }
+        Self::new(Kind::Strict)
     }
 
     /// The same store for a test of another kind of lock.
@@ -129,12 +136,25 @@ impl Fixture {
         Fixture { face, ..self }
     }
 
-    /// The lock that the test is about.
-    pub(crate) fn lock(&self, client: &Client, name: impl Into<LockName>) -> AnyLock {
-        AnyLock::new(self.face, client, name)
+    /// The same names in the same store, for somebody who only looks.
+    pub(crate) fn again(&self) -> Self {
+        Fixture { kind: self.kind, face: self.face, tag: self.tag.clone(), steps: Steps::default() }
     }
 
+    pub(crate) fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    /// The lock that the test is about.
+    #[track_caller]
+    pub(crate) fn lock(&self, client: &Client, name: impl Into<LockName>) -> AnyLock {
+        self.steps.come_here();
+        AnyLock::new(self.face, client, name).noted_in(&self.steps)
+    }
+
+    #[track_caller]
     pub(crate) fn builder(&self) -> ClientBuilder {
+        self.steps.come_here();
         match self.kind {
             Kind::Memory => Client::builder().url(format!("memory:{}", self.tag)),
             Kind::Strict => Client::builder().url(format!("memory:{}?strict_keys", self.tag)),
@@ -147,16 +167,22 @@ impl Fixture {
         }
     }
 
-    pub(crate) async fn client(&self) -> Client {
-        self.builder().connect().await.expect("the store is there")
+    #[track_caller]
+    pub(crate) fn client(&self) -> impl Future<Output = Client> + Send + use<> {
+        let builder = self.builder();
+        async { builder.connect().await.expect("the store is there") }
     }
 
     /// A client whose renewed leases are short, so that tests of renewal are.
-    pub(crate) async fn brisk(&self, lease: Duration) -> Client {
-        self.builder().watchdog_lease(lease).connect().await.expect("the store is there")
+    #[track_caller]
+    pub(crate) fn brisk(&self, lease: Duration) -> impl Future<Output = Client> + Send + use<> {
+        let builder = self.builder().watchdog_lease(lease);
+        async { builder.connect().await.expect("the store is there") }
     }
 
+    #[track_caller]
     pub(crate) fn name(&self, name: &str) -> String {
+        self.steps.come_here();
         format!("{}:{name}", self.tag)
     }
 }

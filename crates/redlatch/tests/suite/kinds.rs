@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, IntoFuture},
+    panic::Location,
     pin::Pin,
     time::Duration,
 };
@@ -10,6 +11,8 @@ use redlatch::{
     Client, Error, FairLock, FencedLock, Forced, Guard, Hold, Lease, Lock, LockName, NonReentrantFairLock,
     NonReentrantLock, Owner, ReplicaAck, SpinLock, Unlocked, Wait, WriteLock,
 };
+
+use crate::limit::{Call, Steps};
 
 /// Which kind of lock a test is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +27,16 @@ pub(crate) enum Face {
     Write,
 }
 
-/// A lock of some kind.
+/// A lock of some kind, whose calls are noted while they are under way.
 #[derive(Clone)]
-pub(crate) enum AnyLock {
+pub(crate) struct AnyLock {
+    kind: AnyKind,
+    steps: Steps,
+    name: LockName,
+}
+
+#[derive(Clone)]
+enum AnyKind {
     Plain(Lock),
     Fair(FairLock),
     Fenced(FencedLock),
@@ -39,85 +49,195 @@ pub(crate) enum AnyLock {
 macro_rules! each {
     ($lock:expr, $any:ident => $work:expr) => {
         match $lock {
-            AnyLock::Plain($any) => $work,
-            AnyLock::Fair($any) => $work,
-            AnyLock::Fenced($any) => $work,
-            AnyLock::Spin($any) => $work,
-            AnyLock::NonReentrant($any) => $work,
-            AnyLock::NonReentrantFair($any) => $work,
-            AnyLock::Write($any) => $work,
+            AnyKind::Plain($any) => $work,
+            AnyKind::Fair($any) => $work,
+            AnyKind::Fenced($any) => $work,
+            AnyKind::Spin($any) => $work,
+            AnyKind::NonReentrant($any) => $work,
+            AnyKind::NonReentrantFair($any) => $work,
+            AnyKind::Write($any) => $work,
         }
     };
 }
 
+impl AnyKind {
+    fn new(face: Face, client: &Client, name: LockName) -> Self {
+        match face {
+            Face::Plain => AnyKind::Plain(client.lock(name)),
+            Face::Fair => AnyKind::Fair(client.fair_lock(name)),
+            Face::Fenced => AnyKind::Fenced(client.fenced_lock(name)),
+            Face::Spin => AnyKind::Spin(client.spin_lock(name)),
+            Face::NonReentrant => AnyKind::NonReentrant(client.non_reentrant_lock(name)),
+            Face::NonReentrantFair => AnyKind::NonReentrantFair(client.non_reentrant_fair_lock(name)),
+            Face::Write => AnyKind::Write(client.read_write_lock(name).write().clone()),
+        }
+    }
+}
+
 impl AnyLock {
     pub(crate) fn new(face: Face, client: &Client, name: impl Into<LockName>) -> Self {
-        match face {
-            Face::Plain => AnyLock::Plain(client.lock(name)),
-            Face::Fair => AnyLock::Fair(client.fair_lock(name)),
-            Face::Fenced => AnyLock::Fenced(client.fenced_lock(name)),
-            Face::Spin => AnyLock::Spin(client.spin_lock(name)),
-            Face::NonReentrant => AnyLock::NonReentrant(client.non_reentrant_lock(name)),
-            Face::NonReentrantFair => AnyLock::NonReentrantFair(client.non_reentrant_fair_lock(name)),
-            Face::Write => AnyLock::Write(client.read_write_lock(name).write().clone()),
+        let name = name.into();
+        AnyLock { kind: AnyKind::new(face, client, name.clone()), steps: Steps::default(), name }
+    }
+
+    /// The same lock for a test that says what it waits for when it hangs.
+    pub(crate) fn noted_in(self, steps: &Steps) -> Self {
+        AnyLock { steps: steps.clone(), ..self }
+    }
+
+    #[track_caller]
+    fn begin(&self, what: &str) -> Call {
+        self.steps.begin(&format!("{what} of {}", self.name), Location::caller())
+    }
+
+    #[track_caller]
+    pub(crate) fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send {
+        let call = self.begin("lock");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.lock().await.map(Hold::into_guard))
         }
     }
 
-    pub(crate) async fn lock(&self) -> Result<Guard, Error> {
-        each!(self, lock => lock.lock().await.map(Hold::into_guard))
+    #[track_caller]
+    pub(crate) fn try_lock(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+        let call = self.begin("try_lock");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.try_lock().await.map(|guard| guard.map(Hold::into_guard)))
+        }
     }
 
-    pub(crate) async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        each!(self, lock => lock.try_lock().await.map(|guard| guard.map(Hold::into_guard)))
+    #[track_caller]
+    pub(crate) fn lock_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+        let call = self.begin("lock_for");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.lock_for(wait).await.map(|guard| guard.map(Hold::into_guard)))
+        }
     }
 
-    pub(crate) async fn lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        each!(self, lock => lock.lock_for(wait).await.map(|guard| guard.map(Hold::into_guard)))
+    #[track_caller]
+    pub(crate) fn lock_with_lease(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Guard, Error>> + Send {
+        let call = self.begin("lock_with_lease");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.lock_with_lease(lease).await.map(Hold::into_guard))
+        }
     }
 
-    pub(crate) async fn lock_with_lease(&self, lease: Duration) -> Result<Guard, Error> {
-        each!(self, lock => lock.lock_with_lease(lease).await.map(Hold::into_guard))
+    #[track_caller]
+    pub(crate) fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        let call = self.begin("force_unlock");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.force_unlock().await)
+        }
     }
 
-    pub(crate) async fn force_unlock(&self) -> Result<bool, Error> {
-        each!(self, lock => lock.force_unlock().await)
+    #[track_caller]
+    pub(crate) fn force_unlock_if<'a>(
+        &'a self,
+        owner: &'a str,
+    ) -> impl Future<Output = Result<Forced, Error>> + Send + 'a {
+        let call = self.begin("force_unlock_if");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.force_unlock_if(owner).await)
+        }
     }
 
-    pub(crate) async fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
-        each!(self, lock => lock.force_unlock_if(owner).await)
+    #[track_caller]
+    pub(crate) fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        let call = self.begin("is_locked");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.is_locked().await)
+        }
     }
 
-    pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
-        each!(self, lock => lock.is_locked().await)
+    #[track_caller]
+    pub(crate) fn is_held_by<'a>(
+        &'a self,
+        owner: &'a Owner,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'a {
+        let call = self.begin("is_held_by");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.is_held_by(owner).await)
+        }
     }
 
-    pub(crate) async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
-        each!(self, lock => lock.is_held_by(owner).await)
+    #[track_caller]
+    pub(crate) fn hold_count<'a>(
+        &'a self,
+        owner: &'a Owner,
+    ) -> impl Future<Output = Result<u32, Error>> + Send + 'a {
+        let call = self.begin("hold_count");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.hold_count(owner).await)
+        }
     }
 
-    pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u32, Error> {
-        each!(self, lock => lock.hold_count(owner).await)
+    #[track_caller]
+    pub(crate) fn remaining_ttl(&self) -> impl Future<Output = Result<Option<Duration>, Error>> + Send {
+        let call = self.begin("remaining_ttl");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.remaining_ttl().await)
+        }
     }
 
-    pub(crate) async fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
-        each!(self, lock => lock.remaining_ttl().await)
+    #[track_caller]
+    pub(crate) fn adopt<'a>(
+        &'a self,
+        owner: &'a Owner,
+        lease: Lease,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'a {
+        let call = self.begin("adopt");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.adopt(owner, lease).await.map(|guard| guard.map(Hold::into_guard)))
+        }
     }
 
-    pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
-        each!(self, lock => lock.adopt(owner, lease).await.map(|guard| guard.map(Hold::into_guard)))
+    #[track_caller]
+    pub(crate) fn renew<'a>(
+        &'a self,
+        owner: &'a Owner,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'a {
+        let call = self.begin("renew");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.renew(owner, lease).await)
+        }
     }
 
-    pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {
-        each!(self, lock => lock.renew(owner, lease).await)
+    #[track_caller]
+    pub(crate) fn release<'a>(
+        &'a self,
+        owner: &'a Owner,
+    ) -> impl Future<Output = Result<Unlocked, Error>> + Send + 'a {
+        let call = self.begin("release");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.release(owner).await)
+        }
     }
 
-    pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
-        each!(self, lock => lock.release(owner).await)
-    }
-
+    #[track_caller]
     pub(crate) fn acquire(&self) -> AnyAcquire<'_> {
         AnyAcquire {
             lock: self,
+            at: Location::caller(),
             wait: Wait::No,
             lease: Lease::Renewed,
             owner: None,
@@ -130,6 +250,7 @@ impl AnyLock {
 /// An acquire of a lock of some kind.
 pub(crate) struct AnyAcquire<'a> {
     lock: &'a AnyLock,
+    at: &'static Location<'static>,
     wait: Wait,
     lease: Lease,
     owner: Option<Owner>,
@@ -159,7 +280,9 @@ impl<'a> AnyAcquire<'a> {
     }
 
     async fn run(self) -> Result<Option<Guard>, Error> {
-        each!(self.lock, lock => {
+        let what = format!("acquire of {} ({:?})", self.lock.name, self.wait);
+        let _call = self.lock.steps.begin(&what, self.at);
+        each!(&self.lock.kind, lock => {
             let mut acquire = lock.acquire().wait(self.wait).lease(self.lease).replica_ack(self.ack);
             if let Some(owner) = &self.owner {
                 acquire = acquire.owner(owner);

@@ -15,6 +15,7 @@ mod forms;
 mod herd;
 mod kinds;
 mod late_grants;
+mod limit;
 mod local;
 mod model_rw;
 mod permits_faults;

@@ -27,10 +27,10 @@ macro_rules! contracts {
     (@store $face:ident $store:ident { $($module:ident :: { $($name:ident),* })* }) => {
         mod $store {
             $(mod $module {
-                use crate::{contract::$module, fixture::Fixture, kinds::Face};
+                use crate::{contract::$module, fixture::Fixture, kinds::Face, limit};
                 $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    $module::$name(Fixture::$store().of(Face::$face)).await;
+                    limit::within(Fixture::$store().of(Face::$face), $module::$name).await;
                 })*
             })*
         }

@@ -3,9 +3,7 @@
 use redlatch::{Client, ClientBuilder, ErrorKind, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
-use crate::fixture::{ms, soon};
-
-const LEASE_MS: u64 = 600;
+use crate::fixture::{RENEWED, ms, renewed, soon};
 
 /// A server on which a command is unknown, or known and forbidden to the only account that works.
 fn without(command: &str, renamed: bool) -> (RedisServer, ClientBuilder) {
@@ -15,7 +13,7 @@ fn without(command: &str, renamed: bool) -> (RedisServer, ClientBuilder) {
         RedisServer::builder().acl("default off").acl(&format!("app on >pw ~* &* +@all -{command}"))
     };
     let server = server.start().unwrap();
-    let builder = Client::builder().url(server.url()).watchdog_lease(ms(LEASE_MS));
+    let builder = Client::builder().url(server.url()).watchdog_lease(RENEWED);
     let builder = if renamed { builder } else { builder.username("app").password("pw") };
     (server, builder)
 }
@@ -28,8 +26,7 @@ async fn smoke(builder: &ClientBuilder, what: &str) -> Client {
     let guard = lock.lock().await.unwrap();
     assert!(others.try_lock().await.unwrap().is_none(), "{what}");
     let waiter = tokio::spawn(async move { others.lock().await.unwrap() });
-    // Two leases: it would be over without renewal.
-    tokio::time::sleep(ms(2 * LEASE_MS)).await;
+    renewed(1, async || guard.remaining()).await;
     assert!(guard.is_valid() && lock.is_locked().await.unwrap(), "{what}");
     let state = client.inspect("x").await.unwrap();
     assert_eq!(state.holders[0].owner, guard.owner().to_string(), "{what}");

@@ -10,11 +10,10 @@ use redlatch::{
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{RENEWED, ms, renewed, soon},
     kinds::{AnyLock, Face},
 };
 
-const LEASE_MS: u64 = 600;
 /// What a look at a lost lock tries with `pcall` and does without.
 const SPARED: [&str; 2] = ["llen", "get"];
 
@@ -43,7 +42,7 @@ impl Account {
     async fn client(&self) -> Client {
         let builder =
             Client::builder().url(self.server.url()).username("app").password("pw").scripts(self.mode);
-        builder.watchdog_lease(ms(LEASE_MS)).connect().await.unwrap()
+        builder.watchdog_lease(RENEWED).connect().await.unwrap()
     }
 
     /// Commands, keys and channels that the server has refused.
@@ -83,8 +82,8 @@ async fn exercise(kinds: &[Kind], face: Face) {
             }
             assert_eq!(lock.hold_count(guard.owner()).await.unwrap(), 1);
             let waiter = tokio::spawn(async move { others.lock().await.unwrap() });
-            // Long enough for renewals, and for the waiters to have come to wait.
-            tokio::time::sleep(ms(LEASE_MS)).await;
+            // By then the waiter waits, too.
+            renewed(1, async || guard.remaining()).await;
             // Another owner of this client, to whom the lock may be passed on.
             let owner = client.owner();
             let next = lock.clone();
@@ -160,14 +159,14 @@ async fn readers_need_no_more() {
             let nested = write.read().await.unwrap();
             let waiting = lock.clone();
             let reader = tokio::spawn(async move { waiting.read().lock().await.unwrap() });
-            tokio::time::sleep(ms(LEASE_MS)).await;
+            renewed(1, async || write.remaining()).await;
             let read = write.downgrade().await.unwrap();
             let again = read.reenter().await.unwrap();
             let beside = soon("the reader", reader).await.unwrap();
             assert_eq!(nested.unlock().await.unwrap(), Unlocked::StillHeld(2));
             again.unlock().await.unwrap();
             read.unlock().await.unwrap();
-            tokio::time::sleep(ms(LEASE_MS)).await;
+            renewed(1, async || beside.remaining()).await;
             assert!(beside.is_valid());
             assert!(lock.read().force_unlock().await.unwrap());
         }
@@ -221,7 +220,7 @@ async fn leased_permits_need_no_more() {
             let guard = permits.acquire().await.unwrap();
             let waiting = permits.clone();
             let waiter = tokio::spawn(async move { waiting.acquire().await.unwrap() });
-            tokio::time::sleep(ms(LEASE_MS)).await;
+            renewed(1, async || guard.remaining()).await;
             guard.release().await.unwrap();
             let lost = soon("the permit", waiter).await.unwrap();
             assert_eq!((permits.acquired().await.unwrap(), permits.total().await.unwrap()), (1, 1));
@@ -403,8 +402,8 @@ async fn a_full_server_refuses_grants_and_takes_everything_back_with_functions()
 
     let error = client.lock("app:more").try_lock().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-    // Several leases: everything is renewed.
-    tokio::time::sleep(ms(3 * LEASE_MS)).await;
+    // So many renewals take longer than a lease, so everything is renewed.
+    renewed(4, async || plain.remaining()).await;
     assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
     assert_eq!(plain.unlock().await.unwrap(), Unlocked::Released);
     assert_eq!(fair.unlock().await.unwrap(), Unlocked::Released);

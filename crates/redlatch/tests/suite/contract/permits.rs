@@ -358,7 +358,7 @@ pub(crate) async fn permits_of_one_process_are_held_and_renewed_side_by_side(on:
 }
 
 pub(crate) async fn a_guard_is_told_when_its_permits_are_gone(on: Fixture) {
-    let client = on.brisk(ms(300)).await;
+    let client = on.brisk(RENEWED).await;
     let ours = client.permit_semaphore(on.name("p"));
     ours.set_if_absent(4).await.unwrap();
     let (two, one) =

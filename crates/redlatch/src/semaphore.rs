@@ -117,6 +117,7 @@ impl Semaphore {
         let _under_way = core.keeper.begin();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
+        let wait = wait.or_look();
         let deadline = Deadline::new(core, wait);
         let mut taker = Taker { semaphore: self, permits, left: i64::MAX };
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);

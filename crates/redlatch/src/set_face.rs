@@ -100,7 +100,7 @@ macro_rules! set_face {
         impl $acquire<'_> {
             /// How long to wait while it is busy; not at all unless set.
             pub fn wait(mut self, wait: $crate::Wait) -> Self {
-                self.options.wait = wait;
+                self.options.wait = wait.or_look();
                 self
             }
 

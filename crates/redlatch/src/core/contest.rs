@@ -87,6 +87,7 @@ impl Core {
         contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
         let (mut turn, mut fresh) = (None, true);
+        let mut was_busy = false;
         if after_others {
             if let Some(channel) = contender.channel() {
                 waker.subscribe(self, channel);
@@ -108,13 +109,19 @@ impl Core {
                 return Err(self.closed_error());
             }
             let sent_ms = self.now_ms();
+            let time_is_up = deadline.is_over(self);
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
+                // It was busy all the time that there was; this look was one more, for luck.
+                if was_busy && time_is_up {
+                    return Ok(None);
+                }
                 return Err(Error::new(
                     ErrorKind::Timeout,
                     "the server did not answer within the time allowed for waiting",
                 ));
             };
+            was_busy = matches!(outcome, Ok(Attempt::Busy(_) | Attempt::Behind { .. }));
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(turn), Some(again)) = (&turn, contender.took_the_last()) {

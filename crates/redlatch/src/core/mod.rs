@@ -409,8 +409,19 @@ pub enum Wait {
     No,
     /// As long as it takes.
     Forever,
-    /// At most this long, everything included: connecting, waiting, retrying.
+    /// At most this long, everything included: connecting, waiting, retrying. Less than 1 ms is [`No`](Self::No): one look,
+    /// whose answer may take its time.
     AtMost(Duration),
+}
+
+impl Wait {
+    /// A wait that has no time to wait for anybody is a look, and a look needs an answer.
+    pub(crate) fn or_look(self) -> Wait {
+        match self {
+            Wait::AtMost(limit) if limit.as_millis() == 0 => Wait::No,
+            wait => wait,
+        }
+    }
 }
 
 /// What an acquire got: a hold on a lease.

@@ -94,7 +94,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// How long to wait while the lock is busy; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
-        self.wait = wait;
+        self.wait = wait.or_look();
         self
     }
 

@@ -48,7 +48,7 @@ impl<'a> PermitRequest<'a> {
 
     /// How long to wait while too few are free; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
-        self.wait = wait;
+        self.wait = wait.or_look();
         self
     }
 

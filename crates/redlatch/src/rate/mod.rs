@@ -196,6 +196,7 @@ impl RateLimiter {
         let _under_way = core.keeper.begin();
         self.0.counter.ready()?;
         let permits = amount("permits", n, self.name())?;
+        let wait = wait.or_look();
         let deadline = Deadline::new(core, wait);
         let id: Arc<[u8]> = Arc::from(&uuid::Uuid::new_v4().as_bytes()[..]);
         let mut taker = Taker { limiter: self, permits, id, deadline: &deadline };

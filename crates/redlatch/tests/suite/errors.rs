@@ -9,7 +9,9 @@ use std::{
 use redlatch::{Client, ErrorKind, scripts};
 use redlatch_testkit::{
     fake_server::{FakeReply, FakeServer},
+    proxy::Proxy,
     resp,
+    server::RedisServer,
 };
 
 use crate::fixture::{LATE, awake, ms, soon};
@@ -96,11 +98,12 @@ pub(crate) const STRICT: [&str; 3] = [
 /// What fails is waited for until it is over, and the machine may pause while something is held.
 const LEASE: Duration = ms(3_000);
 
-async fn client(server: &FakeServer) -> Client {
+/// `patience`: how long an answer may take. It is short where there is none, and long where there is one on a busy machine.
+async fn client(server: &FakeServer, patience: Duration) -> Client {
     Client::builder()
         .url(server.url())
         .watchdog_lease(LEASE)
-        .response_timeout(ms(300))
+        .response_timeout(patience)
         .outage_tolerance(ms(100))
         .connect()
         .await
@@ -120,7 +123,7 @@ async fn every_error_class_is_typed_at_every_operation() {
 async fn each_operation(text: &'static str, kind: ErrorKind) {
     let answers = Answers::default();
     let server = server(&answers);
-    let client = client(&server).await;
+    let client = client(&server, ms(2_000)).await;
     let set = |script: &'static str| {
         answers.lock().unwrap().clear();
         answers.lock().unwrap().insert(script, FakeReply::Error(text.to_owned()));
@@ -224,7 +227,7 @@ async fn every_error_class_is_typed_at_every_operation_of_a_read_write_lock() {
 async fn each_read_write_operation(text: &'static str, kind: ErrorKind) {
     let answers = Answers::default();
     let server = server(&answers);
-    let client = client(&server).await;
+    let client = client(&server, ms(300)).await;
     let set = |script: &'static str| {
         answers.lock().unwrap().clear();
         answers.lock().unwrap().insert(script, FakeReply::Error(text.to_owned()));
@@ -296,7 +299,7 @@ async fn truncated_garbled_and_missing_answers_are_survived() {
 async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
     let answers = Answers::default();
     let server = server(&answers);
-    let client = client(&server).await;
+    let client = client(&server, ms(300)).await;
     let lock = client.lock("x");
     let permits = client.permit_semaphore("x");
     let (rates, leased) = (["rate_take", "rate_show"], ["permit_take", "permit_look", "permit_give"]);
@@ -346,4 +349,78 @@ async fn a_server_that_hangs_up_on_every_greeting_is_unreachable() {
     let error = Client::connect(&server.url()).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(awake(start) < Duration::from_secs(2));
+}
+
+/// Answers come in order, so callers that give up say nothing about a server; those who wait on must not wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_give_up_do_not_hide_a_server_that_is_silent() {
+    let answers = Answers::default();
+    let server = server(&answers);
+    let client = client(&server, ms(300)).await;
+    for script in ["acquire", "show"] {
+        answers.lock().unwrap().insert(script, FakeReply::Silence);
+    }
+    let lock = client.lock("x");
+    let waiter = tokio::spawn(async move { lock.try_lock().await.map(|guard| guard.is_some()) });
+    let other = client.clone();
+    let hasty = tokio::spawn(async move {
+        loop {
+            let _ = tokio::time::timeout(ms(20), other.inspect("y")).await;
+        }
+    });
+    let outcome = soon("the end of the wait", waiter).await.unwrap();
+    hasty.abort();
+    assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::Unreachable | ErrorKind::Timeout));
+}
+
+/// A wait without time is a look, and a look may take as long as an answer may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_of_no_time_gets_a_slow_answer() {
+    let slow = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&slow.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).connect().await.unwrap();
+    proxy.latency(ms(150), ms(150), 1);
+    for limit in [Duration::ZERO, Duration::from_micros(900)] {
+        let free = client.lock("x").lock_for(limit).await.unwrap().expect("it is free");
+        assert!(client.fair_lock("y").lock_for(limit).await.unwrap().is_some());
+        let other = Client::builder().url(slow.url()).connect().await.unwrap();
+        let held = other.fair_lock("z").lock().await.unwrap();
+        assert!(client.fair_lock("z").lock_for(limit).await.unwrap().is_none());
+        held.unlock().await.unwrap();
+        let semaphore = client.semaphore("s");
+        semaphore.set_if_absent(1, None).await.unwrap();
+        assert!(semaphore.acquire_for(1, limit).await.unwrap());
+        assert!(!semaphore.acquire_for(1, limit).await.unwrap());
+        semaphore.release(1).await.unwrap();
+        let latch = client.count_down_latch("l");
+        assert!(latch.wait_for(limit).await.unwrap());
+        free.unlock().await.unwrap();
+    }
+}
+
+/// The look at the end of a wait may get no answer in time. What is known then is that the lock was busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_busy_all_the_time_is_busy() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).connect().await.unwrap();
+    let other = Client::builder().url(server.url()).connect().await.unwrap();
+    let held = other.lock("x").lock().await.unwrap();
+    let lock = client.lock("x");
+    let looks = || server.command_count("evalsha").unwrap() + server.command_count("eval").unwrap();
+    let before = looks();
+    // Shorter than the shortest poll interval, so that the third look is the one when time is up.
+    let waiter = tokio::spawn(async move { lock.lock_for(ms(380)).await.map(|guard| guard.is_some()) });
+    soon("a look after the subscription", async {
+        while looks() < before + 2 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    // Its answer passes the proxy.
+    tokio::time::sleep(ms(50)).await;
+    proxy.latency(ms(400), ms(400), 1);
+    let waited = soon("the end of the wait", waiter).await.unwrap();
+    assert!(!waited.unwrap(), "busy, and no trouble");
+    held.unlock().await.unwrap();
 }

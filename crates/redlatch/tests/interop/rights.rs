@@ -264,7 +264,7 @@ impl Object<'_> {
     }
 
     fn limiter(&self) -> Result<(), String> {
-        self.all(&["trySetRate overall 2 3600000", "acquire 1", "available", "setRate client 2 3600000"])?;
+        self.all(&["trySetRate overall 2 100", "acquire 1", "available", "setRate client 2 100"])?;
         self.all(&["config", "tryAcquire 1", "acquire 1", "tryAcquireWait 1 50", "available"])?;
         if self.meeting.is_newest() {
             self.all(&["release 1", "updateRate overall 4 100", "setRateKeepAlive overall 3 100 90000"])?;

@@ -8,7 +8,7 @@ use redlatch_testkit::{
     topology::{RedisCluster, SentinelSet},
 };
 
-use crate::fixture::{ms, soon};
+use crate::{address_map::listened_to, fixture::soon};
 
 const FILES: [&str; 3] = ["ca.pem", "client.pem", "client.key"];
 
@@ -141,12 +141,7 @@ async fn a_password_in_a_file_is_read_again_when_it_is_refused() {
     let guard = lock.lock().await.unwrap();
     let waiting = other.lock("behind a password");
     let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
-    soon("a subscription", async {
-        while server.subscriber_channels().unwrap().is_empty() {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
+    listened_to(&server).await;
     guard.unlock().await.unwrap();
     soon("the lock", waiter).await.unwrap().unlock().await.unwrap();
 
@@ -176,19 +171,19 @@ async fn sentinels_and_clusters_take_passwords_from_files() {
 
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
     cluster.nodes().iter().for_each(|node| set_password(node, "old"));
-    let client =
-        Client::builder().url(cluster.url()).username("app").password_file(&data).connect().await.unwrap();
+    let builder = || Client::builder().url(cluster.url()).username("app").password_file(&data);
+    let (client, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
     for n in 0..10 {
         works(&client.lock(format!("spread-{n}"))).await;
     }
     cluster.nodes().iter().for_each(|node| set_password(node, "new"));
     fs::write(&data, "new\n").unwrap();
     cluster.nodes().iter().for_each(disconnect);
-    let lock = client.lock("waited for");
-    let guard = lock.lock().await.unwrap();
-    let waiting = lock.clone();
+    let guard = client.lock("waited for").lock().await.unwrap();
+    let waiting = other.lock("waited for");
     let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
-    tokio::time::sleep(ms(50)).await;
+    let lock_home = cluster.owner_of(cluster.slot_of("waited for")).unwrap();
+    listened_to(cluster.node(lock_home)).await;
     guard.unlock().await.unwrap();
     soon("the lock", waiter).await.unwrap().unlock().await.unwrap();
     for n in 0..10 {

@@ -151,6 +151,7 @@ with_both_releases!(
     multi::one_member_is_enough_to_keep_the_set_of_the_other_out,
     rights::java_needs_no_more_than_the_printed_rights,
     rights::java_needs_no_more_than_the_printed_rights_in_a_cluster,
+    rights::java_needs_no_more_than_the_printed_rights_under_sentinels,
     sentinel::a_fair_lock_has_one_queue_under_sentinels,
     sentinel::counters_wake_the_other_language_under_sentinels,
     sentinel::forced_unlocks_and_downgrades_are_seen_under_sentinels,

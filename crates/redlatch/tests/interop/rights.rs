@@ -13,7 +13,7 @@ use redlatch::{
 use redlatch_testkit::{
     redisson::{Connection, JavaError, RedissonVersion},
     server::RedisServer,
-    topology::RedisCluster,
+    topology::{MASTER_NAME, RedisCluster, SentinelSet},
 };
 
 use crate::{
@@ -24,10 +24,16 @@ use crate::{
 
 /// What all names here begin with.
 const PREFIX: &str = "app:";
-/// What is tried and done without: by our look at a lost lock, with `pcall`; and by Redisson 4, which asks when it connects whether a
+/// What is tried and done without: by our look at a lost lock, with `pcall`, and by our question to a master for its role, which `INFO` answers as well; and by Redisson 4, which asks when it connects whether a
 /// cluster hides behind one address, with a script that reads keys of two slots, and whether there are patterns and sharded messages. (Those who need the latter find out by not being woken.)
-const SPARED: [&str; 5] =
-    ["command llen", "command get", "key test1", "command pubsub|numpat", "command pubsub|shardnumsub"];
+const SPARED: [&str; 6] = [
+    "command llen",
+    "command role",
+    "command get",
+    "key test1",
+    "command pubsub|numpat",
+    "command pubsub|shardnumsub",
+];
 
 /// The kinds that both languages have. Rate limiters of 3.15.1 have another form, but the same rights.
 const KINDS: [Right; 9] = [
@@ -48,7 +54,7 @@ fn kinds(version: RedissonVersion) -> impl Iterator<Item = Right> {
 
 /// Servers with an account, and clients of both languages that have nothing else.
 struct Account<'a> {
-    nodes: &'a [RedisServer],
+    servers: &'a Servers,
     meeting: Meeting<'a>,
 }
 
@@ -57,26 +63,23 @@ impl<'a> Account<'a> {
     fn of(
         version: RedissonVersion,
         kind: Right,
-        nodes: &'a [RedisServer],
+        servers: &'a Servers,
         without: Option<&str>,
     ) -> Result<Self, JavaError> {
-        let in_cluster = nodes.len() > 1;
+        let in_cluster = servers.are_a_cluster();
         let rights = Rights::of(&[kind], PREFIX).redisson(true).cluster(in_cluster);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let user = format!("{kind}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let rules = rights.rules();
         let mut words = vec!["ACL", "SETUSER", &user, "on", ">pw"];
         words.extend(rules.split(' ').filter(|rule| Some(*rule) != without));
-        for node in nodes {
+        for node in servers.nodes() {
             node.cmd(&words).unwrap();
             // Whoever may not load them would find those of others.
             node.flush_scripts().unwrap();
         }
-        let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
-        let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
-        let java = if in_cluster { Connection::cluster(&urls) } else { Connection::single(urls[0]) };
+        let (java, url) = servers.ways();
         let java = java.watchdog(BRISK).option("username", &user).option("password", "pw");
-        let url = if in_cluster { urls[0].replace("redis:", "redis-cluster:") } else { urls[0].to_owned() };
         // The newest decides in a cluster by what its servers know; 3.15.1 knows plain messages only.
         let is_sharded = in_cluster && version == RedissonVersion::Newest;
         let (sharded, messages) = match is_sharded {
@@ -85,9 +88,9 @@ impl<'a> Account<'a> {
         };
         let builder = || Client::builder().url(&url).username(&user).password("pw").sharded(sharded);
         let ours = [(); 2].map(|()| run(builder().connect()).unwrap());
-        let meeting = Meeting::try_new(version, &user, java, ours, nodes)?;
+        let meeting = Meeting::try_new(version, &user, java, ours, servers.nodes())?;
         let meeting = meeting.messages(messages, messages).names(|fresh| format!("{PREFIX}{}", fresh()));
-        Ok(Account { nodes, meeting })
+        Ok(Account { servers, meeting })
     }
 
     /// Commands, keys and channels that servers have refused since the last time.
@@ -110,18 +113,71 @@ impl<'a> Account<'a> {
             };
             format!("{} {}", of("reason"), of("object"))
         };
-        self.nodes.iter().flat_map(log).map(object).filter(|what| !SPARED.contains(&what.as_str())).collect()
+        self.servers
+            .nodes()
+            .iter()
+            .flat_map(log)
+            .map(object)
+            .filter(|what| !SPARED.contains(&what.as_str()))
+            .collect()
     }
 }
 
-fn server() -> [RedisServer; 1] {
-    [RedisServer::builder().acl("default off").start().unwrap_or_else(|error| panic!("{error}"))]
+/// Where both meet.
+enum Servers {
+    One([RedisServer; 1]),
+    Cluster(RedisCluster),
+    /// A master with replicas, and sentinels that watch over it.
+    Watched(SentinelSet),
 }
 
-/// Three masters with a replica each.
-fn cluster() -> RedisCluster {
-    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(5)).start();
-    cluster.unwrap_or_else(|error| panic!("{error}"))
+/// Long enough for a machine that pauses, because no test here is about noticing a failure.
+const DOWN_AFTER: Duration = Duration::from_secs(5);
+
+impl Servers {
+    fn one() -> Self {
+        let server = RedisServer::builder().acl("default off").start();
+        Servers::One([server.unwrap_or_else(|error| panic!("{error}"))])
+    }
+
+    /// Three masters with a replica each.
+    fn cluster() -> Self {
+        let cluster = RedisCluster::builder().node_timeout(DOWN_AFTER).start();
+        Servers::Cluster(cluster.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn watched() -> Self {
+        let set = SentinelSet::builder().down_after(DOWN_AFTER).start();
+        Servers::Watched(set.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn are_a_cluster(&self) -> bool {
+        matches!(self, Servers::Cluster(_))
+    }
+
+    fn nodes(&self) -> &[RedisServer] {
+        match self {
+            Servers::One(server) => server,
+            Servers::Cluster(cluster) => cluster.nodes(),
+            Servers::Watched(set) => set.nodes(),
+        }
+    }
+
+    /// How Java and we connect.
+    fn ways(&self) -> (Connection, String) {
+        let urls =
+            |addrs: Vec<String>| addrs.iter().map(|addr| format!("redis://{addr}")).collect::<Vec<_>>();
+        fn words(urls: &[String]) -> Vec<&str> {
+            urls.iter().map(String::as_str).collect()
+        }
+        match self {
+            Servers::One([server]) => (Connection::single(&server.url()), server.url()),
+            Servers::Cluster(cluster) => (Connection::cluster(&words(&urls(cluster.seeds()))), cluster.url()),
+            Servers::Watched(set) => {
+                (Connection::sentinel(&words(&urls(set.sentinel_addrs())), MASTER_NAME), set.url())
+            }
+        }
+    }
 }
 
 /// A Java thread with one object.
@@ -367,10 +423,10 @@ fn together(meeting: &Meeting<'_>, kind: Right) {
 }
 
 /// Lets Java and us do everything with just these rights.
-fn nothing_is_refused(version: RedissonVersion, nodes: &[RedisServer]) {
+fn nothing_is_refused(version: RedissonVersion, servers: &Servers) {
     for kind in kinds(version) {
         let account =
-            Account::of(version, kind, nodes, None).unwrap_or_else(|error| panic!("{kind}: {error}"));
+            Account::of(version, kind, servers, None).unwrap_or_else(|error| panic!("{kind}: {error}"));
         java_alone(&account.meeting, kind).unwrap_or_else(|error| panic!("{kind}: {error}"));
         assert_eq!(account.refused(), BTreeSet::new(), "{kind} of Java");
         together(&account.meeting, kind);
@@ -381,17 +437,22 @@ fn nothing_is_refused(version: RedissonVersion, nodes: &[RedisServer]) {
 
 pub(crate) fn java_needs_no_more_than_the_printed_rights(version: RedissonVersion) {
     let _turn = beside_others();
-    nothing_is_refused(version, &server());
+    nothing_is_refused(version, &Servers::one());
 }
 
 pub(crate) fn java_needs_no_more_than_the_printed_rights_in_a_cluster(version: RedissonVersion) {
     let _turn = beside_others();
-    nothing_is_refused(version, cluster().nodes());
+    nothing_is_refused(version, &Servers::cluster());
+}
+
+pub(crate) fn java_needs_no_more_than_the_printed_rights_under_sentinels(version: RedissonVersion) {
+    let _turn = beside_others();
+    nothing_is_refused(version, &Servers::watched());
 }
 
 /// Takes away each of some rules by itself, and answers those that nobody missed.
-fn not_missed(version: RedissonVersion, kind: Right, nodes: &[RedisServer], rules: &[String]) -> Vec<String> {
-    let is_spare = |rule: &&String| match Account::of(version, kind, nodes, Some(rule)) {
+fn not_missed(version: RedissonVersion, kind: Right, servers: &Servers, rules: &[String]) -> Vec<String> {
+    let is_spare = |rule: &&String| match Account::of(version, kind, servers, Some(rule)) {
         Ok(account) => {
             let outcome = java_alone(&account.meeting, kind);
             let refused = account.refused();
@@ -420,11 +481,11 @@ const FOR_REPLICAS: [&str; 2] = ["+info", "+wait"];
 
 pub(crate) fn each_rule_that_is_added_for_java_is_missed_when_it_is_gone(version: RedissonVersion) {
     let _turn = beside_others();
-    let nodes = server();
+    let servers = Servers::one();
     for kind in kinds(version) {
         let mut rules = added(kind, false);
         rules.retain(|rule| !FOR_REPLICAS.contains(&rule.as_str()));
-        assert_eq!(not_missed(version, kind, &nodes, &rules), Vec::<String>::new(), "{kind}");
+        assert_eq!(not_missed(version, kind, &servers, &rules), Vec::<String>::new(), "{kind}");
     }
 }
 
@@ -435,5 +496,5 @@ pub(crate) fn each_rule_for_java_in_a_cluster_is_missed_when_it_is_gone(version:
     let mut rules = added(kind, true);
     rules.retain(|rule| !one.contains(rule) || FOR_REPLICAS.contains(&rule.as_str()));
     assert!(rules.len() > FOR_REPLICAS.len(), "{rules:?}");
-    assert_eq!(not_missed(version, kind, cluster().nodes(), &rules), Vec::<String>::new());
+    assert_eq!(not_missed(version, kind, &Servers::cluster(), &rules), Vec::<String>::new());
 }

@@ -382,6 +382,25 @@ fn files_are_read_with_a_limit_and_named_in_errors() {
     assert!(RedissonYaml::read(&path).unwrap_err().to_string().contains("over 1 MiB"));
 }
 
+#[test]
+fn a_nat_mapper_is_told_with_what_does_the_same_here() {
+    for text in [
+        "clusterServersConfig: { nodeAddresses: [redis://h:1], natMapper: !<com.example.Nat> {} }",
+        "sentinelServersConfig: { sentinelAddresses: [redis://h:1], masterName: m, natMap: { 'a:1': 'b:1' } }",
+        "replicatedServersConfig: { nodeAddresses: [redis://h:1], natMapper: !<com.example.Nat> {} }",
+    ] {
+        let file = RedissonYaml::parse(text, |_| None).unwrap();
+        let notices = told(&file);
+        assert!(
+            notices.iter().any(|notice| notice.contains("natMap") && notice.contains("address_map")),
+            "{notices:?}"
+        );
+    }
+    // Redisson's own, which changes nothing, needs no word.
+    let text = "clusterServersConfig: { nodeAddresses: [redis://h:1], natMapper: !<org.redisson.api.DefaultNatMapper> {} }";
+    assert_eq!(told(&RedissonYaml::parse(text, |_| None).unwrap()), Vec::<String>::new());
+}
+
 /// Every place of a file that a text can stand at.
 const PLACES: [&str; 26] = [
     "singleServerConfig: { address: $ }",

@@ -24,11 +24,21 @@ pub(super) fn file(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Resul
     let Some((text, unset)) = substitute::substitute(text, lookup) else {
         return Err(Refused::at(1, "the values of its variables make it larger than 4 MiB"));
     };
+    settings(&text, &unset).map_err(|refused| match &refused {
+        // A variable that was forgotten is as a rule why the line makes no sense.
+        Refused { line, remedy: None, .. } if unset.contains(line) => {
+            Refused { remedy: Some("a variable on this line has neither a value nor a default"), ..refused }
+        }
+        _ => refused,
+    })
+}
+
+fn settings(text: &str, unset: &[usize]) -> Result<RedissonYaml, Refused> {
     let mut reader = Reader::default();
-    for line in unset {
+    for &line in unset {
         reader.notice(line, "", "a variable has neither a value nor a default and stays as it is written");
     }
-    let root = match tree::read(&text)? {
+    let root = match tree::read(text)? {
         Value { kind: Kind::Map(entries), .. } => reader.layer(None, entries)?,
         Value { kind: Kind::Null, .. } => BTreeMap::new(),
         value => return Err(Refused::at(value.line, "this is not a map of settings")),

@@ -456,3 +456,24 @@ proptest! {
         let _ = RedissonYaml::parse(&format!("singleServerConfig:\n  address: redis://h:1\n  {text}"), |_| None);
     }
 }
+
+#[test]
+fn a_tab_is_told_as_such() {
+    let error = refused("singleServerConfig:\n\taddress: 'redis://h:1'\n");
+    assert!(error.contains("line 2: a tab indents this line"), "{error}");
+    let error = refused("singleServerConfig:\n  address: 'redis://h:1\n  x: y\n");
+    assert!(error.contains("not YAML"), "{error}");
+}
+
+#[test]
+fn a_forgotten_variable_is_named_as_the_cause_of_a_refusal() {
+    for text in [
+        "singleServerConfig:\n  address: redis://${REDIS_HOST}:6379\n",
+        "singleServerConfig:\n  address: redis://h:1\n  timeout: ${TIMEOUT}\n",
+    ] {
+        let error = refused(text);
+        assert!(error.contains("a variable on this line has neither a value nor a default"), "{error}");
+    }
+    let error = refused("singleServerConfig:\n  clientName: ${NAME}\n  address: redis://h\n");
+    assert!(!error.contains("variable"), "another line: {error}");
+}

@@ -37,7 +37,7 @@ pub(super) struct Entry {
 
 /// Reads the first document; an empty one is `Null`.
 pub(super) fn read(text: &str) -> Result<Value, Refused> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), line: 1, values: 0 };
+    let mut reader = Reader { text, parser: Parser::new_from_str(text), line: 1, values: 0 };
     loop {
         match reader.next()? {
             Event::StreamStart | Event::DocumentStart(_) | Event::Nothing => {}
@@ -50,6 +50,7 @@ pub(super) fn read(text: &str) -> Result<Value, Refused> {
 }
 
 struct Reader<'a> {
+    text: &'a str,
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
     line: usize,
     values: usize,
@@ -62,7 +63,16 @@ impl<'a> Reader<'a> {
                 self.line = span.start.line();
                 Ok(event)
             }
-            Some(Err(error)) => Err(Refused::at(error.marker().line(), "this is not YAML")),
+            Some(Err(error)) => {
+                let line = error.marker().line();
+                let indent = self.text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+                let indented = &indent[..indent.len() - indent.trim_start().len()];
+                Err(if indented.contains('\t') {
+                    Refused::at(line, "a tab indents this line, which YAML forbids; use blanks")
+                } else {
+                    Refused::at(line, "this is not YAML")
+                })
+            }
             None => Err(Refused::at(self.line, "the file ends too early")),
         }
     }

@@ -2,7 +2,11 @@
 //!
 //! Locks contend through it, and so does everything else that waits for a change on the server.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -25,6 +29,10 @@ const RETRY_DELAY_MS_MAX: u64 = 250;
 const NAP_TIME: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
+
+/// After how much trouble it is logged that a wait goes on nevertheless, and how often a client says so at most.
+const TROUBLE_TOLD_AFTER_MS: u64 = 1_000;
+const TROUBLE_TOLD_EVERY_MS: u64 = 10_000;
 
 /// What one attempt came to.
 pub(crate) enum Attempt<T> {
@@ -216,11 +224,23 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Logs that waiters go on asking. One word stands for all of them: a client may have thousands.
+    fn tell_trouble(&self, now_ms: u64, error: &Error) {
+        let last_ms = self.trouble_told_ms.load(Ordering::Relaxed);
+        let due = last_ms == 0 || now_ms.saturating_sub(last_ms) >= TROUBLE_TOLD_EVERY_MS;
+        if due && self.trouble_told_ms.swap(now_ms.max(1), Ordering::Relaxed) == last_ms {
+            tracing::warn!(%error, "the server cannot be asked at present; waiters go on trying");
+        }
+    }
+}
+
 /// How long to go on while the server is in trouble.
 #[derive(Default)]
 struct Trouble {
     since_ms: Option<u64>,
     tries: u32,
+    told: bool,
 }
 
 impl Trouble {
@@ -247,6 +267,9 @@ impl Trouble {
         };
         if fatal || deadline.is_over(core) || u128::from(now_ms - since_ms) >= patience.as_millis() {
             return None;
+        }
+        if now_ms - since_ms >= TROUBLE_TOLD_AFTER_MS && !std::mem::replace(&mut self.told, true) {
+            core.tell_trouble(now_ms, error);
         }
         let delay_ms = (RETRY_DELAY_MS_MIN << self.tries.min(8)).min(RETRY_DELAY_MS_MAX);
         self.tries += 1;

@@ -23,7 +23,7 @@ pub(crate) mod wait;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -169,6 +169,8 @@ pub(crate) struct Core {
     pub(crate) keeper: Keeper,
     next_number: AtomicI64,
     closed: AtomicBool,
+    /// When trouble with the server was last logged for those who wait; 0 for never.
+    trouble_told_ms: AtomicU64,
     pub(crate) closing: Notify,
     /// The process that the client belongs to.
     pid: AtomicU32,
@@ -189,6 +191,7 @@ impl Core {
             keeper,
             next_number: AtomicI64::new(1),
             closed: AtomicBool::new(false),
+            trouble_told_ms: AtomicU64::new(0),
             closing: Notify::new(),
             pid: AtomicU32::new(std::process::id()),
         });

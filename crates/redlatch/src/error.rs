@@ -86,6 +86,7 @@ struct Inner {
     lock: Option<LockName>,
     owner: Option<String>,
     remedy: Option<&'static str>,
+    is_split: bool,
 }
 
 impl Error {
@@ -96,6 +97,7 @@ impl Error {
             lock: None,
             owner: None,
             remedy: remedy(kind),
+            is_split: false,
         }))
     }
 
@@ -128,6 +130,16 @@ impl Error {
     }
 
     /// The text without lock, owner and remedy.
+    /// Says that nothing has run because the keys of one call were in two places.
+    pub(crate) fn split(mut self) -> Self {
+        self.0.is_split = true;
+        self
+    }
+
+    pub(crate) fn is_split(&self) -> bool {
+        self.0.is_split
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.0.message
     }

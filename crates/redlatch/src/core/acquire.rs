@@ -24,9 +24,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    name::Kind,
     owner::Owner,
     replica_ack::{Confirmed, Replication},
-    scripts::{ACQUIRE, COUNTER_GET},
+    scripts::{ACQUIRE, COUNTER_GET, QUERY},
     store::{Call, Confirm, Fault, Reply},
 };
 
@@ -334,6 +335,12 @@ impl Core {
         let sent_ms = self.now_ms();
         let call = request.acquire_call(owner, look.recount, self);
         let (outcome, confirm) = self.ask(request, owner, call, look.lines_up).await;
+        if let Err(fault) = &outcome
+            && fault.is_split()
+            && let Some(ttl_ms) = self.held_by_another(request, owner).await
+        {
+            return Ok(Attempt::Busy(u64::try_from(ttl_ms).ok().map(Duration::from_millis)));
+        }
         let reply = Asked::read(&self.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         *look.value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves_readers()) {
@@ -372,6 +379,20 @@ impl Core {
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
+    }
+
+    /// While the keys of a lock are in two places, the hash alone tells that somebody else holds it, and for how long (-1: without
+    /// end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
+    async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
+        if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
+            return None;
+        }
+        let call = Call::new(&QUERY).key(&request.keys.key).text(owner.field());
+        let reply = self.run(call).await.ok()?;
+        match *reply.array()? {
+            [Reply::Int(ttl_ms), Reply::Int(0)] if ttl_ms != -2 => Some(ttl_ms),
+            _ => None,
+        }
     }
 
     /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. Whoever

@@ -116,7 +116,7 @@ impl Core {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
-            let sent_ms = self.now_ms();
+            let (sent_ms, moves) = (self.now_ms(), self.store.moves());
             let time_is_up = deadline.is_over(self);
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
@@ -189,7 +189,7 @@ impl Core {
                     let Some(pause) = trouble.next(self, wait, deadline, unknown, &error) else {
                         return Err(error);
                     };
-                    waker.wait(self, pause, deadline).await?;
+                    waker.wait_in_trouble(self, pause, moves, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }
@@ -260,7 +260,8 @@ impl Trouble {
         let since_ms = *self.since_ms.get_or_insert(now_ms);
         let patience = match wait {
             // An unknown outcome is worth resolving even for a caller that does not wait: the answer may be yes.
-            Wait::No if unknown || self.tries > 0 => core.config.response_timeout,
+            // And keys that are on their way are mostly soon there.
+            Wait::No if unknown || self.tries > 0 || error.is_split() => core.config.response_timeout,
             Wait::No => Duration::ZERO,
             Wait::AtMost(_) => Duration::MAX,
             Wait::Forever => core.config.outage_tolerance,

@@ -199,9 +199,14 @@ impl Keeper {
     /// Pauses before another try, unless another server takes the keyspace over meanwhile.
     pub(crate) async fn pause(&self, time: Duration) {
         tokio::select! {
-            () = self.shared.moved.notified() => {}
+            () = self.moved() => {}
             () = self.sleep(time) => {}
         }
+    }
+
+    /// Resolves when another server takes the keyspace over.
+    pub(crate) async fn moved(&self) {
+        self.shared.moved.notified().await;
     }
 
     /// How many pieces of background work are under way.

@@ -83,6 +83,13 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`.
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
 
+    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is as if
+    /// the lease ended now, and nobody is told. `None` where that cannot be done.
+    fn release_unheard(&self, keys: &Keys, owner: &Owner) -> Option<Call> {
+        let _ = (keys, owner);
+        None
+    }
+
     /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
     fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
         let _ = heir;

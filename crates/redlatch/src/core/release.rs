@@ -331,7 +331,15 @@ impl Core {
         let call = self.release_call(lease);
         self.keeper.touch();
         let run = if apart { self.run_apart(call) } else { self.run(call) };
-        self.read_release(lease, run.await)
+        match self.read_release(lease, run.await) {
+            Err(fault) if fault.is_split() && !lease.owner.is_shared() => {
+                match lease.recipe.release_unheard(&lease.keys, &lease.owner) {
+                    Some(call) => self.read_release(lease, self.run_apart(call).await),
+                    None => Err(fault),
+                }
+            }
+            outcome => outcome,
+        }
     }
 
     /// Both release scripts answer `{number, result, receivers}`: 1 or 0 for the one, the holds left or -1 for the other.

@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::{Core, jitter::jittered, lease::Lease};
-use futures_util::StreamExt;
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+};
 
 use crate::{
     error::LossReason,
@@ -75,6 +78,11 @@ impl Core {
         // An answer after the next try is due would be too late to be of use.
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
         let outcome = tokio::time::timeout(limit, self.run_checked(call, number, true)).await;
+        if batch.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
+            // Some of their keys have gone ahead. Each alone is in one place.
+            self.renew_singly(batch).await;
+            return;
+        }
         let failure = match outcome {
             Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
                 for (lease, held) in batch.iter().zip(&reply[1..]) {
@@ -119,6 +127,11 @@ impl Core {
         self.keeper.reschedule(batch);
     }
 
+    fn renew_singly(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+        let singly = batch.into_iter().map(move |lease| self.clone().renew_batch(vec![lease]));
+        join_all(singly).map(drop).boxed()
+    }
+
     /// Sets the lease of one hold anew, or only looks at it when `lease_ms` is 0; `false` if the owner no longer holds.
     pub(crate) async fn renew_one(
         self: &Arc<Self>,
@@ -160,6 +173,13 @@ impl Core {
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
                     .await;
+            if open.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
+                for lease in batch {
+                    let core = self.clone();
+                    self.keeper.handle().spawn(core.check_singly(lease));
+                }
+                return;
+            }
             if let Ok(Ok(reply)) = outcome {
                 for (lease, held) in open.iter().zip(reply.iter().skip(1)) {
                     if *held == 0 {
@@ -176,6 +196,10 @@ impl Core {
         for lease in &batch {
             lease.schedule.renewing.store(false, Ordering::Release);
         }
+    }
+
+    fn check_singly(self: Arc<Self>, lease: Arc<Lease>) -> BoxFuture<'static, ()> {
+        self.check_batch(vec![lease]).boxed()
     }
 
     /// The server no longer has the hold: finds out who has it now, and tells the holder.
@@ -199,12 +223,30 @@ impl Core {
 /// What the field of a write hold ends with, after its owner.
 const WRITE: &[u8] = b":write";
 
-/// Whether a field of the hash is a holder that shuts this hold out.
+/// Whether a field of the hash is a holder that shuts this hold out: somebody else's, and of a side that does.
 fn took_over(lease: &Lease, field: &[u8]) -> bool {
-    let own = lease.owner.field().as_bytes();
-    match lease.keys.kind {
-        Kind::Read => field.ends_with(WRITE),
-        Kind::Write => field != b"mode" && field != own,
-        _ => true,
+    shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
+}
+
+fn shuts_out(kind: Kind, own: &[u8], field: &[u8]) -> bool {
+    let writer = field.strip_suffix(WRITE);
+    if field == b"mode" || field == own || writer == Some(own) {
+        return false;
+    }
+    kind != Kind::Read || writer.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_somebody_else_takes_a_lock_over() {
+        let fields: [&[u8]; 5] = [b"mode", b"me", b"me:write", b"you", b"you:write"];
+        let shut_out = |kind| fields.map(|field| shuts_out(kind, b"me", field));
+        assert_eq!(shut_out(Kind::Read), [false, false, false, false, true]);
+        for kind in [Kind::Lock, Kind::Fair, Kind::Write] {
+            assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
+        }
     }
 }

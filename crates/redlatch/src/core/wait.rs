@@ -250,6 +250,26 @@ impl Waker {
         self.pause(core, time, Until::Message, deadline).await
     }
 
+    /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has happened since
+    /// the store counted so many `moves`.
+    pub(super) async fn wait_in_trouble(
+        &mut self,
+        core: &Core,
+        time: Duration,
+        moves: u64,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        let moved = core.keeper.moved();
+        let mut moved = std::pin::pin!(moved);
+        tokio::select! {
+            biased;
+            // Listening comes before looking.
+            () = &mut moved => Ok(()),
+            () = async {}, if core.store.moves() != moves => Ok(()),
+            outcome = self.wait(core, time, deadline) => outcome,
+        }
+    }
+
     /// Waits for a turn in asking; `None` when time is up.
     pub(super) async fn take_turn<T>(
         &mut self,

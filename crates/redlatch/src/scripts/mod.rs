@@ -24,7 +24,31 @@ pub struct Script {
     telling_both: Option<&'static Script>,
     /// The same with a beginning that sees to it that all keys are declared.
     declaring: Option<&'static Declaring>,
+    /// The same with a beginning that takes its keys from the arguments.
+    gathering: Option<&'static Script>,
 }
+
+/// Scripts that touch keys that they do not name, or several keys with one command: these are not told to a node that may have some
+/// of the keys only.
+const NOT_GATHERED: [&str; 6] = ["show", "list", "acquire_all", "permit_end", "rate_set", "rate_delete"];
+/// Scripts whose callers go on in another way while the keys are in two places.
+const DONE_OTHERWISE: [&str; 7] = [
+    "acquire",
+    "fair_acquire",
+    "fair_release",
+    "renew",
+    "write_renew",
+    "permit_renew",
+    "read_renew_declared",
+];
+/// Scripts with a key that is none, and that touch what may be absent before they change anything.
+const LOOKING_FIRST: [&str; 5] = [
+    "read_acquire_declared",
+    "read_renew_declared",
+    "write_acquire_declared",
+    "write_release_declared",
+    "rw_query_declared",
+];
 
 /// A script that touches timeout keys of read holds, for servers where every key has to be declared.
 #[derive(Debug)]
@@ -44,8 +68,39 @@ impl Script {
         source: &'static str,
         telling_both: Option<&'static Script>,
         declaring: Option<&'static Declaring>,
+        gathering: Option<&'static Script>,
     ) -> Self {
-        Script { name, source, sha1: OnceLock::new(), function: OnceLock::new(), telling_both, declaring }
+        Script {
+            name,
+            source,
+            sha1: OnceLock::new(),
+            function: OnceLock::new(),
+            telling_both,
+            declaring,
+            gathering,
+        }
+    }
+
+    /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the script
+    /// touches others besides its keys, or several of them at once.
+    pub(crate) fn gathering(&self) -> Option<&'static Script> {
+        let may = self.declaring.is_none() && !NOT_GATHERED.contains(&self.plain_name());
+        self.gathering.filter(|_| may)
+    }
+
+    /// Whether those who run it want to know at once that its keys are in two places, because they can go on in another way.
+    pub(crate) fn is_done_otherwise(&self) -> bool {
+        self.declaring.is_some() || DONE_OTHERWISE.contains(&self.plain_name())
+    }
+
+    /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it is
+    /// refused before it changes anything.
+    pub(crate) fn looks_first(&self) -> bool {
+        LOOKING_FIRST.contains(&self.plain_name())
+    }
+
+    fn plain_name(&self) -> &'static str {
+        self.name.strip_suffix("_both").unwrap_or(self.name)
     }
 
     /// The same script for servers where every key has to be declared; `None` if it declares every key anyway.
@@ -93,12 +148,13 @@ impl std::fmt::Debug for Script {
 
 /// The script with a beginning before its text.
 macro_rules! begun {
-    ($file:literal $ending:literal, $($beginning:literal),+; $both:expr) => {
+    ($file:literal $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr) => {
         Script::new(
             concat!($file, $ending),
             concat!($(include_str!($beginning),)+ include_str!(concat!($file, ".lua"))),
             $both,
             None,
+            $gathering,
         )
     };
 }
@@ -108,9 +164,16 @@ macro_rules! declaring {
         None
     };
     ($file:literal $whose:literal) => {{
-    static BOTH: Script = begun!($file "_declared_both", "declared.lua", "both.lua"; None);
-        static DECLARING: Declaring =
-        Declaring { script: begun!($file "_declared", "declared.lua"; Some(&BOTH)), whose: $whose };
+        static GATHERING: Script =
+        begun!($file "_declared_gathered", "gathered.lua", "declared.lua"; None, None);
+        static GATHERING_BOTH: Script =
+        begun!($file "_declared_both_gathered", "gathered.lua", "declared.lua", "both.lua"; None, None);
+        static BOTH: Script =
+        begun!($file "_declared_both", "declared.lua", "both.lua"; None, Some(&GATHERING_BOTH));
+        static DECLARING: Declaring = Declaring {
+        script: begun!($file "_declared", "declared.lua"; Some(&BOTH), Some(&GATHERING)),
+            whose: $whose,
+        };
         Some(&DECLARING)
     }};
 }
@@ -122,12 +185,27 @@ macro_rules! scripts {
             include_str!(concat!($file, ".lua")),
             Some(&telling_both::$ident),
             declaring!($file $($whose)?),
+            Some(&gathering::$ident),
         );)*
 
         mod telling_both {
             use super::Script;
 
-            $(pub(super) static $ident: Script = begun!($file "_both", "both.lua"; None);)*
+            $(pub(super) static $ident: Script =
+                begun!($file "_both", "both.lua"; None, Some(&super::gathering_both::$ident));)*
+        }
+
+        mod gathering {
+            use super::Script;
+
+            $(pub(super) static $ident: Script = begun!($file "_gathered", "gathered.lua"; None, None);)*
+        }
+
+        mod gathering_both {
+            use super::Script;
+
+            $(pub(super) static $ident: Script =
+                begun!($file "_both_gathered", "gathered.lua", "both.lua"; None, None);)*
         }
 
         /// Every script, for servers that load them beforehand or allow nothing else.
@@ -240,4 +318,41 @@ scripts! {
     PERMIT_SET = "permit_set",
     /// Delete leased permits.
     PERMIT_END = "permit_end",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that take several keys.
+    const OF_SEVERAL: [&str; 6] = ["'del'", "'unlink'", "'exists'", "'touch'", "'mget'", "'mset'"];
+
+    #[test]
+    fn what_is_gathered_touches_one_key_with_each_command() {
+        for script in ALL {
+            let calls = OF_SEVERAL.iter().flat_map(|command| script.source().split(command).skip(1));
+            let several = calls
+                .map(|rest| rest.split(')').next().unwrap_or_default())
+                .any(|keys| keys.contains("unpack") || keys.matches(',').count() > 1);
+            if several {
+                assert!(script.gathering().is_none(), "{}", script.name());
+            }
+        }
+        assert!(FAIR_ACQUIRE.gathering().is_some() && PERMIT_TAKE.gathering().is_some());
+        assert!(FAIR_RELEASE.telling_both().unwrap().gathering().is_some());
+        // Only in the form that names the timeout keys.
+        assert!(READ_ACQUIRE.gathering().is_none());
+        let declaring = &READ_ACQUIRE.declaring().unwrap().script;
+        assert!(declaring.gathering().is_some() && declaring.looks_first());
+        assert!(declaring.telling_both().unwrap().gathering().is_some());
+    }
+
+    #[test]
+    fn the_lists_name_scripts_that_there_are() {
+        let declared = ALL.iter().filter_map(|script| Some(script.declaring()?.script.name()));
+        let names: BTreeSet<_> = ALL.iter().map(|script| script.name()).chain(declared).collect();
+        for name in NOT_GATHERED.iter().chain(&DONE_OTHERWISE).chain(&LOOKING_FIRST) {
+            assert!(names.contains(name), "{name}");
+        }
+    }
 }

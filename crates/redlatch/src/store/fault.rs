@@ -33,6 +33,11 @@ impl Fault {
         }
     }
 
+    /// Whether nothing has run because the keys of the call were in two places.
+    pub(crate) fn is_split(&self) -> bool {
+        matches!(self, Fault::Server(error) if error.is_split())
+    }
+
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Fault::Unknown(_))
     }

@@ -4,9 +4,9 @@
 //! connection does: the outcome is unknown then, and the callers' rules apply. Nodes have nothing in common here but the
 //! picture of who has what: one that is frozen or gone holds up only those who want its slots.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
-use futures_util::future::{Either, FutureExt, select, try_join_all};
+use futures_util::future::{Either, FutureExt, join_all, select, try_join_all};
 use redis::Cmd;
 use tokio::{runtime::Handle, time::Instant};
 
@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{
     acl::Kind,
-    config::{Config, ShardedPubSub},
+    config::{Config, ScriptMode, ShardedPubSub},
     core::jitter::jittered,
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
-    scripts::BOTH,
+    scripts::{BOTH, COUNTER_GET},
     store::{
         AckedFuture, Arg, Call, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
         ReplicaCount, Reply, RunFuture, Store, SubscribeFuture,
@@ -43,6 +43,8 @@ const QUICK_TRIES_MAX: u32 = 2;
 /// The first and the longest pause before another try.
 const RETRY_DELAY_MS_MIN: u64 = 5;
 const RETRY_DELAY_MS_MAX: u64 = 200;
+/// Of how many keys it is found out whether they have left a node.
+const LOOKS_MAX: usize = 64;
 
 /// One cluster.
 pub(crate) struct ClusterStore {
@@ -121,19 +123,46 @@ struct Budget {
     until: Option<Instant>,
 }
 
+/// How a script goes to a node.
+#[derive(Debug, Clone, Copy, Default)]
+struct Form {
+    /// Another node has named this one for this once.
+    asking: bool,
+    /// Only the first key is declared.
+    gathered: bool,
+}
+
+impl Form {
+    fn of(self, call: &Call) -> Cow<'_, Call> {
+        match call.script.gathering() {
+            Some(script) if self.gathered => {
+                let mut gathered = Call { script, keys: call.keys[..1].into(), args: call.args.clone() };
+                gathered.args.extend(call.keys.iter().cloned().map(Arg::Bytes));
+                Cow::Owned(gathered.int(call.keys.len() as i64))
+            }
+            _ => Cow::Borrowed(call),
+        }
+    }
+}
+
 impl Inner {
-    /// Runs something at the master of a slot, wherever that is by then. `run` gets a node, and whether another one has named it
-    /// for this once.
-    async fn route<T, F>(&self, slot: u16, run: impl Fn(Arc<Member>, bool) -> F) -> Result<T, Fault>
+    /// Runs a script at the master of a slot, wherever that is by then. `run` gets a node, and how the script is to go there.
+    async fn route<T, F>(
+        &self,
+        slot: u16,
+        call: &Call,
+        run: impl Fn(Arc<Member>, Form) -> F,
+    ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Failure>>,
     {
         let mut budget = Budget { tries: 0, until: None };
-        let mut sent_on = None;
+        let mut sent_on: Option<(Arc<Member>, Form)> = None;
         let mut searching = None;
         loop {
-            let asking = sent_on.is_some();
-            let Some(member) = sent_on.take().or_else(|| self.topology.owner(slot)) else {
+            let (sent, form) = sent_on.take().unzip();
+            let form = form.unwrap_or_default();
+            let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
                 let error =
                     Error::new(ErrorKind::ServerBusy, format!("no master of the cluster has slot {slot}"));
@@ -141,7 +170,7 @@ impl Inner {
                 continue;
             };
             let mut connected = Ok(());
-            if !asking && member.node.ready_link().is_none() {
+            if !form.asking && member.node.ready_link().is_none() {
                 // Nothing has been sent, so a call need not insist on a server whose slot another one takes over.
                 let (connecting, leaving) = (member.node.link(), self.topology.leaves(slot, &member.addr));
                 let (connecting, leaving) = (std::pin::pin!(connecting), std::pin::pin!(leaving));
@@ -151,7 +180,7 @@ impl Inner {
                 }
             }
             let outcome = match connected {
-                Ok(()) => run(member.clone(), asking).await,
+                Ok(()) => run(member.clone(), form).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
             if outcome.is_err() {
@@ -187,19 +216,68 @@ impl Inner {
                 Some(Redirect::Ask(to)) => {
                     self.topology.unsettled();
                     self.again(&mut budget, false, fault).await?;
-                    sent_on = Some(self.topology.member(&to));
+                    let gathered = self.has_none_of(&member, call).await;
+                    sent_on = Some((self.topology.member(&to), Form { asking: true, gathered }));
+                }
+                // Not asked for a second time in vain: it may be that the script does not need what is not there.
+                Some(Redirect::Split)
+                    if !form.asking
+                        && !form.gathered
+                        && call.script.looks_first()
+                        && member.is_told_all() =>
+                {
+                    sent_on = Some((member, Form { asking: false, gathered: true }));
+                }
+                Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
+                Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {
+                    self.split(&mut budget, slot, &member, call).await?;
                 }
                 Some(Redirect::Later) => self.again(&mut budget, false, fault).await?,
                 Some(Redirect::Moved { to: None, .. } | Redirect::Astray) => {
                     self.again(&mut budget, true, fault).await?;
                 }
                 Some(Redirect::Halfway) => {
-                    let error =
-                        Error::new(ErrorKind::ServerBusy, "the keys moved while a script was running");
-                    return Err(Fault::Unknown(error));
+                    let error = format!("keys of slot {slot} moved away while a script was running");
+                    return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error)));
                 }
             }
         }
+    }
+
+    /// The keys of a call are in two places, or would be. Whoever knows another way is told at once.
+    async fn split(&self, budget: &mut Budget, slot: u16, member: &Member, call: &Call) -> Result<(), Fault> {
+        self.topology.unsettled();
+        let error = format!(
+            "slot {slot} is moving and {} cannot tell yet where all keys of this name are or will be",
+            member.addr
+        );
+        let error = Error::new(ErrorKind::ServerBusy, error).split().remedy(
+            "try again when the slot has moved, or wait for it; if nobody moves it any more, `redis-cli --cluster fix` ends that",
+        );
+        let fault = Fault::Server(error);
+        if call.script.is_done_otherwise() {
+            return Err(fault);
+        }
+        self.again(budget, false, fault).await
+    }
+
+    /// Whether a node that a slot is leaving has none of the keys of a call any more. It gets none of them back: what is not there is made
+    /// at the node that the slot goes to. Several servers send a call on as soon as they lack one of its keys, so that alone says too little.
+    async fn has_none_of(&self, member: &Arc<Member>, call: &Call) -> bool {
+        if !(2..=LOOKS_MAX).contains(&call.keys.len())
+            || call.script.gathering().is_none()
+            || !member.is_told_all()
+        {
+            return false;
+        }
+        // Asked for a single key that it lacks, it sends that on; whatever else it answers, it has run the script.
+        let looks = call.keys.iter().map(|key| {
+            let look = Call::new(&COUNTER_GET).key(key).int(0);
+            async move { member.node.run_here(&look, false).await }
+        });
+        let gone =
+            |look: &Result<_, Failure>| matches!(look, Err(Failure::Refused { code, .. }) if code == "ASK");
+        join_all(looks).await.iter().all(gone)
     }
 
     /// As [`route`](Self::route), for a script whose change the replicas of that master are to confirm.
@@ -209,14 +287,15 @@ impl Inner {
         call: &Call,
         count: ReplicaCount,
     ) -> Result<(Reply, Confirm), Fault> {
-        let run = |member: Arc<Member>, asking| async move {
+        let run = |member: Arc<Member>, form: Form| async move {
+            let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.
             let owner = self.topology.owner(slot).filter(|_| asking).unwrap_or_else(|| member.clone());
-            let (reply, confirm) = ready.run(member.node.script_mode(), call, asking).await?;
+            let (reply, confirm) = ready.run(member.node.script_mode(), &form.of(call), asking).await?;
             Ok((reply, confirm, owner, member))
         };
-        let (reply, confirm, owner, member) = self.route(slot, run).await?;
+        let (reply, confirm, owner, member) = self.route(slot, call, run).await?;
         let inner = self.clone();
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
@@ -281,6 +360,8 @@ impl Inner {
         if budget.tries > TRIES_MAX || now >= until {
             return Err(fault);
         }
+        // What the look finds may come at once.
+        let mut changes = self.topology.changes();
         if look {
             self.topology.look();
         }
@@ -288,7 +369,9 @@ impl Inner {
         let quick = budget.tries <= QUICK_TRIES_MAX && !look && known;
         if !quick {
             let delay_ms = (RETRY_DELAY_MS_MIN << budget.tries.min(8)).min(RETRY_DELAY_MS_MAX);
-            self.topology.sleep(jittered(Duration::from_millis(delay_ms))).await;
+            let pause = std::pin::pin!(self.topology.sleep(jittered(Duration::from_millis(delay_ms))));
+            // Where the slots are now may be news for this call, too.
+            select(pause, std::pin::pin!(changes.changed())).await;
         }
         Ok(())
     }
@@ -422,6 +505,13 @@ impl Inner {
     }
 }
 
+impl Member {
+    /// Whether scripts go there as text, so that every form of them can.
+    fn is_told_all(&self) -> bool {
+        self.node.script_mode() == ScriptMode::Eval
+    }
+}
+
 /// The slot of a script's keys.
 fn slot_of_all(call: &Call) -> u16 {
     let slot = call.keys.first().map_or(0, |key| slot_of(key));
@@ -441,7 +531,10 @@ impl Store for ClusterStore {
         let inner = self.inner.clone();
         Box::pin(async move {
             let call = &inner.prepared(call);
-            inner.route(shard, |member, asking| async move { member.node.run_here(call, asking).await }).await
+            let run = |member: Arc<Member>, form: Form| async move {
+                member.node.run_here(&form.of(call), form.asking).await
+            };
+            inner.route(shard, call, run).await
         })
     }
 

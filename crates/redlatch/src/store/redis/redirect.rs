@@ -14,7 +14,9 @@ pub(super) enum Redirect {
     Moved { slot: u16, to: Option<Addr> },
     /// The slot is on its way to that node, and what was asked for is there already, or will be made there.
     Ask(Addr),
-    /// Half of the keys are on their way, or the node is loading its data.
+    /// The slot is on its way, and not all keys are at this node.
+    Split,
+    /// The node is loading its data.
     Later,
     /// The node knows that it is not the right one, or that its cluster is down, and not who is right.
     Astray,
@@ -39,7 +41,8 @@ impl Redirect {
                 Redirect::Moved { slot, to }
             }
             "ASK" => place(detail, asked)?.1.map_or(Redirect::Later, Redirect::Ask),
-            "TRYAGAIN" | "LOADING" => Redirect::Later,
+            "TRYAGAIN" => Redirect::Split,
+            "LOADING" => Redirect::Later,
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => Redirect::Astray,
             // Inside a script the text has no code of its own; servers before 7 put words before it.
             _ if detail.contains("non local key") => Redirect::Halfway,
@@ -77,7 +80,7 @@ mod tests {
             ("MOVED", "16384 h:6381", None),
             ("MOVED", "nonsense", None),
             ("ASK", "1 h:6381", Some(Redirect::Ask(tcp("h", 6381)))),
-            ("TRYAGAIN", "Multiple keys request during rehashing of slot", Some(Redirect::Later)),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot", Some(Redirect::Split)),
             ("LOADING", "Redis is loading the dataset in memory", Some(Redirect::Later)),
             ("CLUSTERDOWN", "Hash slot not served", Some(Redirect::Astray)),
             ("READONLY", "You can't write against a read only replica.", Some(Redirect::Astray)),

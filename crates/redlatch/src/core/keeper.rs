@@ -321,6 +321,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
 impl Core {
     /// Sees to it that the keeper knows of a lease before it is due.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
+        self.look_if_in_doubt(lease);
         if lease.schedule.adopted.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;

@@ -499,8 +499,9 @@ impl Lanes {
         lane.is_idle() && lane.leaving.is_empty()
     }
 
-    /// The last guard of a lease gives it back. `marked` notes its owner as [leaving](Self::leaving).
-    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, marked: bool) -> Leaving {
+    /// The last guard of a lease gives it back. `marked` notes its owner as [leaving](Self::leaving). What was last seen on the
+    /// server before `doubt_ms` is not passed on unseen: whoever looks for it there knows this guard only.
+    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt_ms: u64, marked: bool) -> Leaving {
         let mut shard = self.shard(&lease.keys);
         if marked {
             shard.entry(LaneKey(lease.keys.clone())).or_default().leaving.push(lease.owner.clone());
@@ -547,6 +548,7 @@ impl Lanes {
             let fresh = lease.deadline_ms().saturating_sub(now_ms) > lease.renew_period_ms();
             let passable = same
                 && fresh
+                && lease.asked_ms() >= doubt_ms
                 && lease.token.is_none()
                 && lease.holds().renewed == 1
                 && !marked

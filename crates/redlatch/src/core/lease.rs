@@ -42,6 +42,8 @@ pub(crate) struct Lease {
     /// The length of each renewal; also what a hold without renewal was granted for.
     pub(crate) lease_ms: i64,
     deadline_ms: AtomicU64,
+    /// When the request was sent that last showed that the server has it.
+    asked_ms: AtomicU64,
     state: AtomicU8,
     holds: Mutex<Holds>,
     loss: OnceLock<LossReason>,
@@ -89,6 +91,7 @@ impl Lease {
             replicated: None,
             lease_ms: term.lease_ms,
             deadline_ms: AtomicU64::new(0),
+            asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into() }),
             loss: OnceLock::new(),
@@ -111,6 +114,7 @@ impl Lease {
             replicated: self.replicated,
             lease_ms: self.lease_ms,
             deadline_ms: AtomicU64::new(self.deadline_ms()),
+            asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(self.holds()),
             loss: OnceLock::new(),
@@ -139,7 +143,17 @@ impl Lease {
     pub(crate) fn confirmed(&self, sent_ms: u64, lease_ms: i64) {
         let until = sent_ms.saturating_add(lease_ms.max(0) as u64).saturating_sub(margin_ms(lease_ms));
         self.deadline_ms.fetch_max(until, Ordering::AcqRel);
+        self.seen(sent_ms);
         self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
+    }
+
+    /// The server has the hold, as a request sent at that moment has shown.
+    pub(crate) fn seen(&self, sent_ms: u64) {
+        self.asked_ms.fetch_max(sent_ms, Ordering::AcqRel);
+    }
+
+    pub(crate) fn asked_ms(&self) -> u64 {
+        self.asked_ms.load(Ordering::Acquire)
     }
 
     /// Renewal every third of the lease leaves two more tries before the end.

@@ -175,6 +175,8 @@ pub(crate) struct Core {
     gates: Gates,
     pub(crate) keeper: Keeper,
     next_number: AtomicI64,
+    /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
+    doubt_ms: AtomicU64,
     closed: AtomicBool,
     /// When trouble with the server was last logged for those who wait; 0 for never.
     trouble_told_ms: AtomicU64,
@@ -197,6 +199,7 @@ impl Core {
             gates: Gates::default(),
             keeper,
             next_number: AtomicI64::new(1),
+            doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
             closing: Notify::new(),
@@ -205,6 +208,8 @@ impl Core {
         let weak = Arc::downgrade(&core);
         core.store.on_interruption(Arc::new(move || {
             if let Some(core) = weak.upgrade() {
+                // What was sent in this very millisecond may have been sent before.
+                core.doubt_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
                 core.keeper.recheck();
             }
         }));
@@ -214,6 +219,19 @@ impl Core {
 
     pub(crate) fn now_ms(&self) -> u64 {
         self.config.clock.boot_ms()
+    }
+
+    /// Since when a hold must have been seen on the server to be handed on without asking.
+    pub(crate) fn doubt_ms(&self) -> u64 {
+        self.doubt_ms.load(Ordering::SeqCst)
+    }
+
+    /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
+    /// leases had just been looked through.
+    pub(crate) fn look_if_in_doubt(&self, lease: &Lease) {
+        if lease.asked_ms() < self.doubt_ms() {
+            self.keeper.recheck();
+        }
     }
 
     pub(crate) fn fresh_owner(&self) -> Owner {

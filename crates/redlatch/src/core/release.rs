@@ -190,7 +190,7 @@ impl Core {
         }
         // Known now, because somebody may get to know the owner while its release is on its way.
         let marked = lease.owner.is_exposed();
-        let leaving = self.lanes.give_back(lease, now_ms, marked);
+        let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms(), marked);
         if !lease.give_back() {
             if marked {
                 self.lanes.left(&lease.keys, &lease.owner);
@@ -208,7 +208,11 @@ impl Core {
             return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
         }
         match leaving {
-            Leaving::Passed => Step::Passed,
+            Leaving::Passed => {
+                // The doubt may have come this very moment.
+                self.look_if_in_doubt(lease);
+                Step::Passed
+            }
             Leaving::Transfer(next) => Step::Transfer { next, marked },
             Leaving::HandOver(next) => Step::HandOver { next, marked },
             Leaving::Release { leads } => Step::Release { leads, marked },
@@ -290,9 +294,7 @@ impl Core {
             let turns = lease.turns();
             drop(turns.lock().await);
         }
-        if lease.tainted.load(Ordering::Relaxed) {
-            self.sweep(lease.clone());
-        }
+        self.sweep_if_tainted(lease);
         match self.release_once(lease, apart).await {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(lease, fault).await,
@@ -446,7 +448,7 @@ impl Core {
                 let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held =
                     Arc::new(Lease::new(lease.keys.clone(), heir, lease.recipe, token, next.term, sent_ms));
-                held.tainted.store(lease.tainted.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.sweep_if_tainted(&lease);
                 self.lanes.passed(&held);
                 self.schedule(&held);
                 let renewed = next.term.renewed;
@@ -459,6 +461,7 @@ impl Core {
             // The owner has other holds that shut the next one out, so this is an ordinary release.
             Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next).await,
             Ok(_) => {
+                self.sweep_if_tainted(&lease);
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.leave(&lease.keys, false);
                 Ok(Unlocked::AlreadyLost(LossReason::Deleted))
@@ -545,9 +548,12 @@ impl Core {
         false
     }
 
-    /// Looks later whether a request that had gone missing took the lock after all.
-    fn sweep(self: &Arc<Self>, lease: Arc<Lease>) {
-        let core = self.clone();
+    /// Looks later whether a request that had gone missing took the lock after all, once its owner has let go of it.
+    fn sweep_if_tainted(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if !lease.tainted.load(Ordering::Relaxed) {
+            return;
+        }
+        let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
             for look_ms in &late_looks_ms(&lease.owner)[1..] {

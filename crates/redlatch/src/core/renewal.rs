@@ -90,6 +90,7 @@ impl Core {
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if *held == 1 {
                         lease.confirmed(sent_ms, lease_ms);
+                        self.look_if_in_doubt(lease);
                     } else {
                         self.gone(lease).await;
                     }
@@ -164,11 +165,12 @@ impl Core {
     async fn check_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut open = batch.clone();
+        let mut doubt = false;
         while !self.is_closed() {
             let now_ms = self.now_ms();
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
-            let (number, moves) = (self.fresh_number(), self.store.moves());
+            let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
             let call = first.recipe.renew(number, &open, 0);
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
@@ -184,6 +186,9 @@ impl Core {
                 for (lease, held) in open.iter().zip(reply.iter().skip(1)) {
                     if *held == 0 {
                         self.gone(lease).await;
+                    } else {
+                        lease.seen(sent_ms);
+                        doubt |= lease.asked_ms() < self.doubt_ms();
                     }
                 }
                 break;
@@ -195,6 +200,10 @@ impl Core {
         }
         for lease in &batch {
             lease.schedule.renewing.store(false, Ordering::Release);
+        }
+        if doubt {
+            // The next look has passed these by while they were asked about.
+            self.keeper.recheck();
         }
     }
 

@@ -1,4 +1,5 @@
-//! Grants whose answer comes when their lease has ended: they are given back, and the next grant of the same task is not.
+//! Grants whose answer comes when their lease has ended: they are given back, and the next grant of the same task is not. And
+//! requests that arrive when their hold has gone.
 
 use std::future::IntoFuture;
 
@@ -102,4 +103,39 @@ async fn undoing_several_grants_that_came_too_late_does_not_undo_the_next_ones()
         "the grants were undone by what was meant for those before"
     );
     drop(guard.unlock().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_arrives_when_its_hold_was_handed_on_leaves_nothing() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).turn_time(ms(60_000)).connect().await.unwrap();
+    let (lock, fenced) = (client.lock("handed-on"), client.fenced_lock("handed-on"));
+    // The scripts are known, so that each attempt is one request.
+    drop(lock.lock().await.unwrap().unlock().await.unwrap());
+    let lost = Match::script().arg_contains(scripts::ACQUIRE.sha1()).nth(1);
+    let rule = proxy.rule(lost, Action::CloseBeforeRequest);
+    let guard = soon("a grant to the second request", lock.lock()).await.unwrap();
+    assert_eq!(proxy.fired(rule), 1, "the first request is lost");
+    let owners: Vec<String> = redis::from_redis_value(server.cmd(&["HKEYS", "handed-on"]).unwrap()).unwrap();
+    // A hold with a token has an owner of its own, so the lock is handed to it by the server.
+    let next = tokio::spawn(async move { fenced.lock().await.unwrap() });
+    soon("somebody in line", async {
+        while client.stats().in_line == 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    let next = soon("the next hold", next).await.unwrap();
+    assert_eq!(next.unlock().await.unwrap(), Unlocked::Released);
+    // Now the request that was lost arrives, and is granted to somebody who has left.
+    server.cmd(&["HSET", "handed-on", &owners[0], "1"]).unwrap();
+    server.cmd(&["PEXPIRE", "handed-on", "3600000"]).unwrap();
+    soon("a free lock", async {
+        while server.cmd(&["EXISTS", "handed-on"]).unwrap() == redis::Value::Int(1) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
 }

@@ -5,6 +5,7 @@ mod frozen;
 mod killed;
 mod load;
 mod moving;
+mod passed_on;
 mod promoted;
 mod pubsub;
 
@@ -79,7 +80,7 @@ impl Servers {
 }
 
 /// The keys that nodes have, together.
-fn keys<'a>(nodes: impl IntoIterator<Item = &'a RedisServer>) -> BTreeSet<String> {
+pub(crate) fn keys<'a>(nodes: impl IntoIterator<Item = &'a RedisServer>) -> BTreeSet<String> {
     let of = |node: &RedisServer| -> Vec<String> {
         redis::from_redis_value(node.cmd(&["KEYS", "*"]).unwrap()).unwrap()
     };
@@ -118,7 +119,7 @@ fn accepts_writes(node: &RedisServer, key: &str) -> Instant {
 }
 
 /// How long a test goes on that is about time: `REDLATCH_SOAK_S` in seconds, or this.
-fn soak(unless_told: Duration) -> Duration {
+pub(crate) fn soak(unless_told: Duration) -> Duration {
     let told = std::env::var("REDLATCH_SOAK_S").ok();
     told.map_or(unless_told, |s| Duration::from_secs(s.parse().expect("REDLATCH_SOAK_S: whole seconds")))
 }

@@ -20,6 +20,7 @@ mod local;
 mod model_rw;
 mod permits_faults;
 mod quorum;
+mod random_faults;
 mod rate_faults;
 mod rate_model;
 mod redisson;

@@ -152,6 +152,12 @@ impl Bed {
                     (master + 1 + rng.below(set.nodes().len() as u64 - 1) as usize) % set.nodes().len();
                 book.fault(format!("promote {next} instead of {master}"));
                 let begin = Instant::now();
+                if rng.percent(50) {
+                    // What is granted from now on is lost.
+                    book.fault("the next master lags");
+                    set.stall_replication(next).unwrap();
+                    std::thread::sleep(rng.time(20, 600));
+                }
                 if set.promote(next).is_ok() {
                     book.loss(begin);
                     book.count("changes of master");
@@ -162,6 +168,15 @@ impl Bed {
                 let begin = Instant::now();
                 let how = rng.below(3);
                 book.fault(format!("failover from {master}, how {how}"));
+                let replicas: Vec<usize> = (0..set.nodes().len()).filter(|node| *node != master).collect();
+                let lags = rng.percent(40);
+                if lags {
+                    book.fault("the next master lags");
+                    for replica in &replicas {
+                        set.stall_replication(*replica).unwrap();
+                    }
+                    std::thread::sleep(rng.time(20, 600));
+                }
                 match how {
                     0 => set.node(master).kill9(),
                     1 => set.node(master).pause().unwrap(),
@@ -173,6 +188,11 @@ impl Bed {
                     0 => set.node(master).restart().unwrap(),
                     1 => set.node(master).resume().unwrap(),
                     _ => {}
+                }
+                if lags {
+                    for replica in &replicas {
+                        set.release_replication(*replica).unwrap();
+                    }
                 }
                 book.fault(format!("failover to {next:?}"));
                 if next.is_ok() {
@@ -240,7 +260,11 @@ impl Bed {
                 book.count("changes of master");
             }
             2 => {
-                if cluster.take_over(replica).is_ok() {
+                cluster.block_replication(replica).unwrap();
+                std::thread::sleep(rng.time(0, 600));
+                let taken = cluster.take_over(replica);
+                cluster.unblock_replication(replica).unwrap();
+                if taken.is_ok() {
                     book.loss(begin);
                     book.count("changes of master");
                 }

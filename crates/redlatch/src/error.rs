@@ -221,12 +221,14 @@ impl std::error::Error for Error {}
 pub enum LossReason {
     /// The lease ran out by the local clock before it could be renewed; the server may or may not still have it.
     Expired,
-    /// The server no longer has the hold, and somebody else has the lock.
+    /// The server no longer has the hold, and somebody else had the lock when it was looked for. What ended the hold may have been a
+    /// forced release before that.
     TakenOver {
         /// The owner found in place of ours.
         by: String,
     },
-    /// The server no longer has the hold: deleted, forced, or lost with the server's data.
+    /// The server no longer has the hold, and nobody else had the lock when it was looked for: deleted, forced, or lost with the
+    /// server's data.
     Deleted,
     /// The client was shut down.
     Shutdown,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::{Client, ErrorKind, Rate, Unlocked};
 
-use super::{EVERY_FACE, builder, client, keys, masters, refused, until};
+use super::{EVERY_FACE, builder, client, keys, masters, told_to_wait, until};
 use crate::{
     fixture::{ms, soon},
     kinds::AnyLock,
@@ -99,8 +99,8 @@ async fn holds_outlast_a_slot_that_stays_on_its_way_and_are_given_back() {
         let lock = other.fair_lock(names[2]);
         tokio::spawn(async move { lock.lock().await })
     };
-    let waiting = refused(cluster.node(from), "TRYAGAIN");
-    until("it waits", || refused(cluster.node(from), "TRYAGAIN") > waiting).await;
+    let waiting = told_to_wait(&cluster);
+    until("it waits", || told_to_wait(&cluster) > waiting).await;
     // What one key decides is given back at once.
     assert_eq!(fair.unlock().await.unwrap(), Unlocked::Released);
     let next = soon("the waiter's turn", waiter).await.unwrap().unwrap();
@@ -110,9 +110,9 @@ async fn holds_outlast_a_slot_that_stays_on_its_way_and_are_given_back() {
     assert_eq!(gone.unlock().await.unwrap(), Unlocked::Released);
     permit.release().await.unwrap();
     // A reader's release looks after the other readers, which cannot be seen now; it goes on until it can.
-    let before = refused(cluster.node(from), "TRYAGAIN");
+    let before = told_to_wait(&cluster);
     let release = tokio::spawn(read.unlock());
-    until("it is told to wait", || refused(cluster.node(from), "TRYAGAIN") > before).await;
+    until("it is told to wait", || told_to_wait(&cluster) > before).await;
     while step.move_keys(10).unwrap() > 0 {}
     step.finish().unwrap();
     assert_eq!(soon("the release", release).await.unwrap().unwrap(), Unlocked::Released);

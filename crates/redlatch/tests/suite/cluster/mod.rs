@@ -86,6 +86,11 @@ fn listening(server: &RedisServer, question: &str, channel: &str) -> i64 {
     }
 }
 
+/// How many calls have been told to wait for keys. Servers before 7 leave it to the new master to say so.
+fn told_to_wait(cluster: &RedisCluster) -> u64 {
+    cluster.nodes().iter().map(|node| refused(node, "TRYAGAIN")).sum()
+}
+
 /// How many calls a server has refused with this word.
 fn refused(server: &RedisServer, code: &str) -> u64 {
     let info: String = redis::from_redis_value(server.cmd(&["INFO", "errorstats"]).unwrap()).unwrap();

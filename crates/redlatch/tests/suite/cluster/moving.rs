@@ -11,7 +11,7 @@ use std::{
 use redlatch::{Unlocked, scripts};
 use redlatch_testkit::topology::RedisCluster;
 
-use super::{builder, client, keys, masters, refused, until};
+use super::{builder, client, keys, masters, refused, told_to_wait, until};
 use crate::{
     fixture::{ms, soon},
     kinds::{AnyLock, Face},
@@ -69,7 +69,7 @@ async fn keys_that_are_on_both_sides_are_waited_for() {
         let lock = lock.clone();
         tokio::spawn(async move { lock.try_lock().await.map(|guard| guard.is_some()) })
     };
-    until("it is told to wait", || refused(cluster.node(from), "TRYAGAIN") > 0).await;
+    until("it is told to wait", || told_to_wait(&cluster) > 0).await;
     while step.move_keys(10).unwrap() > 0 {}
     step.finish().unwrap();
     assert!(!soon("the answer", attempt).await.unwrap().expect("no error reaches the caller"));

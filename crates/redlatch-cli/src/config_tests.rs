@@ -34,14 +34,14 @@ fn origin<'a>(settings: &'a Settings, key: &str) -> &'a Origin {
 #[test]
 fn an_address_map_comes_from_anywhere_and_is_checked() {
     let place = Place::new();
-    let file = place.file("map.toml", "address_map = \"10.0.0.1=near\"\n");
-    let settings = load(&Global::default(), &[], &[file.clone()]).unwrap();
+    let files = [place.file("map.toml", "address_map = \"10.0.0.1=near\"\n")];
+    let settings = load(&Global::default(), &[], &files).unwrap();
     assert_eq!(settings.address_map.unwrap().to_string(), "10.0.0.1=near");
     let env = [("REDLATCH_ADDRESS_MAP", "10.0.0.1:1=far:2")];
-    let settings = load(&Global::default(), &env, &[file.clone()]).unwrap();
+    let settings = load(&Global::default(), &env, &files).unwrap();
     assert_eq!(settings.address_map.unwrap().to_string(), "10.0.0.1:1=far:2");
     let flag = Global { address_map: Some("h=127.0.0.1".into()), ..Global::default() };
-    let settings = load(&flag, &env, &[file]).unwrap();
+    let settings = load(&flag, &env, &files).unwrap();
     assert_eq!(origin(&settings, "address_map"), &Origin::Flag("--address-map"));
     let bad = Global { address_map: Some("h".into()), ..Global::default() };
     let failure = load(&bad, &[], &[]).map(drop).unwrap_err().to_string();

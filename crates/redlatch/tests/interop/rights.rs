@@ -125,7 +125,7 @@ impl<'a> Account<'a> {
 
 /// Where both meet.
 enum Servers {
-    One([RedisServer; 1]),
+    One(Box<RedisServer>),
     Cluster(RedisCluster),
     /// A master with replicas, and sentinels that watch over it.
     Watched(SentinelSet),
@@ -137,7 +137,7 @@ const DOWN_AFTER: Duration = Duration::from_secs(5);
 impl Servers {
     fn one() -> Self {
         let server = RedisServer::builder().acl("default off").start();
-        Servers::One([server.unwrap_or_else(|error| panic!("{error}"))])
+        Servers::One(Box::new(server.unwrap_or_else(|error| panic!("{error}"))))
     }
 
     /// Three masters with a replica each.
@@ -157,7 +157,7 @@ impl Servers {
 
     fn nodes(&self) -> &[RedisServer] {
         match self {
-            Servers::One(server) => server,
+            Servers::One(server) => std::slice::from_ref(&**server),
             Servers::Cluster(cluster) => cluster.nodes(),
             Servers::Watched(set) => set.nodes(),
         }
@@ -171,7 +171,7 @@ impl Servers {
             urls.iter().map(String::as_str).collect()
         }
         match self {
-            Servers::One([server]) => (Connection::single(&server.url()), server.url()),
+            Servers::One(server) => (Connection::single(&server.url()), server.url()),
             Servers::Cluster(cluster) => (Connection::cluster(&words(&urls(cluster.seeds()))), cluster.url()),
             Servers::Watched(set) => {
                 (Connection::sentinel(&words(&urls(set.sentinel_addrs())), MASTER_NAME), set.url())

@@ -95,7 +95,7 @@ impl Core {
         contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
         let (mut turn, mut fresh) = (None, true);
-        let mut was_busy = false;
+        let mut last = Last::Nothing;
         if after_others {
             if let Some(channel) = contender.channel() {
                 waker.subscribe(self, channel);
@@ -120,16 +120,16 @@ impl Core {
             let time_is_up = deadline.is_over(self);
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
-                // It was busy all the time that there was; this look was one more, for luck.
-                if was_busy && time_is_up {
-                    return Ok(None);
-                }
-                return Err(Error::new(
-                    ErrorKind::Timeout,
-                    "the server did not answer within the time allowed for waiting",
-                ));
+                return match last {
+                    // It was busy all the time that there was; this look was one more, for luck.
+                    Last::Busy if time_is_up => Ok(None),
+                    Last::Trouble(error) => Err(error),
+                    Last::Busy | Last::Nothing => Err(Error::new(
+                        ErrorKind::Timeout,
+                        "the server did not answer within the time allowed for waiting",
+                    )),
+                };
             };
-            was_busy = matches!(outcome, Ok(Attempt::Busy(_) | Attempt::Behind { .. }));
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(turn), Some(again)) = (&turn, contender.took_the_last()) {
@@ -139,6 +139,7 @@ impl Core {
                 }
                 Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
                     trouble = Trouble::default();
+                    last = Last::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
                         return Ok(None);
                     }
@@ -173,6 +174,7 @@ impl Core {
                     }
                 }
                 Ok(Attempt::TooLate) => {
+                    last = Last::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
                         return Err(Error::new(ErrorKind::Timeout, "the grant took longer than its lease")
                             .remedy("use a longer lease, or look at the server's load"));
@@ -193,6 +195,7 @@ impl Core {
                     if deadline.is_over(self) {
                         return Err(error);
                     }
+                    last = Last::Trouble(error);
                 }
             }
         }
@@ -233,6 +236,13 @@ impl Core {
             tracing::warn!(%error, "the server cannot be asked at present; waiters go on trying");
         }
     }
+}
+
+/// What the last answer said.
+enum Last {
+    Nothing,
+    Busy,
+    Trouble(Error),
 }
 
 /// How long to go on while the server is in trouble.

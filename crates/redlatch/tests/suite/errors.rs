@@ -98,6 +98,9 @@ pub(crate) const STRICT: [&str; 3] = [
 /// What fails is waited for until it is over, and the machine may pause while something is held.
 const LEASE: Duration = ms(3_000);
 
+/// A wait that ends in vain, and is long enough for a busy machine to answer in it.
+const SHORT: Duration = ms(400);
+
 /// `patience`: how long an answer may take. It is short where there is none, and long where there is one on a busy machine.
 async fn client(server: &FakeServer, patience: Duration) -> Client {
     Client::builder()
@@ -134,9 +137,9 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "try_lock with {text}: {error}");
     assert!(error.to_string().contains("\"x\""), "the lock is named: {error}");
     let start = Instant::now();
-    let error = soon("an answer", lock.lock_for(ms(80))).await.map(|_| ()).unwrap_err();
+    let error = soon("an answer", lock.lock_for(SHORT)).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), kind, "lock_for with {text}: {error}");
-    assert!(awake(start) < ms(80 + 400), "{text}: {:?}", start.elapsed());
+    assert!(awake(start) < SHORT + ms(400), "{text}: {:?}", start.elapsed());
     set("release");
     let guard = lock.try_lock().await.unwrap().unwrap();
     let outcome = soon("an answer", guard.unlock()).await;
@@ -197,9 +200,9 @@ async fn fair_lock(client: &Client, set: &impl Fn(&'static str), text: &str, kin
     let error = soon("an answer", lock.try_lock()).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), kind, "a fair try_lock with {text}: {error}");
     let start = Instant::now();
-    let error = soon("an answer", lock.lock_for(ms(80))).await.map(|_| ()).unwrap_err();
+    let error = soon("an answer", lock.lock_for(SHORT)).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), kind, "a fair lock_for with {text}: {error}");
-    assert!(awake(start) < ms(80 + 400), "{text}: {:?}", start.elapsed());
+    assert!(awake(start) < SHORT + ms(400), "{text}: {:?}", start.elapsed());
     set("fair_release");
     let guard = lock.try_lock().await.unwrap().unwrap();
     let outcome = soon("an answer", guard.unlock()).await;

@@ -136,7 +136,8 @@ async fn one_server_of_three_may_be_down() {
     let (set, other) = (quorum(&rig.clients, "down1"), quorum(&others, "down1"));
     let start = Instant::now();
     let guard = set.lock().await.unwrap();
-    assert!(awake(start) < LATE, "{:?}", start.elapsed());
+    // Less than a member may take to answer, so the one that is down is not waited for.
+    assert!(awake(start) < ms(600), "{:?}", start.elapsed());
     assert_eq!(guard.members().len(), 2);
     assert!(other.try_lock().await.unwrap().is_none());
     // Renewed by the keepers of the members that stand.

@@ -13,6 +13,7 @@ use crate::{
     lock::locker::Locker,
     name::LockName,
     owner::Owner,
+    replica_ack::ReplicaAck,
 };
 
 /// A lock that belongs to a [`MultiLock`](crate::MultiLock) or a [`QuorumLock`](crate::QuorumLock). Handles of every kind of lock
@@ -100,11 +101,23 @@ pub(crate) struct Options {
     pub(crate) lease: Lease,
     pub(crate) who: Who,
     pub(crate) fenced: bool,
+    pub(crate) ack: ReplicaAck,
+}
+
+/// Whether an error is no reason to ask once more: it lasts, or it is an answer that whoever asked for it wants to have.
+pub(crate) fn is_final(error: &Error) -> bool {
+    !error.is_retryable() || error.kind() == ErrorKind::NotReplicated
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { wait: Wait::No, lease: Lease::Renewed, who: Who::Fresh, fenced: false }
+        Options {
+            wait: Wait::No,
+            lease: Lease::Renewed,
+            who: Who::Fresh,
+            fenced: false,
+            ack: ReplicaAck::none(),
+        }
     }
 }
 

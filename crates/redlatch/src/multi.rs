@@ -11,7 +11,7 @@ use crate::{
     core::{Grant, Request, batch::Batch, jitter::jittered, wait::Deadline},
     error::{Error, ErrorKind},
     lock::locker::Locker,
-    members::{Holding, Member, Options, checked},
+    members::{Holding, Member, Options, checked, is_final},
     set_face::set_face,
 };
 
@@ -117,12 +117,14 @@ impl MultiLock {
     }
 
     async fn gather(&self, options: Options) -> Result<Option<Holding>, Error> {
+        let ack = options.ack.checked().map_err(|error| error.on(self.members[0].name()))?;
         let requests = self.members.iter().map(|member| {
             let owner = options.who.of(&member.core);
-            member.request(Wait::No, options.lease, owner, options.fenced).map(Arc::new)
+            let request = member.request(Wait::No, options.lease, owner, options.fenced)?;
+            Ok(Arc::new(Request { ack, ..request }))
         });
         // Leases are worked out once, however many rounds there are, and are what members are asked for from the start.
-        let requests: Vec<Arc<Request>> = requests.collect::<Result<_, _>>()?;
+        let requests: Vec<Arc<Request>> = requests.collect::<Result<_, Error>>()?;
         let clock = &self.members[0].core;
         let deadline = Deadline::new(clock, options.wait);
         let (mut first, mut rounds) = (None, 0u32);
@@ -135,7 +137,7 @@ impl MultiLock {
             first = match miss {
                 Miss::TimeUp => return Ok(None),
                 Miss::Busy(_) if over => return Ok(None),
-                Miss::Trouble(_, error) if over || !error.is_retryable() => return Err(error),
+                Miss::Trouble(_, error) if over || is_final(&error) => return Err(error),
                 // A server in trouble is waited for like a member that is busy: alone, and with nothing held.
                 Miss::Busy(at) | Miss::Trouble(at, _) => Some(at),
             };
@@ -241,7 +243,11 @@ impl Round<'_> {
 
     async fn take_one(&mut self, at: usize) -> Result<(), Miss> {
         let core = &self.set.members[at].core;
-        let request = Request::clone(&self.requests[at]);
+        let mut request = Request::clone(&self.requests[at]);
+        // A member that does not wait has no deadline of its own that replicas would keep.
+        if let (Some(ack), Some(left)) = (&mut request.ack, self.deadline.left(core)) {
+            ack.within = ack.within.min(left * 3 / 4);
+        }
         match self.deadline.bound(core, core.acquire(request)).await {
             Some(Ok(Some(grant))) => {
                 self.hold(at, grant);

@@ -11,7 +11,8 @@ use crate::{
     core::{Grant, Request, bell::Bell, jitter, wait::Deadline},
     error::{Error, ErrorKind},
     lock::locker::Locker,
-    members::{Holding, Member, Options, checked, share},
+    members::{Holding, Member, Options, checked, is_final, share},
+    replica_ack::Replication,
     set_face::set_face,
 };
 
@@ -54,7 +55,11 @@ pub struct QuorumLock {
 }
 
 set_face! {
-    QuorumLock, AcquireQuorum,
+    QuorumLock,
+    ///
+    /// A member whose replicas fall short is given back and does not count towards the quorum, unless it is to be kept. The replicas
+    /// have three quarters of the [time of a member](QuorumLock::member_timeout) at most.
+    AcquireQuorum,
     /// A hold on a quorum of the members of a [`QuorumLock`]. It is lost when fewer than a quorum are left.
     QuorumGuard
 }
@@ -138,8 +143,13 @@ impl QuorumLock {
             let owner = options.who.of(&member.core);
             member.request(Wait::No, options.lease, owner, false)
         });
-        let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
+        let mut requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
         let limit = self.limit(&requests)?;
+        let ack = options.ack.checked().map_err(|error| error.on(self.members[0].name()))?;
+        for request in &mut requests {
+            // The rest of the member's time is for its own answer.
+            request.ack = ack.map(|ack| Replication { within: ack.within.min(limit * 3 / 4), ..ack });
+        }
         let clock = &self.members[0].core;
         let deadline = Deadline::new(clock, options.wait);
         let mut bell = None;
@@ -157,7 +167,7 @@ impl QuorumLock {
                     let since_ms = *trouble_ms.get_or_insert(clock.now_ms());
                     let patience_ms = clock.config.outage_tolerance.as_millis() as u64;
                     let patient = options.wait != Wait::Forever || clock.now_ms() - since_ms < patience_ms;
-                    if over || !patient || !error.is_retryable() {
+                    if over || !patient || is_final(&error) {
                         return Err(error);
                     }
                 }
@@ -205,10 +215,10 @@ impl QuorumLock {
             return Err(Miss::Trouble(error.on(self.members[0].name()).remedy("use a longer lease")));
         }
         // Members that are busy may be free the next time; what counts is whether the others could make a quorum.
-        let lasting = errors.iter().filter(|error| !error.is_retryable()).count();
+        let lasting = errors.iter().filter(|error| is_final(error)).count();
         let spare = self.members.len() - quorum;
         let worst = match () {
-            () if lasting > spare => errors.into_iter().find(|error| !error.is_retryable()),
+            () if lasting > spare => errors.into_iter().find(is_final),
             () if errors.len() > spare => errors.into_iter().find(Error::is_retryable),
             () => None,
         };

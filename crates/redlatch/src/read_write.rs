@@ -273,7 +273,8 @@ impl WriteGuard {
     /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
     /// between. Other readers may come in.
     ///
-    /// If the owner has other write holds they stay, and shut others out as before.
+    /// If the owner has other write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands for
+    /// what the write hold was confirmed with ([`Guard::replicas`]).
     ///
     /// # Cancel safety
     ///
@@ -299,7 +300,7 @@ impl WriteGuard {
     }
 
     /// Takes a read hold of the same owner besides, with a lease of the same kind. It is a hold of its own: when the write hold
-    /// goes first, the lock stays held for reading.
+    /// goes first, the lock stays held for reading. No replicas are asked; an [acquire](ReadLock::acquire) with this owner can ask.
     ///
     /// # Cancel safety
     ///

@@ -61,8 +61,9 @@ impl ReplicaAck {
         Self::of(Some(ReplicaCount::AtLeast(n)))
     }
 
-    /// All replicas that are in sync at the moment of the grant have to confirm. Where there are none this is met, so ask
-    /// for [`at_least`](Self::at_least) where there must be one.
+    /// All replicas have to confirm: as many as the master has in sync when it grants, and no fewer than sentinels, the cluster or the
+    /// servers of the URL have in sight, where there are such (`docs/safety.md`, replica acknowledgement). Where there are none
+    /// this is met, so ask for [`at_least`](Self::at_least) where there must be one.
     pub fn all() -> Self {
         Self::of(Some(ReplicaCount::All))
     }
@@ -143,7 +144,7 @@ pub(crate) struct Confirmed {
 pub struct Replicas {
     /// So many had it for certain.
     pub acknowledged: u32,
-    /// So many were asked for; for all, as many as there were.
+    /// So many were asked for; for all, as many as were known of.
     pub wanted: u32,
 }
 

@@ -3,7 +3,7 @@
 /// Gives a lock over several members its methods, its options (`$acquire`) and its guard. The handle has a field `members` and
 /// a method `gather`, which acquires.
 macro_rules! set_face {
-    ($set:ident, $acquire:ident, $(#[$doc:meta])* $guard:ident) => {
+    ($set:ident, $(#[$ack:meta])* $acquire:ident, $(#[$doc:meta])* $guard:ident) => {
         impl std::fmt::Debug for $set {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let names = self.members.iter().map($crate::lock::locker::Locker::name);
@@ -114,6 +114,22 @@ macro_rules! set_face {
             /// more.
             pub fn owner(mut self, owner: &$crate::Owner) -> Self {
                 self.options.who = $crate::members::Who::This(owner.expose().clone());
+                self
+            }
+
+            /// How many replicas have to confirm each member's grant, and what happens if too few do; none unless set. See
+            /// [`Acquire::replica_ack`](crate::Acquire::replica_ack).
+            ///
+            /// Members that one request takes are confirmed by one answer; for the others each has the whole time that is allowed,
+            /// as far as the wait and the lease allow it.
+            $(#[$ack])*
+            ///
+            /// # Errors
+            ///
+            /// As there; the error names the member, and the whole set is given back. A shortfall ends the acquire also while it may
+            /// still wait.
+            pub fn replica_ack(mut self, ack: $crate::ReplicaAck) -> Self {
+                self.options.ack = ack;
                 self
             }
 
@@ -232,6 +248,12 @@ macro_rules! set_face {
             /// or refuses.
             pub async fn extend(&self, lease: std::time::Duration) -> Result<(), $crate::Error> {
                 self.0.extend(lease).await
+            }
+
+            /// How many replicas confirmed the grant of each member that is held, in the order of listing; `None` where none were
+            /// asked.
+            pub fn replicas(&self) -> impl Iterator<Item = Option<$crate::Replicas>> {
+                self.0.guards.iter().map($crate::Guard::replicas)
             }
 
             /// The guards of the members that are held, in the order of listing.

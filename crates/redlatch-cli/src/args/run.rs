@@ -130,24 +130,15 @@ pub(crate) struct ReplicaArgs {
 }
 
 impl ReplicaArgs {
-    /// The acknowledgement to ask for.
-    ///
-    /// # Errors
-    ///
-    /// Usage, for several names: they are taken by requests of which replicas are not asked.
-    pub(crate) fn ack(self, names: usize) -> Result<ReplicaAck, Failure> {
-        let Some(count) = self.replica_ack else { return Ok(ReplicaAck::none()) };
-        if names > 1 {
-            return Err(Failure::usage(
-                "--replica-ack is for one name; nest one `redlatch run` in the other to hold several",
-            ));
-        }
+    /// The acknowledgement to ask for, for each name.
+    pub(crate) fn ack(self) -> ReplicaAck {
+        let Some(count) = self.replica_ack else { return ReplicaAck::none() };
         let ack = match count {
             ReplicaCount::AtLeast(n) => ReplicaAck::at_least(n),
             ReplicaCount::All => ReplicaAck::all(),
         };
         let ack = self.ack_timeout.map_or(ack, |limit| ack.within(limit));
-        Ok(if self.on_shortfall == OnShortfall::Keep { ack.keep_on_shortfall() } else { ack })
+        if self.on_shortfall == OnShortfall::Keep { ack.keep_on_shortfall() } else { ack }
     }
 }
 
@@ -223,15 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_a_number_or_all_and_for_one_name() {
-        let ack =
-            |args: &[&str], names| run(&[&["n"], args, &["--", "cmd"]].concat()).unwrap().replicas.ack(names);
-        assert_eq!(ack(&[], 2).unwrap(), ReplicaAck::none());
-        assert_eq!(ack(&["--replica-ack", "all"], 1).unwrap(), ReplicaAck::all());
+    fn replicas_are_a_number_or_all() {
+        let ack = |args: &[&str]| run(&[&["n"], args, &["--", "cmd"]].concat()).unwrap().replicas.ack();
+        assert_eq!(ack(&[]), ReplicaAck::none());
+        assert_eq!(ack(&["--replica-ack", "all"]), ReplicaAck::all());
         let two = ReplicaAck::at_least(2).within(Duration::from_millis(50)).keep_on_shortfall();
         let given = ["--replica-ack", "2", "--ack-timeout", "50ms", "--on-shortfall", "keep"];
-        assert_eq!(ack(&given, 1).unwrap(), two);
-        assert!(ack(&given, 2).is_err());
+        assert_eq!(ack(&given), two);
         assert!(run(&["n", "--replica-ack", "0", "--", "cmd"]).is_err());
         assert!(run(&["n", "--replica-ack", "some", "--", "cmd"]).is_err());
         assert!(run(&["n", "--ack-timeout", "1s", "--", "cmd"]).is_err());

@@ -34,7 +34,7 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     let mut signals =
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     let kind = args.kind.kind(&args.names)?;
-    let ack = args.replicas.ack(args.names.len())?;
+    let ack = args.replicas.ack();
     let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;
     let settings = context.settings()?;
     let lease = args.hold.lease.unwrap_or(settings.lease);

@@ -142,7 +142,8 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
             let locks: Vec<Handle> = others.iter().filter_map(|name| request.lock(name)).collect();
             let set = MultiLock::new(locks.iter().map(Handle::member))?;
             let owner = request.client.owner();
-            let mut attempt = set.acquire().wait(terms.wait).lease(terms.lease).owner(&owner);
+            let attempt = set.acquire().wait(terms.wait).lease(terms.lease).owner(&owner);
+            let mut attempt = attempt.replica_ack(terms.ack);
             if terms.fenced {
                 attempt = attempt.fenced();
             }
@@ -156,6 +157,9 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
                 }
             };
             let Some(guard) = guard else { return Ok(None) };
+            for (name, replicas) in others.iter().zip(guard.replicas()) {
+                request.tell_of(name, replicas);
+            }
             parts.push(Part::Locks { locks, guard });
         }
     }

@@ -58,7 +58,17 @@ fn too_few_replicas_stop_the_command_or_are_told_of() {
     let output = run(&["--on-shortfall", "keep"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(both(&output).contains("0 of 1") && place.path("ran").exists(), "{output:?}");
-    assert_eq!(place.code(["run", "a", "b", "--replica-ack", "all", "--", "true"]), 64);
+    let several = ["run", "a", "b", "--replica-ack", "1", "--ack-timeout", "50ms"];
+    let run = |more: &[&str]| place.output([&several, more, &["--", "touch", "both"]].concat());
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(both(&output).contains("0 of 1") && !place.path("both").exists(), "{output:?}");
+    assert!(server.keys_dump().unwrap().is_empty());
+    let output = run(&["--on-shortfall", "keep"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = both(&output);
+    assert!(["confirmed a ", "confirmed b "].iter().all(|name| told.contains(name)), "{output:?}");
+    assert!(place.path("both").exists());
     assert_eq!(place.code(["run", "a", "--replica-ack", "0", "--", "true"]), 64);
 }
 

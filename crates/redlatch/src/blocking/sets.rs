@@ -74,6 +74,12 @@ macro_rules! blocking_set {
                 self
             }
 
+            /// How many replicas have to confirm each member's grant; see the async form.
+            pub fn replica_ack(mut self, ack: crate::ReplicaAck) -> Self {
+                self.inner = self.inner.replica_ack(ack);
+                self
+            }
+
             /// Acquires; `None` if it was busy.
             ///
             /// # Errors

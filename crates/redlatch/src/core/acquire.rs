@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
@@ -365,7 +366,8 @@ impl Core {
         }
         let replicated = match (request.ack, confirm) {
             (Some(ack), Some(confirm)) => {
-                Some(self.confirm(request, owner, ack, confirm, look.deadline).await?)
+                let requests = std::slice::from_ref(request);
+                Some(self.confirm(requests, owner, ack, confirm, look.deadline).await?)
             }
             _ => None,
         };
@@ -518,18 +520,20 @@ impl Core {
         }
     }
 
-    /// Asks the replicas for a grant. Unless enough confirm it, or it is kept all the same, it is given back.
-    async fn confirm(
+    /// Asks the replicas for a grant of what one script has taken, which is of one term. Unless enough confirm it, or it is kept all
+    /// the same, all of it is given back.
+    pub(super) async fn confirm(
         self: &Arc<Self>,
-        request: &Arc<Request>,
+        requests: &[Arc<Request>],
         owner: &Owner,
         ack: Replication,
         confirm: Confirm,
         deadline: &Deadline,
     ) -> Result<Confirmed, Fault> {
         // Whoever drops this future gives the grant back at once, whatever the replicas say later.
-        let mut grant = Unconfirmed { core: self, request, owner, is_ours: true };
-        let half_ms = u64::try_from(request.term.lease_ms / 2).unwrap_or(0);
+        let mut grant = Unconfirmed { core: self, requests, owner, is_ours: true };
+        let lease_ms = requests.first().map_or(0, |request| request.term.lease_ms);
+        let half_ms = u64::try_from(lease_ms / 2).unwrap_or(0);
         let mut within = ack.within.min(Duration::from_millis(half_ms));
         if let Some(left) = deadline.left(self) {
             within = within.min(left * 3 / 4);
@@ -542,11 +546,12 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let job = self.undo_later(request, owner, Certainty::Arrived);
+                let jobs = requests.iter().map(|request| self.undo_later(request, owner, Certainty::Arrived));
+                let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
                 let undone = tokio::select! {
                     biased;
-                    done = job => done.unwrap_or(false),
+                    done = jobs => done.into_iter().all(|done| done.unwrap_or(false)),
                     () = limit => false,
                 };
                 Err(Fault::Server(ack.shortfall(replicas, undone)))
@@ -579,7 +584,7 @@ struct Look<'a> {
 /// A grant that replicas have not confirmed; dropping it gives it back.
 struct Unconfirmed<'a> {
     core: &'a Arc<Core>,
-    request: &'a Arc<Request>,
+    requests: &'a [Arc<Request>],
     owner: &'a Owner,
     is_ours: bool,
 }
@@ -587,7 +592,7 @@ struct Unconfirmed<'a> {
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            drop(self.core.undo_later(self.request, self.owner, Certainty::Arrived));
+            self.core.undo_all(self.requests, self.owner, Certainty::Arrived);
         }
     }
 }

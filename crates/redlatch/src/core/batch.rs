@@ -10,7 +10,7 @@ use super::release::Unlocked;
 use super::{
     Core, Grant, Request,
     contest::{Attempt, Contender},
-    flight::Flight,
+    flight::{After, Flight},
     lane::Enter,
     lease::Lease,
     release::{Certainty, Step, found},
@@ -20,7 +20,7 @@ use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
-    store::{Arg, Call, Fault},
+    store::{Arg, Call, Confirm, Fault, Reply},
 };
 
 /// What became of asking for several locks at once.
@@ -38,6 +38,7 @@ struct Group<'a> {
     core: &'a Arc<Core>,
     requests: &'a [Arc<Request>],
     owner: Owner,
+    deadline: &'a Deadline,
     tainted: bool,
     granted: bool,
 }
@@ -55,7 +56,7 @@ impl Contender for Group<'_> {
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Prize>, Fault> {
-        self.core.ask_for_all(self.requests, &self.owner).await
+        self.core.ask_for_all(self.requests, &self.owner, self.deadline).await
     }
 
     fn outcome_unknown(&mut self) {
@@ -115,7 +116,7 @@ impl Core {
                 return Ok(Batch::Busy(at));
             }
         }
-        let mut group = Group { core: self, requests, owner, tainted: false, granted: false };
+        let mut group = Group { core: self, requests, owner, deadline, tainted: false, granted: false };
         let prize = self.contest(&mut group, first.wait, deadline, false).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
             Some(Prize::All(leases)) => leases,
@@ -140,6 +141,7 @@ impl Core {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         owner: &Owner,
+        deadline: &Deadline,
     ) -> Result<Attempt<Prize>, Fault> {
         let first = &requests[0];
         let sent_ms = self.now_ms();
@@ -154,27 +156,26 @@ impl Core {
             .int(first.term.lease_ms)
             .constant(if first.fenced { "1" } else { "0" });
         self.keeper.touch();
-        let flight = Flight::new(self, self.store.run(call), || {
-            let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
-            // An owner that is used again must not be taken for this one of its requests.
-            let marked = owner.is_exposed();
-            if marked {
-                requests.iter().for_each(|request| core.lanes.leaving(&request.keys, &owner));
+        let (outcome, confirm) = match first.ack {
+            None => {
+                let flight = Flight::new(self, self.store.run(call), || {
+                    Some(Box::new(self.all_abandoned(requests, owner)))
+                });
+                (flight.await, None)
             }
-            Some(Box::new(move |outcome| {
-                match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
-                    Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
-                    Err(Fault::NotSent(_) | Fault::Server(_)) => {}
-                    // They were granted, or may have been, and nobody is there to take them.
-                    Ok(_) => core.undo_all(&requests, &owner, Certainty::Arrived),
-                    Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
+            Some(ack) => {
+                let flight = Flight::new(self, self.store.run_acked(call, ack.count, !ack.keep), || {
+                    let after = self.all_abandoned(requests, owner);
+                    let after: After<Result<(Reply, Confirm), Fault>> =
+                        Some(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply))));
+                    after
+                });
+                match flight.await {
+                    Ok((reply, confirm)) => (Ok(reply), Some((ack, confirm))),
+                    Err(fault) => (Err(fault), None),
                 }
-                if marked {
-                    requests.iter().for_each(|request| core.lanes.left(&request.keys, &owner));
-                }
-            }))
-        });
-        let outcome = flight.await;
+            }
+        };
         let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.number())?;
         let tokens = match reply[..] {
             [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
@@ -197,10 +198,16 @@ impl Core {
                 )));
             }
         };
+        let replicated = match confirm {
+            Some((ack, confirm)) => Some(self.confirm(requests, owner, ack, confirm, deadline).await?),
+            None => None,
+        };
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            Arc::new(Lease::new(keys, owner.clone(), request.recipe, token, term, sent_ms))
+            let mut lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sent_ms);
+            lease.replicated = replicated;
+            Arc::new(lease)
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
@@ -210,7 +217,33 @@ impl Core {
         Ok(Attempt::Won(Prize::All(leases)))
     }
 
-    fn undo_all(self: &Arc<Self>, requests: &[Arc<Request>], owner: &Owner, certainty: Certainty) {
+    /// What is done with the answer of a request for several locks that nobody waits for any more.
+    fn all_abandoned(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        owner: &Owner,
+    ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
+        let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
+        // An owner that is used again must not be taken for this one of its requests.
+        let marked = owner.is_exposed();
+        if marked {
+            requests.iter().for_each(|request| core.lanes.leaving(&request.keys, &owner));
+        }
+        move |outcome| {
+            match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
+                Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
+                Err(Fault::NotSent(_) | Fault::Server(_)) => {}
+                // They were granted, or may have been, and nobody is there to take them.
+                Ok(_) => core.undo_all(&requests, &owner, Certainty::Arrived),
+                Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
+            }
+            if marked {
+                requests.iter().for_each(|request| core.lanes.left(&request.keys, &owner));
+            }
+        }
+    }
+
+    pub(super) fn undo_all(self: &Arc<Self>, requests: &[Arc<Request>], owner: &Owner, certainty: Certainty) {
         for request in requests {
             drop(self.undo_later(request, owner, certainty));
         }

@@ -198,7 +198,9 @@ impl Core {
                 held
             }
             None => {
-                let held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
+                let mut held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
+                // A replica that has only the write hold keeps everybody else out, too, so the confirmation stays true.
+                held.replicated = lease.replicated;
                 let held = Arc::new(held);
                 held.change_holds(|holds| holds.count = 1);
                 self.lanes.granted(&held, false, sent_ms);

@@ -144,7 +144,7 @@ pub type RunFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 
 pub enum ReplicaCount {
     /// So many, or more.
     AtLeast(u32),
-    /// All that are in sync.
+    /// All that are in sync, and all that are known to the store besides.
     All,
 }
 

@@ -16,20 +16,20 @@ use crate::fixture::{ms, soon};
 
 /// What a sentinel says.
 #[derive(Clone, Default)]
-struct Says {
+pub(crate) struct Says {
     host: String,
-    port: u16,
-    epoch: i64,
+    pub(crate) port: u16,
+    pub(crate) epoch: i64,
     silent: bool,
 }
 
-struct FakeSentinel {
+pub(crate) struct FakeSentinel {
     server: FakeServer,
-    says: Arc<Mutex<Says>>,
+    pub(crate) says: Arc<Mutex<Says>>,
 }
 
 impl FakeSentinel {
-    fn start(port: u16) -> FakeSentinel {
+    pub(crate) fn start(port: u16) -> FakeSentinel {
         let says = Says { host: "127.0.0.1".to_owned(), port, epoch: 1, silent: false };
         let says = Arc::new(Mutex::new(says));
         let shared = says.clone();
@@ -57,7 +57,7 @@ impl FakeSentinel {
         FakeSentinel { server, says }
     }
 
-    fn say(&self, change: impl FnOnce(&mut Says)) {
+    pub(crate) fn say(&self, change: impl FnOnce(&mut Says)) {
         change(&mut self.says.lock().unwrap());
     }
 
@@ -66,12 +66,12 @@ impl FakeSentinel {
     }
 }
 
-fn url(sentinels: &[&FakeSentinel]) -> String {
+pub(crate) fn url(sentinels: &[&FakeSentinel]) -> String {
     let addrs: Vec<String> = sentinels.iter().map(|sentinel| sentinel.addr()).collect();
     format!("redis-sentinel://{}/any", addrs.join(","))
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     soon(what, async {
         while !condition() {
             tokio::time::sleep(ms(2)).await;
@@ -80,7 +80,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     .await;
 }
 
-fn exists(server: &RedisServer, key: &str) -> bool {
+pub(crate) fn exists(server: &RedisServer, key: &str) -> bool {
     server.cmd(&["EXISTS", key]).unwrap() == redis::Value::Int(1)
 }
 

@@ -5,6 +5,8 @@
 //! most askers of a busy lock are refused, and must not keep the server and its replicas busy for that.
 
 use std::{
+    future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -113,17 +115,20 @@ fn wait(replicas: u32, limit_ms: u64) -> Cmd {
     cmd
 }
 
-/// What a refusal of `WAIT` means.
-fn cannot_wait(code: &str, detail: &str) -> Fault {
+/// What a refusal of `WAIT` means. One that has nothing to do with `WAIT` stays as it is: it may say where to go instead.
+fn cannot_wait(code: &str, detail: &str) -> Failure {
     let lower = detail.to_ascii_lowercase();
     if lower.contains("replica instances") || lower.contains("slave instances") {
-        return demoted();
+        return demoted().into();
     }
-    Fault::Server(refused("WAIT", code, detail))
+    let error = Fault::server(code, detail).into_error();
+    if error.kind() == ErrorKind::Permission || lower.contains("unknown command") {
+        return Fault::Server(refused("WAIT", error, detail)).into();
+    }
+    Failure::refused(code, detail)
 }
 
-fn refused(command: &str, code: &str, detail: &str) -> Error {
-    let error = Fault::server(code, detail).into_error();
+fn refused(command: &str, error: Error, detail: &str) -> Error {
     match error.kind() {
         ErrorKind::Permission => error.remedy(
             "give the account the rights to WAIT, and to ROLE or INFO if all replicas are to confirm",
@@ -136,6 +141,10 @@ fn refused(command: &str, code: &str, detail: &str) -> Error {
         _ => error,
     }
 }
+
+/// How many replicas those who watch over the master list for it, asked for within a time. It runs only when a grant is to be
+/// confirmed by all, and needs no timers of the caller's runtime.
+pub(super) type Listing = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = u32> + Send>> + Send>;
 
 /// One server's connections for these calls.
 pub(super) struct Desk {
@@ -201,12 +210,14 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once.
+    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once. `listing`: who
+    /// knows of replicas that the master itself may have lost sight of.
     pub(super) async fn run(
         mut self,
         mode: ScriptMode,
         call: &Call,
         sent_on: bool,
+        listing: Option<Listing>,
     ) -> Result<(Reply, Confirm), Failure> {
         let first = first_try(mode, call);
         let blocked = self.seat.blocked.clone();
@@ -223,11 +234,19 @@ impl Ready {
         };
         self.seat.asking = false;
         let (reply, seat) = (reply?, self.seat);
+        let listing = listing.filter(|_| self.count == ReplicaCount::All);
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
-                match wanted? {
+                let (mut wanted, mut left) = (wanted?, within);
+                if let Some(listing) = listing {
+                    let began = Instant::now();
+                    // A replica that was cut off from its master may be promoted all the same.
+                    wanted = wanted.max(listing(within).await);
+                    left = within.saturating_sub(began.elapsed());
+                }
+                match wanted {
                     0 => Ok(Replicas::new(0, 0)),
-                    wanted => seat.confirm(wanted, within).await,
+                    wanted => seat.confirm(wanted, left).await,
                 }
             })
         });
@@ -263,7 +282,7 @@ impl Desk {
         if !self.waits.load(Ordering::Relaxed) {
             match seat.ask(&wait(0, 0)).await {
                 Ok(_) => self.waits.store(true, Ordering::Relaxed),
-                Err(Failure::Refused { code, detail }) => return Err(cannot_wait(&code, &detail).into()),
+                Err(Failure::Refused { code, detail }) => return Err(cannot_wait(&code, &detail)),
                 // Nothing has been asked for yet, so nothing can have run.
                 Err(Failure::Fault(fault)) => return Err(Fault::NotSent(fault.into_error()).into()),
             }
@@ -283,7 +302,8 @@ impl Desk {
                     return Ok(census);
                 }
                 Err(Failure::Refused { code, detail }) => {
-                    let error = refused("ROLE and INFO", &code, &detail);
+                    let error = Fault::server(&code, &detail).into_error();
+                    let error = refused("ROLE and INFO", error, &detail);
                     // A missing right can be given, a missing command cannot.
                     if refusal.is_none() || error.kind() == ErrorKind::Permission {
                         refusal = Some(error);
@@ -379,7 +399,7 @@ impl Seat {
             },
             Err(Failure::Refused { code, detail }) => {
                 self.desk.waits.store(false, Ordering::Relaxed);
-                Err(cannot_wait(&code, &detail))
+                Err(cannot_wait(&code, &detail).into())
             }
             Err(Failure::Fault(fault)) => Err(fault),
         }
@@ -431,12 +451,13 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let kind = |code, detail| cannot_wait(code, detail).into_error();
+        let kind = |code, detail| Fault::from(cannot_wait(code, detail)).into_error();
         assert_eq!(kind("ERR", "unknown command 'WAIT', with args").kind(), ErrorKind::Unsupported);
         let denied = kind("NOPERM", "this user has no permissions to run the 'wait' command");
         assert_eq!(denied.kind(), ErrorKind::Permission);
         assert!(denied.to_string().contains("rights to WAIT"), "{denied}");
         assert_eq!(kind("ERR", "WAIT cannot be used with replica instances.").kind(), ErrorKind::ReadOnly);
         assert_eq!(kind("LOADING", "wait").kind(), ErrorKind::ServerBusy);
+        assert!(matches!(cannot_wait("LOADING", "wait"), Failure::Refused { code, .. } if code == "LOADING"));
     }
 }

@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, time::Instant};
 
 use super::{
     Dial,
-    acked::Ready,
+    acked::{Listing, Ready},
     ear::Way,
     ears::{Ears, Ways},
     link::Failure,
@@ -292,7 +292,11 @@ impl Inner {
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.
             let owner = self.topology.owner(slot).filter(|_| asking).unwrap_or_else(|| member.clone());
-            let (reply, confirm) = ready.run(member.node.script_mode(), &form.of(call), asking).await?;
+            let (topology, asked) = (self.topology.clone(), member.addr.clone());
+            let listing: Listing =
+                Box::new(move |_| Box::pin(std::future::ready(topology.replicas_of(&asked))));
+            let (reply, confirm) =
+                ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
             Ok((reply, confirm, owner, member))
         };
         let (reply, confirm, owner, member) = self.route(slot, call, run).await?;

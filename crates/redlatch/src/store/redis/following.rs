@@ -24,6 +24,7 @@ use tokio::{
 
 use super::{
     Dial,
+    acked::Listing,
     hub::Hub,
     link::Failure,
     node::{Interruption, Node, Searching},
@@ -55,6 +56,8 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
 const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// How long what was said of the replicas counts, so that a hundred grants a second do not ask a hundred times.
+const LISTED_TIME: Duration = Duration::from_millis(1_000);
 /// On how many masters one call is tried, as long as nothing of it has run.
 const MASTERS_TRIED_MAX: usize = 3;
 
@@ -62,6 +65,8 @@ const MASTERS_TRIED_MAX: usize = 3;
 pub(super) trait Finder: Send + Sync + 'static {
     /// Asks for the master's address, for no longer than this. `present`: the one that is used now.
     fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found;
+    /// How many replicas of this master may take its place, as far as anybody answers within this time; `None` if nobody does.
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed;
     /// Begins to listen to news of changes, and asks for a look at each of them.
     fn listen(&self, look: &Arc<Look>);
     /// What tells that two clients use the same master, now and later; called after the first success.
@@ -75,6 +80,7 @@ pub(super) trait Finder: Send + Sync + 'static {
 }
 
 pub(super) type Found = Pin<Box<dyn Future<Output = Result<Addr, Error>> + Send>>;
+pub(super) type Listed = Pin<Box<dyn Future<Output = Option<u32>> + Send>>;
 pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
 
 /// Asking for a look at who is the master.
@@ -137,6 +143,10 @@ struct Shared {
     look: Arc<Look>,
     looked: watch::Receiver<u64>,
     searching: Searching,
+    /// How many replicas the master had after so many moves, and when that was said.
+    listed: Mutex<Option<(u64, Instant, u32)>>,
+    /// Whoever has it asks for that.
+    listing: tokio::sync::Mutex<()>,
     closed: AtomicBool,
 }
 
@@ -210,6 +220,8 @@ impl FollowingStore {
             look,
             looked,
             searching: Searching::default(),
+            listed: Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
             finder,
         });
@@ -369,14 +381,21 @@ impl Shared {
         self.interruption.ring();
     }
 
-    /// What to do about a call that failed: ask who is the master, and if that is another one by now, ask that one, unless the
-    /// call may have run.
-    async fn recover(
-        self: Arc<Self>,
-        call: Call,
+    /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it may have
+    /// run. `first` is on its way already, to the master after so many moves.
+    async fn follow<T, F>(
+        &self,
         mut moves: u64,
-        mut failure: Failure,
-    ) -> Result<Reply, Fault> {
+        first: F,
+        again: impl Fn(&Arc<Node>, u64) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut failure = match first.await {
+            Ok(answer) => return self.believe(answer, moves),
+            Err(failure) => failure,
+        };
         let _searching = self.searching.begin();
         for _ in 1..MASTERS_TRIED_MAX {
             if self.closed.load(Ordering::SeqCst) {
@@ -394,8 +413,8 @@ impl Shared {
                 break;
             }
             moves = self.moves();
-            failure = match self.master().run(call.clone()).await {
-                Ok(reply) => return self.believe(reply, moves),
+            failure = match again(&self.master(), moves).await {
+                Ok(answer) => return self.believe(answer, moves),
                 Err(failure) => failure,
             };
         }
@@ -406,21 +425,58 @@ impl Shared {
         Err(fault)
     }
 
-    /// What is left of a call that is not tried again here: whoever made it asks again under the same owner. The store looks for the
-    /// master meanwhile.
-    async fn give_up(&self, moves: u64, failure: Failure) -> Fault {
-        match standing(&failure) {
-            Standing::Answered => {}
-            Standing::MayHaveRun => {
-                self.look.ask();
+    /// Runs a script at one master, and asks the replicas of that one: their answer counts only while it is the master.
+    fn run_acked_at(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        moves: u64,
+        call: Call,
+        count: ReplicaCount,
+        must: bool,
+    ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
+        let shared = self.clone();
+        let listing: Listing = Box::new(move |within| Box::pin(shared.listed(moves, within)));
+        let (shared, answer) = (self.clone(), node.run_acked(call, count, must, Some(listing)));
+        async move {
+            let (reply, confirm) = answer.await?;
+            let confirm: Confirm = Box::new(move |within| {
+                Box::pin(async move {
+                    match confirm(within).await {
+                        Ok(replicas) => shared.believe(replicas, moves),
+                        Err(fault) => {
+                            shared.look.ask();
+                            Err(fault)
+                        }
+                    }
+                })
+            });
+            Ok((reply, confirm))
+        }
+    }
+
+    /// How many replicas of the master after so many moves are listed by those who know of it. When nobody answers, what they said
+    /// before counts.
+    async fn listed(self: Arc<Self>, moves: u64, within: Duration) -> u32 {
+        // On the background thread, which has the connections to those who are asked, and timers.
+        let shared = self.clone();
+        let asked = self.background.spawn(async move {
+            let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
+            let _turn = timeout_at(end, shared.listing.lock()).await.ok()?;
+            if let Some((.., count)) = shared.known(moves).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+                return Some(count);
             }
-            Standing::NotRun => self.await_look(moves).await,
-        }
-        let fault = Fault::from(failure);
-        if fault.error().kind() == ErrorKind::Closed && !self.closed.load(Ordering::SeqCst) {
-            return Fault::NotSent(Error::new(ErrorKind::Unreachable, "the master is just changing"));
-        }
-        fault
+            let master = shared.master().dial().addr().clone();
+            let count = shared.finder.clone().replicas(master, end - Instant::now()).await?;
+            *shared.listed.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((moves, Instant::now(), count));
+            Some(count)
+        });
+        let count = asked.await.ok().flatten();
+        count.or_else(|| self.known(moves).map(|(.., count)| count)).unwrap_or(0)
+    }
+
+    fn known(&self, moves: u64) -> Option<(u64, Instant, u32)> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).filter(|(of, ..)| *of == moves)
     }
 
     /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
@@ -454,6 +510,8 @@ fn standing(failure: &Failure) -> Standing {
     match failure {
         Failure::Fault(Fault::NotSent(_)) => Standing::NotRun,
         Failure::Fault(Fault::Unknown(_)) => Standing::MayHaveRun,
+        // A server that is a replica now cannot ask replicas, and says so before the script.
+        Failure::Fault(Fault::Server(error)) if error.kind() == ErrorKind::ReadOnly => Standing::NotRun,
         Failure::Fault(Fault::Server(_)) => Standing::Answered,
         // A script is refused at its first write, before which it has only read.
         Failure::Refused { code, detail } => {
@@ -473,33 +531,16 @@ impl Store for FollowingStore {
         let shared = self.shared.clone();
         let moves = shared.moves();
         let first = shared.master().run(call.clone());
-        Box::pin(async move {
-            match first.await {
-                Ok(reply) => shared.believe(reply, moves),
-                Err(failure) => shared.recover(call, moves, failure).await,
-            }
-        })
+        Box::pin(async move { shared.follow(moves, first, |node, _| node.run(call.clone())).await })
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let shared = self.shared.clone();
         let moves = shared.moves();
-        let answer = shared.master().run_acked(call, count, must);
+        let first = shared.run_acked_at(&shared.master(), moves, call.clone(), count, must);
         Box::pin(async move {
-            match answer.await {
-                Ok((reply, confirm)) => {
-                    let reply = shared.believe(reply, moves)?;
-                    let confirm: Confirm = Box::new(move |within| {
-                        let confirmed = confirm(within);
-                        Box::pin(async move {
-                            let replicas = confirmed.await?;
-                            shared.believe(replicas, moves)
-                        })
-                    });
-                    Ok((reply, confirm))
-                }
-                Err(failure) => Err(shared.give_up(moves, failure).await),
-            }
+            let again = |node: &Arc<Node>, moves| shared.run_acked_at(node, moves, call.clone(), count, must);
+            shared.follow(moves, first, again).await
         })
     }
 

@@ -83,7 +83,7 @@ impl Store for RedisStore {
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let answer = self.node.run_acked(call, count, must);
+        let answer = self.node.run_acked(call, count, must, None);
         Box::pin(async move { Ok(answer.await?) })
     }
 

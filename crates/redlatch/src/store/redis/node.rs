@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Dial,
-    acked::{Desk, Ready},
+    acked::{Desk, Listing, Ready},
     link::{Failure, Link},
 };
 use crate::{
@@ -248,6 +248,7 @@ impl Node {
         call: Call,
         count: ReplicaCount,
         must: bool,
+        listing: Option<Listing>,
     ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
         let node = self.clone();
         async move {
@@ -255,7 +256,7 @@ impl Node {
                 let run = move || node.run_boxed(call);
                 return Ok(without_replicas(count, must, run).await?);
             }
-            node.ready_for_replicas(count).await?.run(node.scripts, &call, false).await
+            node.ready_for_replicas(count).await?.run(node.scripts, &call, false, listing).await
         }
     }
 

@@ -1,6 +1,6 @@
 //! Finding the master among servers by asking each of them for its role.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Look, Quiet},
+    following::{Finder, Findings, Found, Listed, Look, Quiet},
     node::{Interruption, Node},
     role::{self, Role},
 };
@@ -103,6 +103,23 @@ impl Replicated {
         Err(Error::new(ErrorKind::Unreachable, format!("{}: none of the servers answers", self.text)))
     }
 
+    /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
+    /// say who it is counts not at all.
+    async fn count_replicas(&self, limit: Duration) -> Option<u32> {
+        let mut until = Instant::now() + limit;
+        let mut asks: FuturesUnordered<_> = self.nodes.iter().map(|(node, _)| who(node)).collect();
+        let (mut replicas, mut anybody) = (HashSet::new(), false);
+        while let Ok(Some(answer)) = timeout_at(until, asks.next()).await {
+            let Some((role, id)) = answer else { continue };
+            until = until.min(Instant::now() + ANSWER_GRACE);
+            anybody = true;
+            if role == Role::Replica {
+                replicas.insert(id);
+            }
+        }
+        anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
+    }
+
     async fn findings(&self) -> Vec<Finding> {
         let limit = self.connect_timeout;
         let asks = self.nodes.iter().map(|(node, _)| async move {
@@ -143,9 +160,23 @@ async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
     })
 }
 
+/// The role of a server, and the id of its process.
+async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
+    let info = role::question(&["INFO", "server"]);
+    let (role, info) = tokio::join!(ask(node), node.send(&info));
+    let (role, info) = (role.ok()?, info.ok()?);
+    let text = String::from_utf8_lossy(info.bytes()?);
+    let id = text.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    Some((role, id.trim().to_owned()))
+}
+
 impl Finder for Replicated {
     fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found {
         Box::pin(async move { Replicated::find(&self, present, limit).await })
+    }
+
+    fn replicas(self: Arc<Self>, _master: Addr, limit: Duration) -> Listed {
+        Box::pin(async move { self.count_replicas(limit).await })
     }
 
     fn listen(&self, _look: &Arc<Look>) {

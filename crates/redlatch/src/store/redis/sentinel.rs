@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Look, Quiet},
+    following::{Finder, Findings, Found, Listed, Look, Quiet},
     hub::Hub,
     link::Failure,
     node::{Interruption, Node},
@@ -171,6 +171,22 @@ impl SentinelSet {
         Ok(best)
     }
 
+    /// The most replicas that a sentinel lists which agrees on the master: what one of them does not see, another may promote.
+    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
+        let asked = self.list();
+        let end = Instant::now() + limit;
+        let mut asks: FuturesUnordered<_> =
+            asked.iter().map(|sentinel| sentinel.count_replicas(&self.master, master)).collect();
+        let (mut until, mut most) = (end, None);
+        while let Ok(Some(count)) = timeout_at(until, asks.next()).await {
+            if count.is_some() {
+                until = until.min(Instant::now() + ANSWER_GRACE);
+                most = most.max(count);
+            }
+        }
+        most
+    }
+
     /// Takes in sentinels that others know, and forgets those that nobody knows any more.
     fn learn(&self, known: &[Knowledge]) {
         let others = || known.iter().flat_map(|knowledge| &knowledge.others);
@@ -286,6 +302,10 @@ impl Finder for SentinelSet {
         Box::pin(async move { SentinelSet::find(&self, present, limit).await })
     }
 
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed {
+        Box::pin(async move { self.count_replicas(&master, limit).await })
+    }
+
     fn listen(&self, look: &Arc<Look>) {
         let _ = self.look.set(look.clone());
         for sentinel in self.list() {
@@ -312,17 +332,33 @@ impl Finder for SentinelSet {
     }
 }
 
+/// A question to a sentinel.
+fn sentinel(words: &[&str]) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("SENTINEL");
+    for word in words {
+        cmd.arg(*word);
+    }
+    cmd
+}
+
 impl Sentinel {
+    /// How many replicas it would choose from; `None` if it does not say, or is of another mind about the master.
+    async fn count_replicas(&self, name: &str, master: &Addr) -> Option<u32> {
+        let link = self.node.link().await.ok()?;
+        let (addr, replicas) = (sentinel(&["GET-MASTER-ADDR-BY-NAME", name]), sentinel(&["REPLICAS", name]));
+        let (addr, replicas) = tokio::join!(link.ask(&addr), link.ask(&replicas));
+        let (addr, replicas) = (addr.ok()?, replicas.ok()?);
+        let [host, port] = addr.array()? else { return None };
+        if self.node.dial().reachable(address(host, port)?) != *master {
+            return None;
+        }
+        let count = replicas.array()?.iter().filter(|replica| is_seen(replica)).count();
+        u32::try_from(count).ok()
+    }
+
     async fn ask(&self, name: &str) -> Result<Knowledge, Silence> {
         let reachable = |announced| self.node.dial().reachable(announced);
-        let sentinel = |words: &[&str]| {
-            let mut cmd = Cmd::new();
-            cmd.arg("SENTINEL");
-            for word in words {
-                cmd.arg(*word);
-            }
-            cmd
-        };
         let link = self.node.link().await.map_err(|fault| Silence::Error(fault.into_error()))?;
         let (state, addr) = (sentinel(&["MASTER", name]), sentinel(&["GET-MASTER-ADDR-BY-NAME", name]));
         let (others, id) = (sentinel(&["SENTINELS", name]), sentinel(&["MYID"]));
@@ -441,6 +477,12 @@ fn promised_master(replicas: &Reply) -> Option<Addr> {
     address(field(chosen, "ip")?, field(chosen, "port")?)
 }
 
+/// Whether a sentinel has a replica in sight. One that has gone stays in its list until somebody resets it.
+fn is_seen(replica: &Reply) -> bool {
+    let flags = field(replica, "flags").and_then(text).unwrap_or_default();
+    !flags.split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"))
+}
+
 /// A field of a reply that is a list of names and values.
 fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
     let pairs = reply.array()?.chunks_exact(2);
@@ -480,6 +522,22 @@ mod tests {
             assert_eq!(best(&[says(1, 3), says(2, 3)], Some(&addr(present))), Some(addr(present)));
         }
         assert_eq!(best(&[], None), None);
+    }
+
+    #[test]
+    fn a_replica_that_has_gone_is_not_counted() {
+        let replica = |flags: &str| {
+            Reply::Array(["ip", "h", "flags", flags].map(|word| Reply::Bytes(word.into())).into())
+        };
+        for (flags, seen) in [
+            ("slave", true),
+            ("slave,promoted", true),
+            ("slave,s_down", false),
+            ("slave,disconnected", false),
+            ("s_down,slave,disconnected", false),
+        ] {
+            assert_eq!(is_seen(&replica(flags)), seen, "{flags}");
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ const CRC: [u16; 256] = {
 pub(super) struct Layout {
     /// Runs of slots and the master that has them.
     pub(super) runs: Vec<(RangeInclusive<u16>, Addr)>,
-    /// Who can be asked when a master is gone.
-    pub(super) replicas: Vec<Addr>,
+    /// The replicas that are not known to have failed, each with its master if that one's address is known.
+    pub(super) replicas: Vec<(Addr, Option<Addr>)>,
     /// The ids of all nodes, which a failover does not change.
     pub(super) ids: BTreeSet<String>,
 }
@@ -54,6 +54,7 @@ impl Layout {
             let slot =
                 |number: &Reply| u16::try_from(number.int()?).ok().filter(|slot| usize::from(*slot) < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
+            let mut master = None;
             for (at, node) in nodes.iter().enumerate() {
                 let parts = node.array()?;
                 let addr = match parts {
@@ -64,8 +65,13 @@ impl Layout {
                     layout.ids.insert(String::from_utf8_lossy(id).into_owned());
                 }
                 match (at, addr) {
-                    (0, Some(addr)) => layout.runs.push((first..=last, addr)),
-                    (_, Some(addr)) if !layout.replicas.contains(&addr) => layout.replicas.push(addr),
+                    (0, Some(addr)) => {
+                        layout.runs.push((first..=last, addr.clone()));
+                        master = Some(addr);
+                    }
+                    (_, Some(addr)) if layout.replicas.iter().all(|(other, _)| *other != addr) => {
+                        layout.replicas.push((addr, master.clone()));
+                    }
                     _ => {}
                 }
             }
@@ -78,7 +84,9 @@ impl Layout {
     /// The same with each address replaced.
     pub(super) fn mapped(self, map: impl Fn(Addr) -> Addr) -> Layout {
         let runs = self.runs.into_iter().map(|(run, addr)| (run, map(addr))).collect();
-        Layout { runs, replicas: self.replicas.into_iter().map(&map).collect(), ids: self.ids }
+        let replicas =
+            self.replicas.into_iter().map(|(addr, master)| (map(addr), master.map(&map))).collect();
+        Layout { runs, replicas, ids: self.ids }
     }
 }
 
@@ -160,7 +168,7 @@ mod tests {
                 (9003..=16_383, tcp("c.example", 7002)),
             ]
         );
-        assert_eq!(layout.replicas, [tcp("10.0.0.2", 7003)]);
+        assert_eq!(layout.replicas, [(tcp("10.0.0.2", 7003), Some(tcp("seed", 7000)))]);
         assert_eq!(layout.ids.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
     }
 

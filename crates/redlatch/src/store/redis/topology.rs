@@ -63,7 +63,7 @@ struct Table {
     owners: Vec<u16>,
     /// Slots whose master was learned from a redirection, and when: other nodes may not have heard of it yet.
     told: HashMap<u16, Instant>,
-    replicas: Vec<Addr>,
+    replicas: Vec<(Addr, Option<Addr>)>,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
 }
@@ -198,6 +198,13 @@ impl Topology {
             .filter(|(_, member)| seen.insert(member.addr.clone()))
             .map(|(slot, member)| (slot, member.clone()))
             .collect()
+    }
+
+    /// How many replicas of a master the cluster lists, without those that it holds for failed.
+    pub(super) fn replicas_of(&self, master: &Addr) -> u32 {
+        let table = self.table();
+        let its = table.replicas.iter().filter(|(_, whose)| whose.as_ref() == Some(master));
+        u32::try_from(its.count()).unwrap_or(u32::MAX)
     }
 
     /// How many slots nobody has.
@@ -411,7 +418,7 @@ impl Topology {
         {
             let table = self.table();
             known.extend(table.masters.iter().map(|member| member.addr.clone()));
-            known.extend(table.replicas.iter().cloned());
+            known.extend(table.replicas.iter().map(|(addr, _)| addr.clone()));
         }
         let mut known = shuffled(known);
         known.extend(self.seeds.iter().cloned());

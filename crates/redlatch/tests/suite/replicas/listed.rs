@@ -1,0 +1,119 @@
+//! What `all` means where others than the master know of its replicas: one that was cut off from it, and may take its place all the
+//! same, is missing; one that has gone is not.
+
+use std::{future::IntoFuture, time::Duration};
+
+use redlatch::{Client, ErrorKind, Lock, ReplicaAck, Replicas, Unlocked};
+use redlatch_testkit::{
+    server::RedisServer,
+    topology::{MasterReplica, RedisCluster, SentinelSet},
+};
+
+use crate::fixture::{ms, soon};
+
+/// Longer than any test: only an event ends such a wait.
+const LONG: Duration = Duration::from_secs(300);
+
+/// How many confirm a lock that is to be confirmed by all, and is given back then.
+async fn all(lock: &Lock) -> (u32, u32) {
+    let ack = ReplicaAck::all().within(ms(400)).keep_on_shortfall();
+    let guard = soon("a grant", lock.acquire().replica_ack(ack).into_future()).await.unwrap().unwrap();
+    let Replicas { acknowledged, wanted, .. } = guard.replicas().expect("replicas were asked");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    (acknowledged, wanted)
+}
+
+/// Until all are so many, and all of them confirm.
+async fn all_are(lock: &Lock, count: u32) {
+    soon(&format!("all are {count}"), async {
+        while all(lock).await != (count, count) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+}
+
+/// One of two replicas, or the only one, was cut off at this moment, and the master knows one less.
+async fn falls_short(lock: &Lock, master: &RedisServer, left: u32) {
+    let known = format!("connected_slaves:{left}");
+    assert!(format!("{:?}", master.cmd(&["INFO", "replication"]).unwrap()).contains(&known));
+    assert_eq!(all(lock).await, (left, left + 1));
+    let short = lock.acquire().replica_ack(ReplicaAck::all().within(ms(100)));
+    let error = soon("the shortfall", short.into_future()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    assert!(error.to_string().contains(&format!("only {left} of {} replicas", left + 1)), "{error}");
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_cut_off_among_sentinels_is_missing_and_one_that_has_gone_is_not() {
+    let set = SentinelSet::start().unwrap();
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    all_are(&lock, 2).await;
+    tokio::task::block_in_place(|| set.block_replication(replica).unwrap());
+    falls_short(&lock, set.node(master), 1).await;
+    let one = lock.acquire().replica_ack(ReplicaAck::at_least(1).within(LONG));
+    let guard = soon("a grant", one.into_future()).await.unwrap().unwrap();
+    assert_eq!(guard.replicas(), Some(Replicas::new(1, 1)), "so many are so many");
+    guard.unlock().await.unwrap();
+    tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
+    all_are(&lock, 2).await;
+    // The sentinels keep it in their lists, and know that it is not there.
+    set.node(replica).kill9();
+    all_are(&lock, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_cut_off_in_a_cluster_is_missing() {
+    let cluster = RedisCluster::builder().node_timeout(LONG).start().unwrap();
+    // A node lists a replica from when it has heard that this one has data.
+    let lists = |node: &RedisServer| {
+        let slots = format!("{:?}", node.cmd(&["CLUSTER", "SLOTS"]).unwrap());
+        cluster.nodes().iter().all(|other| slots.contains(&format!("int({})", other.port())))
+    };
+    soon("a picture that is whole", async {
+        while !cluster.nodes().iter().all(lists) {
+            tokio::time::sleep(ms(50)).await;
+        }
+    })
+    .await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let lock = client.lock("n");
+    let master = cluster.owner_of(cluster.slot_of("n")).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    tokio::task::block_in_place(|| cluster.block_replication(replica).unwrap());
+    falls_short(&lock, cluster.node(master), 0).await;
+    tokio::task::block_in_place(|| cluster.unblock_replication(replica).unwrap());
+    all_are(&lock, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_failed_in_a_cluster_is_not_waited_for() {
+    let cluster = RedisCluster::builder().node_timeout(ms(1_000)).start().unwrap();
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let lock = client.lock("n");
+    let master = cluster.owner_of(cluster.slot_of("n")).unwrap();
+    all_are(&lock, 1).await;
+    cluster.node(cluster.replicas_of(master).unwrap()[0]).kill9();
+    all_are(&lock, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_named_by_the_url_and_cut_off_is_missing() {
+    let set = MasterReplica::start().unwrap();
+    let master = set.master().unwrap();
+    let replica = (0..3).find(|at| *at != master).unwrap();
+    // A server that is named twice is one all the same.
+    let url = format!("{},localhost:{}", set.url(), set.node(replica).port());
+    let client = Client::connect(&url).await.unwrap();
+    let lock = client.lock("n");
+    all_are(&lock, 2).await;
+    tokio::task::block_in_place(|| set.block_replication(replica).unwrap());
+    falls_short(&lock, set.node(master), 1).await;
+    tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
+    all_are(&lock, 2).await;
+    set.node(replica).kill9();
+    all_are(&lock, 1).await;
+}

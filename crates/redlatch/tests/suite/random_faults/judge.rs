@@ -76,6 +76,11 @@ impl Book {
         self.notes().losses.push(Loss { from, to: Instant::now() });
     }
 
+    /// Whether a master has been replaced since then.
+    pub(super) fn lost_since(&self, moment: Instant) -> bool {
+        self.notes().losses.iter().any(|loss| loss.to >= moment)
+    }
+
     pub(super) fn trouble_since(&self, from: Instant) {
         self.notes().troubles.push((from, Instant::now()));
     }

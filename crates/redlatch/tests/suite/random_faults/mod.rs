@@ -33,7 +33,7 @@ use crate::{
 };
 
 const PROCESSES: usize = 3;
-const TASKS: u64 = 7;
+const TASKS: u64 = 8;
 /// The lease of renewed holds.
 const LEASE: Duration = ms(9_000);
 const RESPONSE_TIME: Duration = ms(800);
@@ -44,6 +44,8 @@ const TROUBLE_TIME: Duration = Duration::from_secs(5);
 const SERVED_MAX: Duration = Duration::from_secs(60);
 /// How long after a change of master a hold that it lost may count as valid. The next renewal comes later.
 const TOLD_MAX: Duration = ms(1_500);
+/// How long it is calm after some changes of master: longer than a loss may stay untold, and than until the next renewal.
+const CALM: Duration = ms(3_500);
 const GRANTS_MIN: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,7 +128,8 @@ async fn one(topology: Topology, seed: u64) {
     let tasks: Vec<_> = (0..TASKS * PROCESSES as u64)
         .map(|task| {
             let rng = Rng::new(seed * 1_000 + task);
-            let worker = Worker { shared: shared.clone(), process: task as usize % PROCESSES, task, rng };
+            let (process, long) = (task as usize % PROCESSES, task < 2 * PROCESSES as u64);
+            let worker = Worker { shared: shared.clone(), process, task, rng, long };
             tokio::spawn(worker.work())
         })
         .collect();
@@ -147,6 +150,10 @@ async fn one(topology: Topology, seed: u64) {
             let since = Instant::now();
             tokio::task::block_in_place(|| bed.trouble(&mut rng, &book));
             book.trouble_since(since);
+            if book.lost_since(since) && rng.percent(70) {
+                // Nothing else goes wrong for so long that whoever lost something has to be told.
+                tokio::time::sleep(CALM).await;
+            }
         }
     }
     tokio::task::block_in_place(|| bed.heal());

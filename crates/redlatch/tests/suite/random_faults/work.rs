@@ -40,6 +40,10 @@ pub(super) const READ_WRITE: &str = "rw";
 /// Names that several kinds may share, because their format is the same.
 pub(super) const PLAIN: [&str; 2] = ["plain-a", "plain-b"];
 pub(super) const SPIN: &str = "spin";
+/// The lease of those who hold for seconds: none of them tells by its renewal what only a look can tell.
+const LONG_LEASE: Lease = Lease::RenewedEvery(ms(15_000));
+/// Names of those who hold for seconds.
+pub(super) const LONG: [&str; 4] = ["long-a", "long-b", "long-c", "long-d"];
 pub(super) const FAIR: [&str; 2] = ["fair-a", "fair-b"];
 
 /// How much later than its limit a wait may end, besides what one answer may take.
@@ -119,6 +123,8 @@ pub(super) struct Worker {
     pub(super) process: usize,
     pub(super) task: u64,
     pub(super) rng: Rng,
+    /// Holds for seconds, so that there is somebody whom a change of master takes something from.
+    pub(super) long: bool,
 }
 
 /// An acquire to come.
@@ -128,6 +134,7 @@ struct Order {
     names: Vec<(&'static str, Mode, u32)>,
     wait: Wait,
     quorum: bool,
+    stay: Option<Duration>,
 }
 
 impl Worker {
@@ -138,6 +145,7 @@ impl Worker {
             let who = format!("{}.{}.{turn}", self.process, self.task);
             let clients = self.shared.clients[self.process].lock().unwrap().clone();
             match self.rng.below(100) {
+                _ if self.long => self.long(&clients.main, &who).await,
                 0..=9 => self.semaphore(&clients.main, &who).await,
                 10..=16 => self.latch(&clients.main, &who).await,
                 _ => self.lock(&clients, &who).await,
@@ -186,6 +194,7 @@ impl Worker {
                 names: vec![(QUORUM, Mode::Alone, 1)],
                 wait,
                 quorum: true,
+                stay: None,
             };
             let getting = async move {
                 let lock = QuorumLock::new(members)?;
@@ -205,6 +214,7 @@ impl Worker {
                 names: names.into_iter().map(|name| (name, Mode::Alone, 1)).collect(),
                 wait,
                 quorum: false,
+                stay: None,
             };
             let getting = async move {
                 let lock = MultiLock::new(members)?;
@@ -219,6 +229,7 @@ impl Worker {
                 names: vec![(PERMITS, Mode::Permits { capacity: CAPACITY }, weight)],
                 wait,
                 quorum: false,
+                stay: None,
             };
             let permits = client.permit_semaphore(PERMITS);
             let getting = async move {
@@ -233,6 +244,7 @@ impl Worker {
                 names: vec![(READ_WRITE, Mode::Read, 1)],
                 wait,
                 quorum: false,
+                stay: None,
             };
             let lock = client.read_write_lock(READ_WRITE);
             let getting = async move {
@@ -259,6 +271,7 @@ impl Worker {
             names: vec![(name, Mode::Alone, 1)],
             wait,
             quorum: false,
+            stay: None,
         };
         let lock = AnyLock::new(face, client, name);
         let getting = async move {
@@ -292,6 +305,25 @@ impl Worker {
                 self.book().wrong(format!("{who} {} gave up", order.what));
             }
             Ok(None) => self.book().count("busy"),
+            Err(error) => self.failed(&order, who, &error),
+        }
+    }
+
+    async fn long(&mut self, client: &Client, who: &str) {
+        let name = self.rng.of(&LONG);
+        let wait = Wait::AtMost(ms(400));
+        let order = Order {
+            what: format!("{name} for long"),
+            names: vec![(name, Mode::Alone, 1)],
+            wait,
+            quorum: false,
+            stay: Some(self.rng.time(3_000, 6_000)),
+        };
+        self.doing(format!("{who} asks for {}", order.what));
+        let asked = Instant::now();
+        match client.lock(name).acquire().wait(wait).lease(LONG_LEASE).await {
+            Ok(Some(guard)) => self.hold(&order, who, asked, Instant::now(), Held::Lock(guard)).await,
+            Ok(None) => {}
             Err(error) => self.failed(&order, who, &error),
         }
     }
@@ -338,10 +370,11 @@ impl Worker {
         self.book().count("grants");
         self.doing(format!("{who} holds {}", order.what));
         let stay = match self.rng.below(100) {
+            _ if order.stay.is_some() => order.stay.unwrap_or_default(),
             0..=74 => self.rng.time(0, 8),
             75..=94 => self.rng.time(8, 60),
             95..=97 => self.rng.time(200, 800),
-            _ => self.rng.time(1_500, 5_000),
+            _ => self.rng.time(1_500, 4_000),
         };
         let token = held.token();
         let mut inner = None;

@@ -15,7 +15,7 @@ pub enum ErrorKind {
     InvalidName,
     /// An option is out of range, or two options contradict each other.
     InvalidOption,
-    /// The store's URL cannot be understood.
+    /// The store's URL cannot be understood, or takes the server for what it is not, such as a member of a cluster for one on its own.
     InvalidUrl,
     /// No connection to the server.
     Unreachable,
@@ -170,7 +170,9 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         }
         Tls => "check certificates, and that the URL says rediss:// if and only if the port is encrypted",
         Auth => "check user name and password",
-        Permission => "give the account the missing right",
+        Permission => {
+            "give the account the missing right: `redlatch doctor --prefix` finds it, `redlatch acl` prints what is needed"
+        }
         WrongType => "choose another name, or remove the key if it is not needed",
         WrongLockKind => "use one kind of lock for one name",
         NotInitialised => "set the number of permits first",

@@ -44,7 +44,12 @@ impl Fault {
 
     /// An error answer of a server, as text.
     pub(crate) fn server(code: &str, detail: &str) -> Self {
-        Fault::Server(ServerCode::classify(code, detail))
+        Fault::server_at(None, code, detail)
+    }
+
+    /// The same, with the server's address: of several servers one may be in trouble.
+    pub(crate) fn server_at(server: Option<&str>, code: &str, detail: &str) -> Self {
+        Fault::Server(ServerCode::classify(server.unwrap_or("the server"), code, detail))
     }
 }
 
@@ -54,11 +59,31 @@ impl fmt::Display for Fault {
     }
 }
 
+/// How much is repeated of what a server says.
+const TEXT_CHARS_MAX: usize = 300;
+
+/// What helps a server that cannot serve at present.
+fn remedy(code: &str, lower: &str) -> Option<&'static str> {
+    Some(match code {
+        "LOADING" => "wait until it has loaded its data",
+        "BUSY" => "wait until the script ends that keeps it busy, or end that with SCRIPT KILL",
+        "UNKILLABLE" => "wait until the script ends that keeps it busy",
+        "MISCONF" => "mend what keeps it from saving to disk; its log says what that is",
+        "NOREPLICAS" => "look at its replicas: fewer are in sync than min-replicas-to-write asks for",
+        "CLUSTERDOWN" => "look at the cluster (CLUSTER INFO): slots have no master, or most masters are gone",
+        "MASTERDOWN" => "connect to the master; this replica has lost it",
+        "TRYAGAIN" => "try again when the slot has been moved",
+        "BUSYKEY" => "choose another name, or remove the key",
+        _ if lower.contains("max number of clients") => "raise its maxclients, or close connections",
+        _ => return None,
+    })
+}
+
 /// The sorting of server errors by their first word.
 pub(crate) struct ServerCode;
 
 impl ServerCode {
-    pub(crate) fn classify(code: &str, detail: &str) -> Error {
+    pub(crate) fn classify(who: &str, code: &str, detail: &str) -> Error {
         // The rights of an account are checked again inside scripts, where the text has no code of its own and
         // differs between servers; both name what was refused.
         let lower = detail.to_ascii_lowercase();
@@ -92,7 +117,15 @@ impl ServerCode {
             _ => ErrorKind::Server,
         };
         let text = if detail.is_empty() { code.to_owned() } else { format!("{code} {detail}") };
-        let text: String = text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Error::new(kind, format!("the server answered: {text}"))
+        let mut cut: String =
+            text.chars().take(TEXT_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if text.chars().nth(TEXT_CHARS_MAX).is_some() {
+            cut.push('…');
+        }
+        let error = Error::new(kind, format!("{who} answered: {cut}"));
+        match remedy(code, &lower) {
+            Some(remedy) if kind == ErrorKind::ServerBusy => error.remedy(remedy),
+            _ => error,
+        }
     }
 }

@@ -8,6 +8,7 @@ mod cluster;
 mod contract;
 mod differential;
 mod errors;
+mod errors_told;
 mod faults;
 mod faults_rw;
 mod fixture;

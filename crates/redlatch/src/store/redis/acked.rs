@@ -282,7 +282,7 @@ impl Desk {
         if !self.waits.load(Ordering::Relaxed) {
             match seat.ask(&wait(0, 0)).await {
                 Ok(_) => self.waits.store(true, Ordering::Relaxed),
-                Err(Failure::Refused { code, detail }) => return Err(cannot_wait(&code, &detail)),
+                Err(Failure::Refused { code, detail, .. }) => return Err(cannot_wait(&code, &detail)),
                 // Nothing has been asked for yet, so nothing can have run.
                 Err(Failure::Fault(fault)) => return Err(Fault::NotSent(fault.into_error()).into()),
             }
@@ -301,7 +301,7 @@ impl Desk {
                     self.census.store(census.code(), Ordering::Relaxed);
                     return Ok(census);
                 }
-                Err(Failure::Refused { code, detail }) => {
+                Err(Failure::Refused { code, detail, .. }) => {
                     let error = Fault::server(&code, &detail).into_error();
                     let error = refused("ROLE and INFO", error, &detail);
                     // A missing right can be given, a missing command cannot.
@@ -397,7 +397,7 @@ impl Seat {
                 Some(acknowledged) => Ok(Replicas::new(acknowledged, wanted)),
                 None => Err(Fault::Unknown(protocol_error("WAIT", &reply))),
             },
-            Err(Failure::Refused { code, detail }) => {
+            Err(Failure::Refused { code, detail, .. }) => {
                 self.desk.waits.store(false, Ordering::Relaxed);
                 Err(cannot_wait(&code, &detail).into())
             }

@@ -110,7 +110,13 @@ fn bad(what: &str, error: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOption, format!("TLS {what}: {error}"))
 }
 
+/// What it is for, and which file it is: there may be three of them.
+fn named(what: &str, file: &Path) -> String {
+    format!("{what} {}", file.display())
+}
+
 fn pem(what: &str, file: &Path) -> Result<Vec<u8>, Error> {
+    let what = &named(what, file);
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
     read.map_err(|error| bad(what, &error))?;
@@ -122,6 +128,7 @@ fn pem(what: &str, file: &Path) -> Result<Vec<u8>, Error> {
 
 fn certificates(what: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bytes = pem(what, file)?;
+    let what = &named(what, file);
     let all = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
     let all = all.map_err(|error| bad(what, &error))?;
     if all.is_empty() { Err(bad(what, &"no certificate in it")) } else { Ok(all) }
@@ -139,7 +146,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
         match &options.ca_file {
             Some(file) => {
                 for cert in certificates("CA file", file)? {
-                    roots.add(cert).map_err(|error| bad("CA file", &error))?;
+                    roots.add(cert).map_err(|error| bad(&named("CA file", file), &error))?;
                 }
             }
             None => {
@@ -157,7 +164,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
         (Some(cert), Some(key)) => {
             let chain = certificates("client certificate", cert)?;
             let key = PrivateKeyDer::from_pem_slice(&pem("client key", key)?)
-                .map_err(|error| bad("client key", &error))?;
+                .map_err(|error| bad(&named("client key", key), &error))?;
             builder.with_client_auth_cert(chain, key).map_err(|error| bad("client certificate", &error))?
         }
         (None, None) => builder.with_no_client_auth(),

@@ -186,9 +186,9 @@ impl Inner {
             if outcome.is_err() {
                 searching.get_or_insert_with(|| self.searching.begin());
             }
-            let (code, detail) = match outcome {
+            let (code, detail, at) = match outcome {
                 Ok(reply) => return Ok(reply),
-                Err(Failure::Refused { code, detail }) => (code, detail),
+                Err(Failure::Refused { code, detail, at }) => (code, detail, at),
                 Err(Failure::Fault(Fault::NotSent(error))) => {
                     // Another node may have its slots by now.
                     self.topology.looked().await;
@@ -206,7 +206,7 @@ impl Inner {
                 }
                 Err(Failure::Fault(fault)) => return Err(fault),
             };
-            let fault = Fault::server(&code, &detail);
+            let fault = Fault::server_at(at.as_deref(), &code, &detail);
             match Redirect::read(&code, &detail, &member.dial) {
                 None => return Err(fault),
                 Some(Redirect::Moved { slot, to: Some(to) }) => {
@@ -441,7 +441,7 @@ impl Inner {
         self.topology.looked().await;
         let mut findings = vec![self.coverage(), self.sharding()];
         for (_, member) in self.topology.masters() {
-            match member.node.clone().diagnose().await {
+            match member.node.clone().diagnose(false).await {
                 Ok(found) => {
                     findings.extend(found.into_iter().map(|finding| finding.at(&member.addr.to_string())));
                 }

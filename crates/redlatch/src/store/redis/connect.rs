@@ -242,7 +242,7 @@ impl Dial {
         }
         match error.code() {
             Some(code) => {
-                let error = Fault::server(code, detail).into_error();
+                let error = Fault::server_at(Some(&self.describe()), code, detail).into_error();
                 if error.kind() == ErrorKind::Server { self.unreachable(error) } else { error }
             }
             None => self.ended(error.category()),
@@ -251,9 +251,11 @@ impl Dial {
 
     /// The connection ended before the first answer. Servers end it without a word when they want a certificate or encryption.
     fn ended(&self, why: &str) -> Error {
+        if let Some(error) = self.trouble.take(&self.server) {
+            return error;
+        }
         let error = self.unreachable(why);
         match (&self.tls, &self.server.addr) {
-            _ if error.kind() != ErrorKind::Unreachable => error,
             (Some(tls), _) if !tls.identify() => error.remedy(
                 "check that the server runs; if it wants client certificates, give one as tls cert_file and key_file",
             ),
@@ -303,14 +305,17 @@ impl Dial {
             }
         }
         let answer = connection.send_packed_command(&cmd).await;
+        // A server that cannot save refuses PING as it refuses writes, and still answers what only reads.
+        let refused = |code: &str, detail: &str| match code {
+            "MISCONF" if self.greeter.is_none() => Ok(()),
+            _ => Err(self.greeting_error(code, detail)),
+        };
         match (answer, &self.greeter) {
-            (Ok(Value::ServerError(error)), _) => {
-                Err(self.greeting_error(error.code(), error.details().unwrap_or("")))
-            }
+            (Ok(Value::ServerError(error)), _) => refused(error.code(), error.details().unwrap_or("")),
             (Ok(answer), Some(greeter)) => greeter.check(&answer),
             (Ok(_), None) => Ok(()),
             (Err(error), _) => match error.code() {
-                Some(code) => Err(self.greeting_error(code, error.detail().unwrap_or(""))),
+                Some(code) => refused(code, error.detail().unwrap_or("")),
                 None => Err(self.ended(error.category())),
             },
         }
@@ -369,7 +374,7 @@ impl Dial {
             // A server that does not know PING has let us in all the same; told from others like a missing right.
             return Error::new(ErrorKind::Permission, "the server has no PING");
         }
-        Fault::server(code, detail).into_error()
+        Fault::server_at(Some(&self.describe()), code, detail).into_error()
     }
 }
 

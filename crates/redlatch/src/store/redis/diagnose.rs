@@ -14,7 +14,8 @@ use crate::{
 const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
 
 impl Node {
-    pub(super) async fn diagnose(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
+    /// `alone`: the URL takes it for a server on its own.
+    pub(super) async fn diagnose(self: std::sync::Arc<Self>, alone: bool) -> Result<Vec<Finding>, Fault> {
         let link = self.link().await?;
         let mut findings = Vec::from_iter(self.dial().finding());
         if self.dial().shows_password() {
@@ -34,6 +35,7 @@ impl Node {
                 persistence(&info, &mut findings);
                 eviction(&info, &link, &mut findings).await;
                 replication(&info, &mut findings);
+                membership(&info, alone, &mut findings);
             }
             Err(fault) => findings.push(Finding::new(
                 Severity::Note,
@@ -160,6 +162,14 @@ fn replication(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
         )
         .remedy("guard what must not be written twice with fencing tokens")
     });
+}
+
+fn membership(info: &HashMap<String, String>, alone: bool, findings: &mut Vec<Finding>) {
+    if alone && info.get("cluster_enabled").is_some_and(|value| value == "1") {
+        let text = "this server is a member of a cluster: it refuses names whose slots other members have";
+        findings
+            .push(Finding::new(Severity::Note, "cluster", text).remedy("use redis-cluster:// in its URL"));
+    }
 }
 
 async fn publishing(link: &Link, findings: &mut Vec<Finding>) {

@@ -182,7 +182,7 @@ async fn connect(dial: &Dial) -> Result<Wire, Error> {
         match wire.answer().await.map_err(|error| dial.unreachable(error))? {
             Frame::Error(text) => {
                 let (code, detail) = words(&text);
-                Err(Fault::server(code, detail).into_error())
+                Err(Fault::server_at(Some(&dial.describe()), code, detail).into_error())
             }
             _ => Ok(wire),
         }

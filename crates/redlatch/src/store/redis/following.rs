@@ -514,7 +514,7 @@ fn standing(failure: &Failure) -> Standing {
         Failure::Fault(Fault::Server(error)) if error.kind() == ErrorKind::ReadOnly => Standing::NotRun,
         Failure::Fault(Fault::Server(_)) => Standing::Answered,
         // A script is refused at its first write, before which it has only read.
-        Failure::Refused { code, detail } => {
+        Failure::Refused { code, detail, .. } => {
             if matches!(&code[..], "READONLY" | "MASTERDOWN" | "LOADING")
                 || Fault::server(code, detail).error().kind() == ErrorKind::ReadOnly
             {
@@ -594,7 +594,7 @@ impl Store for FollowingStore {
             let asked = shared.finder.clone().diagnose(node.dial().addr().clone());
             // On the background thread, which has the connections to those who are asked.
             let mut findings = shared.background.spawn(asked).await.unwrap_or_default();
-            findings.extend(node.diagnose().await?);
+            findings.extend(node.diagnose(true).await?);
             Ok(findings)
         })
     }

@@ -22,8 +22,8 @@ const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 /// Why a request has no good answer. Redirections are refusals too, so the server's words are kept apart.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
-    /// The server refused with these words.
-    Refused { code: String, detail: String },
+    /// The server refused with these words. `at`: which server, where that is known.
+    Refused { code: String, detail: String, at: Option<Arc<str>> },
     /// Everything else.
     Fault(Fault),
 }
@@ -31,7 +31,15 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn refused(code: &str, detail: &str) -> Self {
         let (code, detail) = of_script(code, detail).unwrap_or((code, detail));
-        Failure::Refused { code: code.to_owned(), detail: detail.to_owned() }
+        Failure::Refused { code: code.to_owned(), detail: detail.to_owned(), at: None }
+    }
+
+    /// The same, said by this server.
+    fn at(mut self, server: &Arc<str>) -> Self {
+        if let Failure::Refused { at, .. } = &mut self {
+            *at = Some(server.clone());
+        }
+        self
     }
 }
 
@@ -61,13 +69,15 @@ impl From<Fault> for Failure {
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused { code, detail } => Fault::server(&code, &detail),
+            Failure::Refused { code, detail, at } => Fault::server_at(at.as_deref(), &code, &detail),
             Failure::Fault(fault) => fault,
         }
     }
 }
 
 pub(super) struct Link {
+    /// What the server is called in errors.
+    server: Arc<str>,
     connection: MultiplexedConnection,
     tally: Arc<Tally>,
     mark: Mutex<Mark>,
@@ -147,6 +157,7 @@ impl Link {
             .await?;
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
+            server: dial.describe().into(),
             connection,
             tally: Arc::default(),
             mark: Mutex::default(),
@@ -186,7 +197,7 @@ impl Link {
         let outcome = connection.send_packed_command(cmd).await;
         sent.answered();
         match outcome {
-            Ok(value) => reply(value),
+            Ok(value) => reply(value).map_err(|failure| failure.at(&self.server)),
             Err(error) => Err(self.failure(error)),
         }
     }
@@ -201,7 +212,9 @@ impl Link {
         let outcome = connection.send_packed_commands(&both, 1, 1).await;
         sent.answered();
         match outcome {
-            Ok(mut values) => reply(values.pop().unwrap_or(Value::Nil)),
+            Ok(mut values) => {
+                reply(values.pop().unwrap_or(Value::Nil)).map_err(|failure| failure.at(&self.server))
+            }
             Err(error) => Err(self.failure(error)),
         }
     }
@@ -257,7 +270,7 @@ impl Link {
 
     fn failure(&self, error: RedisError) -> Failure {
         if let Some(code) = error.code() {
-            return Failure::refused(code, error.detail().unwrap_or(""));
+            return Failure::refused(code, error.detail().unwrap_or("")).at(&self.server);
         }
         self.dead.store(true, Ordering::Release);
         self.driver.abort();
@@ -378,7 +391,7 @@ mod tests {
     #[test]
     fn an_error_inside_a_script_has_the_code_that_it_has_outside() {
         let refused = |detail: &str| match Failure::refused("ERR", detail) {
-            Failure::Refused { code, detail } => (code, detail),
+            Failure::Refused { code, detail, .. } => (code, detail),
             Failure::Fault(fault) => panic!("{fault}"),
         };
         let script =

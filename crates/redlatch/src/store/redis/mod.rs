@@ -34,6 +34,7 @@ use tokio::runtime::Handle;
 
 use self::{
     hub::Hub,
+    link::Failure,
     node::{Interruption, Node},
     trial::Messages,
 };
@@ -41,7 +42,11 @@ use super::{
     AckedFuture, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, ReplicaCount, RunFuture,
     Store, SubscribeFuture, url::Server,
 };
-use crate::{acl::Kind, config::Config, error::Error};
+use crate::{
+    acl::Kind,
+    config::Config,
+    error::{Error, ErrorKind},
+};
 
 /// One server.
 pub(crate) struct RedisStore {
@@ -79,12 +84,12 @@ impl RedisStore {
 impl Store for RedisStore {
     fn run(&self, call: Call) -> RunFuture {
         let answer = self.node.run(call);
-        Box::pin(async move { Ok(answer.await?) })
+        Box::pin(async move { Ok(answer.await.map_err(without_cluster)?) })
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let answer = self.node.run_acked(call, count, must, None);
-        Box::pin(async move { Ok(answer.await?) })
+        Box::pin(async move { Ok(answer.await.map_err(without_cluster)?) })
     }
 
     fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
@@ -129,7 +134,7 @@ impl Store for RedisStore {
         if self.node.dial().is_local() {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
-        Box::pin(self.node.clone().diagnose())
+        Box::pin(self.node.clone().diagnose(true))
     }
 
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
@@ -151,6 +156,20 @@ impl Store for RedisStore {
     fn close(&self) {
         self.hub.close();
         self.node.close();
+    }
+}
+
+/// What a member of a cluster says to somebody who takes it for a server on its own. That does not pass by itself.
+fn without_cluster(failure: Failure) -> Failure {
+    match &failure {
+        Failure::Refused { code, detail, at } if matches!(&code[..], "MOVED" | "ASK") => {
+            let who = at.as_deref().unwrap_or("the server");
+            let text =
+                format!("{who} is a member of a cluster and does not have this name ({code} {detail})");
+            let error = Error::new(ErrorKind::InvalidUrl, text);
+            Failure::Fault(Fault::Server(error.remedy("use redis-cluster:// in its URL")))
+        }
+        _ => failure,
     }
 }
 

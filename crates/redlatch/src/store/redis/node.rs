@@ -375,7 +375,7 @@ pub(super) async fn run_on(
 
 /// Tells a server that lacks our functions, or all functions, from other refusals.
 fn without_functions(failure: Failure) -> Failure {
-    let Failure::Refused { code, detail } = &failure else { return failure };
+    let Failure::Refused { code, detail, .. } = &failure else { return failure };
     let lower = detail.to_ascii_lowercase();
     let (why, remedy) = if lower.contains("function not found") {
         (

@@ -408,7 +408,9 @@ impl Sentinel {
 
     fn no_answer(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Refused { code, detail } if detail.to_ascii_lowercase().contains("unknown command") => {
+            Failure::Refused { code, detail, .. }
+                if detail.to_ascii_lowercase().contains("unknown command") =>
+            {
                 tracing::debug!(code, detail, "asked somebody who is no sentinel");
                 Error::new(ErrorKind::InvalidUrl, format!("{} is no sentinel", self.addr))
             }

@@ -45,7 +45,7 @@ pub(super) async fn handshake(
         outcome = &mut shaking => return outcome,
         answer = tokio::time::timeout(ANSWER_TIME, asking) => {
             if let Ok(Ok(b'+' | b'-')) = answer {
-                trouble.set(PLAIN);
+                trouble.set(ErrorKind::Tls, PLAIN);
                 return Err(io::Error::other("the port is not encrypted"));
             }
         }
@@ -56,7 +56,7 @@ pub(super) async fn handshake(
 /// What is known of why a connection does not come about, better than "it ended". It is noted where bytes are read, and
 /// looked at where the attempt fails.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Arc<Mutex<Option<Cause>>>);
+pub(super) struct Trouble(Arc<Mutex<Option<(ErrorKind, Cause)>>>);
 
 /// What it is, and what to do.
 type Cause = (&'static str, &'static str);
@@ -70,6 +70,12 @@ impl Clone for Trouble {
 
 const PLAIN: Cause = ("its port is not encrypted", "use redis://, or the server's TLS port");
 const ENCRYPTED: Cause = ("its port is encrypted", "use rediss://, or the server's plain port");
+const PROTECTED: Cause = (
+    "it is in protected mode, in which it serves its own machine only",
+    "give the server a password, or reach it from its own machine",
+);
+const FULL: Cause = ("it has as many clients as it allows", "raise its maxclients, or close connections");
+const FOREIGN: Cause = ("what answers there is no Redis or Valkey server", "check host and port");
 const CLIENT_CERTIFICATE: Cause = (
     "it refused our certificate, or wants one",
     "give a certificate that it trusts as tls cert_file and key_file",
@@ -80,8 +86,8 @@ impl Trouble {
         Trouble(self.0.clone())
     }
 
-    fn set(&self, cause: Cause) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+    fn set(&self, kind: ErrorKind, cause: Cause) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((kind, cause));
     }
 
     pub(super) fn clear(&self) {
@@ -90,14 +96,20 @@ impl Trouble {
 
     /// The error that the trouble means, once.
     pub(super) fn take(&self, server: &Server) -> Option<Error> {
-        let (what, remedy) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(Error::new(ErrorKind::Tls, format!("cannot connect to {server}: {what}")).remedy(remedy))
+        let (kind, (what, remedy)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Error::new(kind, format!("cannot connect to {server}: {what}")).remedy(remedy))
     }
 
-    /// Looks at the first bytes of a plain connection: a server that expects encryption answers with an alert.
+    /// Looks at the first bytes of a plain connection. A server that expects encryption answers with an alert; others say why they
+    /// end the connection, and end it before that has been read.
     pub(super) fn look(&self, bytes: &[u8]) {
-        if bytes.starts_with(&[0x15, 0x03]) {
-            self.set(ENCRYPTED);
+        match bytes {
+            [0x15, 0x03, ..] => self.set(ErrorKind::Tls, ENCRYPTED),
+            [b'-', b'D', b'E', b'N', b'I', b'E', b'D', ..] => self.set(ErrorKind::Unreachable, PROTECTED),
+            _ if bytes.starts_with(b"-ERR max number of clients") => self.set(ErrorKind::ServerBusy, FULL),
+            // What answers begin with, errors and pushed messages included.
+            [first, ..] if !b"+-:$*_#,(!=%~>|".contains(first) => self.set(ErrorKind::Unreachable, FOREIGN),
+            _ => {}
         }
     }
 
@@ -105,7 +117,7 @@ impl Trouble {
     pub(super) fn note(&self, error: &io::Error) {
         let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
         if let Some(cause) = error.and_then(cause) {
-            self.set(cause);
+            self.set(ErrorKind::Tls, cause);
         }
     }
 }

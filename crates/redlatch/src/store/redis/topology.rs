@@ -497,7 +497,7 @@ impl Member {
                     Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),
                 ))
             }
-            Err(Failure::Refused { code, detail })
+            Err(Failure::Refused { code, detail, .. })
                 if code == "NOPERM" || detail.contains("unknown command") =>
             {
                 Err(Blind::Forbidden)

@@ -165,7 +165,7 @@ impl Trial {
         }
         match self.send(parts).await {
             Ok(_) => Ok(Verdict::Allowed),
-            Err(Failure::Refused { code, detail }) if code == "NOPERM" => Ok(refused(&detail)),
+            Err(Failure::Refused { code, detail, .. }) if code == "NOPERM" => Ok(refused(&detail)),
             Err(Failure::Refused { detail, .. })
                 if detail.to_ascii_lowercase().starts_with("unknown command") =>
             {

@@ -1,0 +1,153 @@
+//! What an error says: which server, and what helps. It is read by somebody who was woken up for it.
+
+use std::{io::Write, net::TcpListener, thread};
+
+use redlatch::{Client, ErrorKind, Lease, Severity};
+use redlatch_testkit::{
+    fake_server::{FakeReply, FakeServer},
+    server::RedisServer,
+    topology::RedisCluster,
+};
+
+use crate::fixture::{ms, soon};
+
+/// A server that says this to everybody who comes and hangs up.
+fn hangs_up(words: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(words));
+        }
+    });
+    url
+}
+
+async fn connect_error(url: &str) -> redlatch::Error {
+    soon("a refusal", Client::connect(url)).await.map(drop).unwrap_err()
+}
+
+#[tokio::test]
+async fn a_server_in_protected_mode_is_told_as_such() {
+    let url = hangs_up(b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n");
+    let error = connect_error(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("protected mode"), "{error}");
+    assert!(error.to_string().contains("give the server a password"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_of_another_service_is_told_as_such() {
+    for words in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"220 mail ESMTP\r\n"]
+    {
+        let url = hangs_up(words);
+        let error = connect_error(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("no Redis or Valkey server"), "{error}");
+        assert!(error.to_string().contains(&url), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_clients_is_told_as_such() {
+    let error = connect_error(&hangs_up(b"-ERR max number of clients reached\r\n")).await;
+    assert_eq!(error.kind(), ErrorKind::ServerBusy, "{error}");
+    assert!(error.to_string().contains("maxclients"), "{error}");
+}
+
+/// A server that lets everybody in and refuses every script.
+fn refusing(text: &'static str) -> FakeServer {
+    FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
+        b"EVALSHA" | b"EVAL" => FakeReply::Error(text.to_owned()),
+        _ => FakeReply::Default,
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_server_and_what_helps() {
+    for text in [
+        "LOADING Redis is loading the dataset in memory",
+        "BUSY Redis is busy running a script.",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "NOREPLICAS Not enough good replicas to write.",
+        "CLUSTERDOWN The cluster is down",
+        "MASTERDOWN Link with MASTER is down",
+        "UNKILLABLE Sorry the script already executed write commands",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "READONLY You can't write against a read only replica.",
+        "NOPERM User x has no permissions to run the 'evalsha' command",
+    ] {
+        let server = refusing(text);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let error = soon("a refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains("\"x\"") && error.contains(text), "{error}");
+        assert!(error.contains(&format!("{} answered", server.url())), "the server: {error}");
+        let words = error.split_once(text).unwrap().1;
+        assert!(words.starts_with("; ") && words.len() > 10, "what helps: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_refusal_is_cut_visibly() {
+    let text: &'static str = format!("ERR {}", "x".repeat(400)).leak();
+    let server = refusing(text);
+    let client = Client::connect(&server.url()).await.unwrap();
+    let error = soon("a refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err().to_string();
+    assert!(error.contains("xx…") && error.len() < 450, "{error}");
+}
+
+/// Somebody who writes `redis://` for a cluster has some names work and others not.
+#[tokio::test]
+async fn a_member_of_a_cluster_is_no_server_on_its_own() {
+    let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
+    let client = Client::connect(&cluster.node(0).url()).await.unwrap();
+    let mut refused = 0;
+    for number in 0..40 {
+        // Without a limit for the wait: waiting would be in vain, so nobody is kept.
+        match soon("an answer", client.lock(format!("n{number}")).lock()).await {
+            Ok(guard) => drop(guard.unlock().await.unwrap()),
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{error}");
+                assert!(error.to_string().contains("redis-cluster://"), "{error}");
+            }
+        }
+    }
+    assert!(refused > 0, "three masters share the slots");
+    let findings = client.diagnose().await.unwrap();
+    let found = findings.iter().find(|finding| finding.subject == "cluster").expect("a finding");
+    assert!(found.severity == Severity::Note && found.to_string().contains("redis-cluster://"), "{found}");
+}
+
+/// Redis refuses even PING then. Who is on call wants to look, and the doctor most of all.
+#[tokio::test]
+async fn a_server_that_cannot_save_is_still_looked_at() {
+    let server = RedisServer::builder().arg("dbfilename", "full.rdb").start().unwrap();
+    let before = Client::connect(&server.url()).await.unwrap();
+    let held = before.lock("held").acquire().lease(Lease::Fixed(ms(60_000))).await.unwrap().unwrap();
+    std::fs::create_dir_all(server.dir().join("data/full.rdb/in-the-way")).unwrap();
+    server.cmd(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
+    server.cmd(&["BGSAVE"]).unwrap();
+    soon("the save to fail", async {
+        while !format!("{:?}", server.cmd(&["INFO", "persistence"]).unwrap())
+            .contains("rdb_last_bgsave_status:err")
+        {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+    let client = soon("a connection", Client::connect(&server.url())).await.unwrap();
+    let shown = client.inspect("held").await.unwrap();
+    assert_eq!(shown.holders.len(), 1);
+    let error = client.lock("other").try_lock().await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ServerBusy, "{error}");
+    assert!(error.to_string().contains("saving to disk"), "{error}");
+    let findings = client.diagnose().await.unwrap();
+    assert!(
+        findings.iter().any(|f| f.severity == Severity::Problem && f.text.contains("MISCONF")),
+        "{findings:?}"
+    );
+    server.cmd(&["CONFIG", "SET", "save", ""]).unwrap();
+    held.unlock().await.unwrap();
+}

@@ -6,6 +6,7 @@
 
 mod redisson;
 mod secret;
+mod url;
 
 use std::{
     env,
@@ -23,6 +24,7 @@ use redlatch::{
 use toml::{Table, Value};
 
 pub(crate) use secret::Secret;
+pub(crate) use url::without_credentials;
 
 use redisson::{Found, Source};
 
@@ -52,7 +54,7 @@ const fn path(name: &'static str, env: &'static str) -> Key {
 }
 
 const KEYS: [Key; 22] = [
-    key("url", "REDLATCH_URL", Some("local:")),
+    key("url", URL_ENV, Some("local:")),
     key("username", "REDLATCH_USERNAME", None),
     path("password_file", "REDLATCH_PASSWORD_FILE"),
     key("sentinel_username", "REDLATCH_SENTINEL_USERNAME", None),
@@ -77,6 +79,8 @@ const KEYS: [Key; 22] = [
     key("tls_insecure", "REDLATCH_TLS_INSECURE", Some("false")),
 ];
 
+/// The environment variable of the store's URL, which may have credentials in it.
+pub(crate) const URL_ENV: &str = "REDLATCH_URL";
 /// The environment variable of the password, which has no flag and no key in files.
 pub(crate) const PASSWORD_ENV: &str = "REDLATCH_PASSWORD";
 /// The same for the sentinels' own.
@@ -93,6 +97,8 @@ pub(crate) enum Origin {
     File(PathBuf, Option<String>),
     /// A Redisson file, and the section and key in it.
     Redisson(PathBuf, String),
+    /// The URL itself, and where that came from.
+    Url(Box<Origin>),
     /// Somebody typed it.
     Typed,
     /// Built in.
@@ -111,6 +117,7 @@ impl fmt::Display for Origin {
             Origin::Redisson(path, key) => {
                 write!(f, "{} {}", escape::text(&path.to_string_lossy()), escape::text(key))
             }
+            Origin::Url(of) => write!(f, "url of {of}"),
             Origin::Typed => f.write_str("--password-prompt"),
             Origin::Default => f.write_str("default"),
         }
@@ -270,6 +277,7 @@ impl Settings {
             by_name("sentinel_password_file").map_or(usize::MAX, |found| found.2),
             if context_is_flag { 2 } else { 1 },
         )?;
+        settings.show_what_the_url_says();
         if let Some(source) = source {
             settings.shown.extend(source.notices());
             settings.redisson = Some((source.file, source.path));
@@ -289,6 +297,26 @@ impl Settings {
                 .insert(0, Shown { key: "context", value: Some(escape::text(context).to_string()), origin });
         }
         Ok(settings)
+    }
+
+    /// What the URL says by itself counts where nothing else was said.
+    fn show_what_the_url_says(&mut self) {
+        let of = self
+            .shown
+            .iter()
+            .find(|shown| shown.key == "url")
+            .map_or(Origin::Default, |url| url.origin.clone());
+        if matches!(of, Origin::Redisson(..)) {
+            return;
+        }
+        for (key, value) in url::settings(&self.url) {
+            let said = Shown { key, value: Some(value), origin: Origin::Url(Box::new(of.clone())) };
+            match self.shown.iter_mut().find(|shown| shown.key == key) {
+                Some(shown) if shown.origin == Origin::Default => *shown = said,
+                Some(_) => {}
+                None => self.shown.push(said),
+            }
+        }
     }
 
     fn typed(values: &[(&Key, Option<String>, Origin)]) -> Result<Self, Failure> {
@@ -507,9 +535,11 @@ fn entry(place: &str, file: &Path, name: &str, value: &Value) -> Result<(&'stati
         }
         Value::String(text) => text.clone(),
         Value::Boolean(flag) => flag.to_string(),
+        // A number of something needs no quotes; a time without a unit is refused where it is read.
+        Value::Integer(number) => number.to_string(),
         _ => {
             return Err(Failure::config(format!(
-                "{place}: {name} must be a text in quotes, such as \"30s\", or true or false"
+                "{place}: {name} must be a text in quotes, such as \"30s\", a whole number, or true or false"
             )));
         }
     };

@@ -119,7 +119,8 @@ fn mistakes_name_the_file_and_never_show_its_content() {
         ("urll = \"redis://u:hush@h\"", "unknown key \"urll\""),
         ("\nurl = redis://u:hush@h", "line 2"),
         ("[contexts.x]\nfoo = \"hush\"", "[contexts.x]"),
-        ("lease = 30", "text in quotes"),
+        ("lease = 30", "with a unit"),
+        ("lease = 3.5", "text in quotes"),
         ("lease = \"soon\"", "lease (from"),
         ("tls_insecure = \"hush?\"", "true or false"),
     ] {
@@ -268,4 +269,14 @@ fn settings_of_topologies_have_keys_and_variables() {
         assert!(failure.to_string().contains(expected) && !failure.to_string().contains("hush"), "{failure}");
     }
     drop(own);
+}
+
+#[test]
+fn a_number_needs_no_quotes_and_a_time_needs_a_unit() {
+    let place = Place::new();
+    let file = place.file("c.toml", "renewal_batch = 50\n");
+    assert_eq!(load(&Global::default(), &[], &[file]).unwrap().renewal_batch, 50);
+    let file = place.file("c.toml", "lease = 30\n");
+    let refused = load(&Global::default(), &[], &[file]).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("lease") && refused.contains("unit"), "{refused}");
 }

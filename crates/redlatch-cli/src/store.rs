@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, TlsOptions};
+use redlatch::{Client, ClientBuilder, ErrorKind, TlsOptions};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{config::Settings, escape, exit::Failure};
+use crate::{
+    config::Settings,
+    escape,
+    exit::{self, Failure},
+};
 
 /// How long the last words to the server may take when a verb is done.
 pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -17,12 +21,8 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
     built.map_err(|error| Failure::internal(format!("cannot start: {error}")))
 }
 
-/// Connects as the settings say, with `lease` for holds that are renewed.
-///
-/// # Errors
-///
-/// Those of the connection, with the URL but without its credentials.
-pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Client, Failure> {
+/// Everything that the settings say, with `lease` for holds that are renewed.
+fn builder(settings: &Settings, lease: Duration) -> ClientBuilder {
     let mut builder = match &settings.redisson {
         Some((file, _)) => Client::builder().redisson(file.clone()),
         None => Client::builder().url(&settings.url),
@@ -69,11 +69,40 @@ pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Clie
     tls.server_name = settings.tls_server_name.clone();
     tls.danger_accept_any_host_name = settings.tls_any_host_name;
     tls.danger_accept_any_certificate = settings.tls_insecure;
-    builder = builder.tls(tls);
-    builder.connect().await.map_err(|error| {
-        let failure = Failure::from(error);
-        Failure::new(failure.code(), format!("{}: {failure}", escape::url(&settings.url)))
-    })
+    builder.tls(tls)
+}
+
+/// Connects as the settings say, with `lease` for holds that are renewed.
+///
+/// # Errors
+///
+/// Those of the connection, with the URL but without its credentials.
+pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Client, Failure> {
+    // The lease may be a flag; everything else that can be out of range here was configured.
+    let is_lease = lease != settings.lease;
+    builder(settings, lease).connect().await.map_err(|error| refused(settings, error, is_lease))
+}
+
+/// What would keep anybody from connecting with these settings, as far as it shows without a connection.
+///
+/// # Errors
+///
+/// As [`connect`] answers it.
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    builder(settings, settings.lease).check().map_err(|error| refused(settings, error, false))
+}
+
+fn refused(settings: &Settings, error: redlatch::Error, is_flag: bool) -> Failure {
+    let configured = error.kind() == ErrorKind::InvalidOption && !is_flag;
+    let failure = Failure::from(error);
+    let code = if configured { exit::CONFIG } else { failure.code() };
+    let place = escape::url(&settings.url);
+    let text = failure.to_string();
+    // Most errors name the server themselves.
+    if text.contains(&place.replace("***@", "").replace("?***", "")) {
+        return Failure::new(code, text);
+    }
+    Failure::new(code, format!("{place}: {text}"))
 }
 
 /// Connects with the lease of the settings and runs a verb's work, on a runtime of its own.

@@ -413,6 +413,27 @@ impl ClientBuilder {
         &self.config
     }
 
+    /// Says whether this can be connected with, as far as that shows without a connection: the URL, the ranges of options, what a
+    /// Redisson file needs besides.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption), as
+    /// [`connect`](Self::connect) would answer.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlatch::Client;
+    /// assert!(Client::builder().url("redis://host:6379").check().is_ok());
+    /// assert!(Client::builder().url("reddis://host:6379").check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        let mut settled = self.clone();
+        settled.settle()?;
+        settled.config.check()
+    }
+
     /// Connects.
     ///
     /// # Cancel safety
@@ -427,8 +448,8 @@ impl ClientBuilder {
         self.connect_with(keeper).await
     }
 
-    /// Puts together what builder, Redisson's file and URL say, in this order.
-    fn settle(&mut self) -> Result<(), Error> {
+    /// Puts together what builder, Redisson's file and URL say, in this order, and answers what is not followed.
+    fn settle(&mut self) -> Result<Vec<Notice>, Error> {
         if let Some(path) = self.config.url.trim().strip_prefix(REDISSON_URL_SCHEME) {
             if self.redisson.is_some() {
                 return Err(two_stores());
@@ -437,14 +458,13 @@ impl ClientBuilder {
             self.config.url.clear();
         }
         let mut settings = mem::take(&mut self.given);
+        let mut notices = Vec::new();
         if let Some(file) = self.redisson.take() {
             if !self.config.url.trim().is_empty() {
                 return Err(two_stores());
             }
             file.check_stores(settings.tls.as_ref())?;
-            for notice in file.notices() {
-                tracing::warn!(%notice, "Redisson's file says something that is not followed");
-            }
+            notices = file.notices().to_vec();
             self.config.url = file.url;
             settings = settings.or(file.settings);
         }
@@ -453,11 +473,13 @@ impl ClientBuilder {
         settings.scripts = settings.scripts.or(from_url.scripts);
         settings.address_map = settings.address_map.or(from_url.address_map);
         settings.apply(&mut self.config);
-        Ok(())
+        Ok(notices)
     }
 
     pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
-        self.settle()?;
+        for notice in self.settle()? {
+            tracing::warn!(%notice, "Redisson's file says something that is not followed");
+        }
         self.config.check()?;
         let store = match self.store {
             Some(store) => store,

@@ -21,7 +21,6 @@ use crate::{durations, run::kind::Holder};
     name = "redlatch",
     version,
     propagate_version = true,
-    disable_help_subcommand = true,
     after_help = "Without --url, REDLATCH_URL or a configuration file, locks live in a local engine that is started by itself and \
                   protects this machine and user.\n\nExit codes: the command's own; 75 busy; 80 lease lost; 124 --max-hold reached; \
                   64 usage; 69 unreachable; 77 refused; 78 configuration; 125 own failure; 126 not executable; 127 not found."
@@ -98,7 +97,7 @@ pub(crate) enum Verb {
     Lock(LockArgs),
     /// Give back a lock taken by `lock`.
     Unlock(UnlockArgs),
-    /// Set the remaining time of a lock taken by `lock`.
+    /// Make a lock taken by `lock` last longer.
     Renew(RenewArgs),
     /// Semaphores: permits that scripts take and put back.
     Sem(sem::SemArgs),
@@ -244,7 +243,7 @@ pub(crate) struct RenewArgs {
     /// How it was taken; found out by looking unless given [env: REDLATCH_KIND, together with REDLATCH_OWNER].
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) kind: Option<Held>,
-    /// How long to hold it from now on.
+    /// How long to hold it from now on. A lock that lasts longer already is left as it is; a permit gets exactly this.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
 }

@@ -8,6 +8,7 @@ use crate::{
     config::Shown,
     exit::{self, Failure},
     output::{self, Record},
+    store,
 };
 
 #[derive(Serialize)]
@@ -39,7 +40,12 @@ impl From<&Shown> for Row {
 pub(super) fn config(args: &ConfigArgs, context: &Context) -> Result<u8, Failure> {
     let ConfigVerb::Show { output } = &args.verb;
     let settings = context.settings()?;
-    let rows: Vec<Row> = settings.shown.iter().map(Row::from).collect();
+    let mut rows: Vec<Row> = settings.shown.iter().map(Row::from).collect();
+    // Whoever asks where a value comes from often does so because it does not work.
+    let problem = store::check(&settings).err();
+    if let Some(problem) = &problem {
+        rows.push(Row { key: "problem", value: Some(problem.to_string()), origin: "-".into() });
+    }
     output::list(output::format(*output, &settings), &rows)?;
-    Ok(exit::OK)
+    Ok(problem.map_or(exit::OK, |problem| problem.code()))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, LockName, Rate};
+use redlatch::{Client, ErrorKind, LockName, Rate};
 use serde::Serialize;
 
 use super::{Context, lock_name};
@@ -119,7 +119,10 @@ async fn acquire(
     let taken = tokio::select! {
         biased;
         signal = ending(&mut signals) => return Ok(exit::by_signal(signal)),
-        taken = work => taken?,
+        taken = work => taken.map_err(|error| match error.kind() {
+            ErrorKind::NotInitialised => absent(name),
+            _ => Failure::from(error),
+        })?,
     };
     if taken {
         return Ok(exit::OK);

@@ -1,4 +1,4 @@
-//! `redlatch renew`: set the remaining time of a lock that `lock` took.
+//! `redlatch renew`: make a lock that `lock` took last longer.
 
 use super::{Context, lock_name, owner};
 use crate::{
@@ -16,7 +16,11 @@ pub(super) fn renew(args: RenewArgs, context: &Context) -> Result<u8, Failure> {
     store::with_client(&settings, async |client| {
         let held = Detached::find(client, &name, &owner.to_string(), kind).await?;
         if held.renew(&owner, args.lease).await? {
-            context.talk.detail(format_args!("{} is held for another {}", quoted(&name), human(args.lease)));
+            context.talk.detail(format_args!(
+                "{} is held for another {} at least",
+                quoted(&name),
+                human(args.lease)
+            ));
             return Ok(exit::OK);
         }
         Err(Failure::new(

@@ -107,7 +107,11 @@ async fn acquire(request: Request<'_>, context: &Context) -> Result<u8, Failure>
     };
     let describe =
         |state: &redlatch::LockState| format!("{} free, {permits} wanted", state.value.unwrap_or(0));
-    match count::wait(client, name, context, work, describe).await? {
+    let ended = count::wait(client, name, context, work, describe).await.map_err(|failure| {
+        // The one thing that can be missing while permits are waited for is their number.
+        if failure.code() == exit::LOST { unset(name) } else { failure }
+    });
+    match ended? {
         Ended::By(signal) => Ok(exit::by_signal(signal)),
         Ended::With(true) => {
             let answer = Answer { acquired: Some(permits.into()), ..Answer::of(name) };
@@ -135,6 +139,11 @@ async fn hand_over(semaphore: &Semaphore, taken: i64, text: &str) -> Result<u8, 
         semaphore.release_if_exists(taken).await?;
     }
     Err(Failure::internal(format!("cannot write to stdout: {error}; the permits were given back")))
+}
+
+fn unset(name: &LockName) -> Failure {
+    let name = quoted(name);
+    Failure::new(exit::LOST, format!("nobody has set permits for {name}; do so with `redlatch sem set`"))
 }
 
 fn absent(name: &LockName) -> Failure {

@@ -12,7 +12,7 @@ use redlatch::{LockName, Owner};
 use super::{holding::Name, kind::Holder};
 use crate::{
     args::kind::Kind,
-    config::{PASSWORD_ENV, SENTINEL_PASSWORD_ENV},
+    config::{self, PASSWORD_ENV, SENTINEL_PASSWORD_ENV, URL_ENV},
     durations,
     timestamp::rfc3339,
 };
@@ -45,6 +45,7 @@ pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString
     let names = Some(told.names).filter(|names| !names.iter().any(|held| held.name.as_bytes().contains(&0)));
     let tokens: Option<Vec<String>> =
         told.names.iter().map(|held| held.token.map(|token| token.to_string())).collect();
+    let url = env::var(URL_ENV).ok().map(|url| config::without_credentials(&url).into());
     vec![
         (NAME, names.map(|names| OsString::from_vec(lines(names.iter().map(|held| held.name.as_bytes()))))),
         ("REDLATCH_HELD", Some("1".into())),
@@ -55,6 +56,7 @@ pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString
         ("REDLATCH_LEASE_MS", Some(durations::ms(told.lease).to_string().into())),
         ("REDLATCH_ACQUIRED_AT", Some(rfc3339(told.acquired_at).into())),
         ("REDLATCH_WHY", told.why.map(Into::into)),
+        (URL_ENV, url),
         (PASSWORD_ENV, None),
         (SENTINEL_PASSWORD_ENV, None),
     ]

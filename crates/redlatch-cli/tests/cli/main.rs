@@ -14,5 +14,6 @@ mod run;
 mod sem;
 mod signals;
 mod support;
+mod told;
 mod trouble;
 mod verbs;

@@ -217,14 +217,15 @@ impl Inner {
                     self.topology.unsettled();
                     self.again(&mut budget, false, fault).await?;
                     let gathered = self.has_none_of(&member, call).await;
-                    sent_on = Some((self.topology.member(&to), Form { asking: true, gathered }));
+                    // Servers before 7 say so as soon as one of the keys is not there.
+                    let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
+                    sent_on = Some(match stays {
+                        true => (member, Form { asking: false, gathered: true }),
+                        false => (self.topology.member(&to), Form { asking: true, gathered }),
+                    });
                 }
-                // Not asked for a second time in vain: it may be that the script does not need what is not there.
                 Some(Redirect::Split)
-                    if !form.asking
-                        && !form.gathered
-                        && call.script.looks_first()
-                        && member.is_told_all() =>
+                    if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
                     sent_on = Some((member, Form { asking: false, gathered: true }));
                 }
@@ -259,6 +260,11 @@ impl Inner {
             return Err(fault);
         }
         self.again(budget, false, fault).await
+    }
+
+    /// Whether a script may be tried where some of its keys are absent: it may be that it does not need them.
+    fn may_do_without(&self, member: &Member, call: &Call) -> bool {
+        call.keys.len() > 1 && call.script.looks_first() && member.is_told_all()
     }
 
     /// Whether a node that a slot is leaving has none of the keys of a call any more. It gets none of them back: what is not there is made

@@ -1,5 +1,6 @@
 //! What the locks can do without: commands that a provider has taken away or an account may not use.
 
+use futures_util::future::join_all;
 use redlatch::{Client, ClientBuilder, ErrorKind, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
@@ -40,9 +41,20 @@ async fn smoke(builder: &ClientBuilder, what: &str) -> Client {
     client
 }
 
+/// The same without each of these commands: all at once, because most of it is waiting.
+async fn smoke_without(commands: &[&str]) {
+    for renamed in [true, false] {
+        let each = commands.iter().map(async |command| {
+            let (_server, builder) = without(command, renamed);
+            smoke(&builder, &format!("{command} renamed: {renamed}")).await;
+        });
+        join_all(each).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_that_locks_can_do_without() {
-    for command in [
+    smoke_without(&[
         "WAIT",
         "INFO",
         "CLUSTER",
@@ -60,22 +72,13 @@ async fn commands_that_locks_can_do_without() {
         "FUNCTION",
         "SSUBSCRIBE",
         "SPUBLISH",
-    ] {
-        for renamed in [true, false] {
-            let (_server, builder) = without(command, renamed);
-            smoke(&builder, &format!("{command} renamed: {renamed}")).await;
-        }
-    }
+    ])
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_messages_waiters_look_for_themselves() {
-    for command in ["SUBSCRIBE", "PUBLISH", "UNSUBSCRIBE"] {
-        for renamed in [true, false] {
-            let (_server, builder) = without(command, renamed);
-            smoke(&builder, &format!("{command} renamed: {renamed}")).await;
-        }
-    }
+    smoke_without(&["SUBSCRIBE", "PUBLISH", "UNSUBSCRIBE"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,31 +100,39 @@ async fn a_database_that_cannot_be_selected_is_an_error_that_names_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_lives_on_where_ping_is_refused() {
-    for renamed in [true, false] {
-        let (server, builder) = without("PING", renamed);
-        let (client, other) = (builder.clone().connect().await.unwrap(), builder.connect().await.unwrap());
-        let guard = client.lock("x").lock().await.unwrap();
-        let waiting = other.lock("x");
-        let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
-        let subscribed = || async {
-            let clients = server.clients().unwrap();
-            clients.into_iter().find(|client| client.subscriptions > 0).map(|client| client.id)
-        };
-        let first = soon("the subscription", async {
-            loop {
-                if let Some(id) = subscribed().await {
-                    return id;
-                }
+async fn outlives_a_refused_ping(renamed: bool) {
+    let (server, builder) = without("PING", renamed);
+    let (client, other) = (builder.clone().connect().await.unwrap(), builder.connect().await.unwrap());
+    let guard = client.lock("x").lock().await.unwrap();
+    let waiting = other.lock("x");
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+    // The connection that is subscribed, and what it has asked last.
+    let listening = || {
+        let clients = server.clients().unwrap();
+        let client = clients.into_iter().find(|client| client.subscriptions > 0)?;
+        Some((client.id, client.last_command))
+    };
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        soon(what, async {
+            while !holds() {
                 tokio::time::sleep(ms(10)).await;
             }
         })
         .await;
-        // The subscription is asked for a sign of life every five seconds.
-        tokio::time::sleep(ms(6_000)).await;
-        assert_eq!(subscribed().await, Some(first), "renamed: {renamed}");
-        guard.unlock().await.unwrap();
-        soon("the grant", waiter).await.unwrap().unlock().await.unwrap();
-    }
+    };
+    until("the subscription", &|| listening().is_some()).await;
+    let subscribed = listening().unwrap();
+    // It asks for a sign of life every five seconds. The server calls a command that it does not know NULL.
+    until("a refusal", &|| listening().as_ref() != Some(&subscribed)).await;
+    // Time in which the connection would end.
+    tokio::time::sleep(ms(300)).await;
+    let asked = if renamed { "NULL" } else { "ping" };
+    assert_eq!(listening(), Some((subscribed.0, asked.to_owned())), "renamed: {renamed}");
+    guard.unlock().await.unwrap();
+    soon("the grant", waiter).await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_lives_on_where_ping_is_refused() {
+    tokio::join!(outlives_a_refused_ping(true), outlives_a_refused_ping(false));
 }

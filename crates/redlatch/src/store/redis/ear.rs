@@ -501,6 +501,16 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_sign_of_life_is_one() {
+        let (mut talk, told, tell) = listening();
+        talk.ask(Asked::Ping);
+        talk.ask(order(true, Way::Plain, "a"));
+        let text = "-NOPERM no rights\r\n".to_owned() + &array(&["subscribe", "a"]);
+        assert_eq!(hear(&mut talk, &tell, &told, &text), ["Plain a"]);
+        assert!(talk.due.is_empty(), "it would end the connection");
+    }
+
+    #[test]
     fn frames_may_come_in_pieces_and_nonsense_ends_the_connection() {
         let (mut talk, told, tell) = listening();
         let text = array(&["message", "c", "-5"]);

@@ -100,17 +100,18 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
     let (a, b) = (on.brisk(RENEWED).await, on.client().await);
     let name = on.name("x");
     assert!(!on.lock(&b, name.as_str()).force_unlock().await.unwrap(), "nobody holds it");
-    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let freed = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let other = on.name("other");
+    let passed = on.lock(&a, other.as_str()).lock().await.unwrap();
+    assert!(on.lock(&b, other.as_str()).force_unlock().await.unwrap());
+    let taken = on.lock(&b, other.as_str()).try_lock().await.unwrap().unwrap();
     assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
     let start = Instant::now();
-    assert_eq!(soon("the announcement", guard.lost()).await, LossReason::Deleted);
+    assert_eq!(soon("the announcement", freed.lost()).await, LossReason::Deleted);
     assert!(awake(start) < NEXT_RENEWAL, "told at the next renewal: {:?}", start.elapsed());
-    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
-    assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
-    let taken = on.lock(&b, name.as_str()).try_lock().await.unwrap().unwrap();
-    match soon("the announcement", guard.lost()).await {
+    match soon("the announcement", passed.lost()).await {
         LossReason::TakenOver { by } => assert_eq!(by, taken.owner().to_string()),
-        other => panic!("{other:?}"),
+        reason => panic!("{reason:?}"),
     }
 }
 

@@ -204,7 +204,7 @@ pub(crate) async fn readers_of_one_client_are_many_leases_and_each_is_told(on: F
         readers.push(lock.read().lock().await.unwrap());
     }
     assert_eq!(a.stats().names, 1);
-    renewed(4, async || {
+    renewed(2, async || {
         assert!(readers.iter().all(|reader| reader.is_valid()), "all are renewed");
         readers.iter().map(|reader| reader.remaining()).min().expect("there are twelve")
     })

@@ -13,11 +13,12 @@ use crate::fixture::{Fixture, LATE, awake, ms, soon};
 type Order = Arc<Mutex<Vec<usize>>>;
 
 pub(crate) async fn lease_timeout(on: Fixture) {
+    const WAITERS: usize = 5;
     let (a, b) = (on.client().await, on.client().await);
     let (name, order) = (on.name("x"), Order::default());
     let first = on.lock(&a, name.as_str()).lock_with_lease(ms(1_500)).await.unwrap();
     let mut tasks = Vec::new();
-    for n in 0..8 {
+    for n in 0..WAITERS {
         let (lock, order) = (on.lock([&a, &b][n % 2], name.as_str()), order.clone());
         tasks.push(tokio::spawn(async move {
             let wait = Wait::AtMost(Duration::from_secs(30));
@@ -33,8 +34,12 @@ pub(crate) async fn lease_timeout(on: Fixture) {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(30), task).await.expect("each turn").unwrap();
     }
-    assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
-    assert!(begin.elapsed() > ms(7 * 250), "before the leases were over: {:?}", begin.elapsed());
+    assert_eq!(*order.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>());
+    assert!(
+        begin.elapsed() > ms(250 * (WAITERS as u64 - 1)),
+        "before the leases were over: {:?}",
+        begin.elapsed()
+    );
 }
 
 pub(crate) async fn multiple_locks(on: Fixture) {

@@ -72,17 +72,17 @@ pub(crate) async fn test_force_unlock(on: Fixture) {
 
 pub(crate) async fn test_auto_expire(on: Fixture) {
     let (a, b) = (on.brisk(ms(3_000)).await, on.client().await);
-    let lock = b.read_write_lock(on.name("x"));
+    let (lock, other) = (b.read_write_lock(on.name("x")), b.read_write_lock(on.name("y")));
     let start = Instant::now();
     let held = a.read_write_lock(on.name("x")).read().lock().await.unwrap().detach();
+    a.read_write_lock(on.name("y")).write().lock().await.unwrap().detach();
     assert!(lock.write().try_lock().await.unwrap().is_none());
+    assert!(other.read().try_lock().await.unwrap().is_none());
     let write = soon("the end of the lease", lock.write().lock()).await.unwrap();
     assert!(awake(start) <= ms(3_000) + LATE, "{:?}", start.elapsed());
     assert!(held.remaining <= ms(3_000));
     write.unlock().await.unwrap();
-    a.read_write_lock(on.name("x")).write().lock().await.unwrap().detach();
-    assert!(lock.read().try_lock().await.unwrap().is_none());
-    soon("the end of the lease", lock.read().lock()).await.unwrap().unlock().await.unwrap();
+    soon("the end of the lease", other.read().lock()).await.unwrap().unlock().await.unwrap();
 }
 
 pub(crate) async fn test_get_hold_count(on: Fixture) {

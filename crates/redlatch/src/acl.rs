@@ -34,6 +34,7 @@ pub struct Rights {
     prefix: String,
     functions: bool,
     cluster: bool,
+    sharded: bool,
     acknowledged: bool,
     redisson: bool,
 }
@@ -46,7 +47,15 @@ impl Rights {
         kinds.sort();
         kinds.dedup();
         let prefix = prefix.to_owned();
-        Rights { kinds, prefix, functions: false, cluster: false, acknowledged: false, redisson: false }
+        Rights {
+            kinds,
+            prefix,
+            functions: false,
+            cluster: false,
+            sharded: true,
+            acknowledged: false,
+            redisson: false,
+        }
     }
 
     /// Scripts are called as functions that an operator has loaded ([`ScriptMode::Functions`](crate::ScriptMode::Functions)), so
@@ -58,6 +67,12 @@ impl Rights {
     /// The servers are a cluster: its layout is asked for, and messages may be sharded.
     pub fn cluster(self, yes: bool) -> Self {
         Rights { cluster: yes, ..self }
+    }
+
+    /// Whether a cluster's messages may be sharded, which they may unless told. Redis below 7.0 does not know these commands
+    /// and takes no rules with them.
+    pub fn sharded(self, yes: bool) -> Self {
+        Rights { sharded: yes, ..self }
     }
 
     /// Grants wait for replicas (`WAIT`).
@@ -86,7 +101,7 @@ impl Rights {
         }
         if needs.iter().any(|needs| !needs.channels.is_empty()) {
             commands.extend(["publish", "subscribe", "unsubscribe"]);
-            if self.cluster {
+            if self.cluster && self.sharded {
                 // Without the last one nobody finds out that the servers know the others.
                 commands.extend(["spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"]);
             }
@@ -99,7 +114,7 @@ impl Rights {
         }
         if self.kinds.contains(&Kind::Look) {
             commands.insert("pubsub|numsub");
-            if self.cluster {
+            if self.cluster && self.sharded {
                 commands.insert("pubsub|shardnumsub");
             }
         }

@@ -35,6 +35,9 @@ pub(crate) struct AclArgs {
     /// The servers are a cluster.
     #[arg(long)]
     pub(crate) cluster: bool,
+    /// Without sharded messages, for a cluster of Redis below 7.0, which takes no rules with commands that it does not know.
+    #[arg(long, requires = "cluster")]
+    pub(crate) no_sharded: bool,
     /// Grants wait for replicas.
     #[arg(long)]
     pub(crate) acknowledged: bool,

@@ -44,6 +44,7 @@ pub(super) fn acl(args: &AclArgs, context: &Context) -> Result<u8, Failure> {
             .functions(args.functions)
             .redisson(args.redisson)
             .cluster(args.cluster)
+            .sharded(!args.no_sharded)
             .acknowledged(args.acknowledged);
         let rules = match &args.user {
             Some(user) => format!("user {user} on {rights}"),

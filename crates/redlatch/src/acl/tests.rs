@@ -159,4 +159,7 @@ fn functions_take_the_place_of_scripts() {
     for command in ["wait", "asking", "cluster|slots", "ssubscribe", "spublish"] {
         assert!(commands.contains(&command), "{command}");
     }
+    let plain = rights.sharded(false).commands();
+    let left_out: Vec<&&str> = commands.iter().filter(|command| !plain.contains(command)).collect();
+    assert_eq!(left_out, [&"pubsub|shardnumsub", &"spublish", &"ssubscribe", &"sunsubscribe"]);
 }

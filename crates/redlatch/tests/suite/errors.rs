@@ -58,6 +58,18 @@ fn classes() -> Vec<(&'static str, ErrorKind)> {
             Permission,
         ),
         ("ERR ACL failure in script: User x has no permissions to access the 'k' key", Permission),
+        (
+            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't run this command or subcommand",
+            Permission,
+        ),
+        (
+            "ERR Error running script (call to f_1): @user_script:1: WRONGTYPE Operation against a key holding the wrong kind of value",
+            WrongType,
+        ),
+        (
+            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -NOREPLICAS Not enough good replicas to write.",
+            ServerBusy,
+        ),
         ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemory),
         ("READONLY You can't write against a read only replica.", ReadOnly),
         ("NOREPLICAS Not enough good replicas to write.", ServerBusy),

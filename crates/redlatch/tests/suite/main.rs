@@ -19,6 +19,7 @@ mod late_grants;
 mod limit;
 mod local;
 mod model_rw;
+mod oldest;
 mod permits_faults;
 mod quorum;
 mod random_faults;

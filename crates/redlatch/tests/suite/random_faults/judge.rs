@@ -220,8 +220,7 @@ mod tests {
             book.notes().losses.push(Loss { from: at(from_ms), to: at(to_ms) });
         }
         let _ = book.verdict(TOLD);
-        let wrong = book.notes().wrong.len();
-        wrong
+        book.notes().wrong.len()
     }
 
     #[test]

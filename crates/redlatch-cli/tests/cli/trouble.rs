@@ -67,7 +67,7 @@ fn too_few_replicas_stop_the_command_or_are_told_of() {
     let output = run(&["--on-shortfall", "keep"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let told = both(&output);
-    assert!(["confirmed a ", "confirmed b "].iter().all(|name| told.contains(name)), "{output:?}");
+    assert!(["confirmed \"a\"", "confirmed \"b\""].iter().all(|name| told.contains(name)), "{output:?}");
     assert!(place.path("both").exists());
     assert_eq!(place.code(["run", "a", "--replica-ack", "0", "--", "true"]), 64);
 }

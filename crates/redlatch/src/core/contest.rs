@@ -117,12 +117,12 @@ impl Core {
                 return Err(self.closed_error());
             }
             let (sent_ms, moves) = (self.now_ms(), self.store.moves());
-            let time_is_up = deadline.is_over(self);
+            let time_is_short = deadline.is_near(self);
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
                 return match last {
-                    // It was busy all the time that there was; this look was one more, for luck.
-                    Last::Busy if time_is_up => Ok(None),
+                    // It was busy nearly all the time that there was; this look was one more, for luck.
+                    Last::Busy if time_is_short => Ok(None),
                     Last::Trouble(error) => Err(error),
                     Last::Busy | Last::Nothing => Err(Error::new(
                         ErrorKind::Timeout,

@@ -147,8 +147,8 @@ impl Engine {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether scripts may only use the keys that they are given as `KEYS`, as some servers want it (Dragonfly, proxies that route by
-    /// key); off unless set.
+    /// Whether scripts may only use the keys that they are given as `KEYS`, as some servers want it (Dragonfly, proxies that
+    /// route by key); off unless set.
     pub fn set_strict_keys(&mut self, strict: bool) {
         self.strict_keys = strict;
     }

@@ -171,8 +171,8 @@ impl Rights {
     }
 }
 
-/// Keys and channels of one name that a kind uses besides the name itself, here or in Redisson, one for each form. Channels are the same
-/// whether their messages are sharded or not.
+/// Keys and channels of one name that a kind uses besides the name itself, here or in Redisson, one for each form. Channels are
+/// the same whether their messages are sharded or not.
 pub(crate) fn companions(kind: Kind, name: &[u8]) -> Vec<Vec<u8>> {
     let needs = kind.needs();
     let more = match kind {

@@ -262,7 +262,8 @@ impl Semaphore {
         wait_for(self.0.core(), self.0.release(n))
     }
 
-    /// Puts `n` permits in if the semaphore exists; see [`redlatch::Semaphore::release_if_exists`](crate::Semaphore::release_if_exists).
+    /// Puts `n` permits in if the semaphore exists; see
+    /// [`redlatch::Semaphore::release_if_exists`](crate::Semaphore::release_if_exists).
     ///
     /// # Errors
     ///
@@ -327,7 +328,8 @@ impl CountDownLatch {
         self.0.name()
     }
 
-    /// Closes the latch with a count if it has none; see [`redlatch::CountDownLatch::set_if_absent`](crate::CountDownLatch::set_if_absent).
+    /// Closes the latch with a count if it has none; see
+    /// [`redlatch::CountDownLatch::set_if_absent`](crate::CountDownLatch::set_if_absent).
     ///
     /// # Errors
     ///
@@ -363,7 +365,8 @@ impl CountDownLatch {
         wait_for(self.0.core(), self.0.wait())
     }
 
-    /// Waits at most this long until the latch is open; see [`redlatch::CountDownLatch::wait_for`](crate::CountDownLatch::wait_for).
+    /// Waits at most this long until the latch is open; see
+    /// [`redlatch::CountDownLatch::wait_for`](crate::CountDownLatch::wait_for).
     ///
     /// # Errors
     ///

@@ -173,8 +173,8 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::FunctionMissing`](crate::ErrorKind::FunctionMissing) for a server without functions;
-    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for `memory:` and `local:`, which have none to load; a server
-    /// that is unreachable or refuses.
+    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for `memory:` and `local:`, which have none to load; a
+    /// server that is unreachable or refuses.
     pub async fn load_functions(&self) -> Result<(), Error> {
         self.core.check_open()?;
         self.core.keeper.touch();
@@ -240,8 +240,9 @@ impl ClientBuilder {
         self
     }
 
-    /// A file with the password and nothing else, at most 64 KiB, in place of [`password`](Self::password): what is said last counts. It is
-    /// read when the client connects, and again when a server refuses the password, so that a client outlives a change of passwords.
+    /// A file with the password and nothing else, at most 64 KiB, in place of [`password`](Self::password): what is said last
+    /// counts. It is read when the client connects, and again when a server refuses the password, so that a client outlives a
+    /// change of passwords.
     pub fn password_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
         self.given.password_file = Some(path.into());
         self.given.password = Secret(None);
@@ -268,7 +269,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Where servers are reached that announce other addresses; wins over the URL. Addresses of the URL itself are used as they are.
+    /// Where servers are reached that announce other addresses; wins over the URL. Addresses of the URL itself are used as they
+    /// are.
     pub fn address_map(mut self, map: AddressMap) -> Self {
         self.given.address_map = Some(map);
         self
@@ -307,8 +309,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How encrypted connections are checked. The files are looked at for each new connection and read again when they have changed; if the
-    /// new ones cannot be used, that is logged, and the last good ones stay in use.
+    /// How encrypted connections are checked. The files are looked at for each new connection and read again when they have
+    /// changed; if the new ones cannot be used, that is logged, and the last good ones stay in use.
     pub fn tls(mut self, tls: TlsOptions) -> Self {
         self.given.tls = Some(tls);
         self
@@ -418,8 +420,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption), as
-    /// [`connect`](Self::connect) would answer.
+    /// [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption),
+    /// as [`connect`](Self::connect) would answer.
     ///
     /// # Example
     ///

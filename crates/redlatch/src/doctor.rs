@@ -92,8 +92,8 @@ impl Client {
         Ok(findings)
     }
 
-    /// Tries each right that these kinds need for names that begin with `prefix`, with a name that nobody else uses, and names the
-    /// rules that are missing. Nothing is left behind. Stores without accounts have no findings.
+    /// Tries each right that these kinds need for names that begin with `prefix`, with a name that nobody else uses, and names
+    /// the rules that are missing. Nothing is left behind. Stores without accounts have no findings.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,8 @@ pub enum ErrorKind {
     InvalidName,
     /// An option is out of range, or two options contradict each other.
     InvalidOption,
-    /// The store's URL cannot be understood, or takes the server for what it is not, such as a member of a cluster for one on its own.
+    /// The store's URL cannot be understood, or takes the server for what it is not, such as a member of a cluster for one on its
+    /// own.
     InvalidUrl,
     /// No connection to the server.
     Unreachable,
@@ -57,8 +58,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The client was inherited over `fork()` and belongs to the parent process.
     Forked,
-    /// The server refused a script for a key that it had not declared. Keys are declared where a server turns out to want that, so this is
-    /// left for a server that has begun to want it while a read lock was held.
+    /// The server refused a script for a key that it had not declared. Keys are declared where a server turns out to want that,
+    /// so this is left for a server that has begun to want it while a read lock was held.
     UndeclaredKey,
     /// The server lacks the functions that the client is to use
     /// ([`ScriptMode::Functions`](crate::ScriptMode::Functions)).
@@ -223,8 +224,8 @@ impl std::error::Error for Error {}
 pub enum LossReason {
     /// The lease ran out by the local clock before it could be renewed; the server may or may not still have it.
     Expired,
-    /// The server no longer has the hold, and somebody else had the lock when it was looked for. What ended the hold may have been a
-    /// forced release before that.
+    /// The server no longer has the hold, and somebody else had the lock when it was looked for. What ended the hold may have
+    /// been a forced release before that.
     TakenOver {
         /// The owner found in place of ours.
         by: String,

@@ -20,8 +20,8 @@ const PAUSE_MS_MAX: u64 = 64;
 
 /// Several locks as one: all of them are held, or none.
 ///
-/// The members may be of any kinds of locks and of any clients. Those of one client that are plain, fenced, spin or non-reentrant locks
-/// are taken by one request and released by one; in a cluster, those with the same hash tag. Each has a lease and a renewal
+/// The members may be of any kinds of locks and of any clients. Those of one client that are plain, fenced, spin or non-reentrant
+/// locks are taken by one request and released by one; in a cluster, those with the same hash tag. Each has a lease and a renewal
 /// of its own. While a member is busy nothing is held: it is waited for alone, and the others are tried when it has been had.
 ///
 /// # Example

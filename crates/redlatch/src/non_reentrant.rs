@@ -10,8 +10,8 @@ use crate::{
     name::{Kind, LockName},
 };
 
-/// A lock that its owner cannot enter again: acquiring it a second time is [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld),
-/// and the hold stays as it was.
+/// A lock that its owner cannot enter again: acquiring it a second time is
+/// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld), and the hold stays as it was.
 ///
 /// Every acquire has a fresh owner unless one is passed, so this matters to those who pass one, and to blocking code,
 /// where each thread is an owner. [`Guard::reenter`] is refused too.

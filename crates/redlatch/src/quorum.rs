@@ -31,8 +31,8 @@ const PAUSE_MS_MAX: u64 = 250;
 /// asked again while the lock is held.
 ///
 /// The servers must not replicate each other. There is no fencing token, because no single server counts: use a
-/// [`FencedLock`](crate::FencedLock) on one server where a resource can check tokens. A server that loses its data and returns within a
-/// lease may grant again what it has granted before; start such a server after a pause of the longest lease.
+/// [`FencedLock`](crate::FencedLock) on one server where a resource can check tokens. A server that loses its data and returns
+/// within a lease may grant again what it has granted before; start such a server after a pause of the longest lease.
 ///
 /// # Example
 ///
@@ -57,8 +57,8 @@ pub struct QuorumLock {
 set_face! {
     QuorumLock,
     ///
-    /// A member whose replicas fall short is given back and does not count towards the quorum, unless it is to be kept. The replicas
-    /// have three quarters of the [time of a member](QuorumLock::member_timeout) at most.
+    /// A member whose replicas fall short is given back and does not count towards the quorum, unless it is to be kept. The
+    /// replicas have three quarters of the [time of a member](QuorumLock::member_timeout) at most.
     AcquireQuorum,
     /// A hold on a quorum of the members of a [`QuorumLock`]. It is lost when fewer than a quorum are left.
     QuorumGuard

@@ -223,9 +223,9 @@ impl ReadWriteLock {
 
     /// Lets new readers of this client stand back while a writer of this client waits.
     ///
-    /// The gate is local: readers of other clients and of Java know nothing of it. It holds a reader back for at most 3 s, because
-    /// what the writer waits for may be waiting for this very reader; `try_lock` answers `None` meanwhile. Holds that an owner
-    /// has already are entered again without regard to it.
+    /// The gate is local: readers of other clients and of Java know nothing of it. It holds a reader back for at most 3 s,
+    /// because what the writer waits for may be waiting for this very reader; `try_lock` answers `None` meanwhile. Holds that an
+    /// owner has already are entered again without regard to it.
     ///
     /// # Example
     ///
@@ -273,8 +273,8 @@ impl WriteGuard {
     /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
     /// between. Other readers may come in.
     ///
-    /// If the owner has other write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands for
-    /// what the write hold was confirmed with ([`Guard::replicas`]).
+    /// If the owner has other write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands
+    /// for what the write hold was confirmed with ([`Guard::replicas`]).
     ///
     /// # Cancel safety
     ///
@@ -300,7 +300,8 @@ impl WriteGuard {
     }
 
     /// Takes a read hold of the same owner besides, with a lease of the same kind. It is a hold of its own: when the write hold
-    /// goes first, the lock stays held for reading. No replicas are asked; an [acquire](ReadLock::acquire) with this owner can ask.
+    /// goes first, the lock stays held for reading. No replicas are asked; an [acquire](ReadLock::acquire) with this owner can
+    /// ask.
     ///
     /// # Cancel safety
     ///

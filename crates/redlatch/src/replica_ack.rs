@@ -61,9 +61,9 @@ impl ReplicaAck {
         Self::of(Some(ReplicaCount::AtLeast(n)))
     }
 
-    /// All replicas have to confirm: as many as the master has in sync when it grants, and no fewer than sentinels, the cluster or the
-    /// servers of the URL have in sight, where there are such (`docs/safety.md`, replica acknowledgement). Where there are none
-    /// this is met, so ask for [`at_least`](Self::at_least) where there must be one.
+    /// All replicas have to confirm: as many as the master has in sync when it grants, and no fewer than sentinels, the cluster
+    /// or the servers of the URL have in sight, where there are such (`docs/safety.md`, replica acknowledgement). Where there are
+    /// none this is met, so ask for [`at_least`](Self::at_least) where there must be one.
     pub fn all() -> Self {
         Self::of(Some(ReplicaCount::All))
     }

@@ -27,8 +27,9 @@ const GIVE_BACK_DELAY: Duration = Duration::from_millis(100);
 /// anybody may. **A process that crashes between the two leaks its permits for good**; [`add`](Self::add) puts them back by
 /// hand. Where that is not acceptable, use locks, which have leases.
 ///
-/// Without an owner there is no [acknowledgement by replicas](crate::ReplicaAck) either: a take whose confirmation is lost could be
-/// neither repeated nor taken back for certain. A [`PermitSemaphore`](crate::PermitSemaphore) has owners, leases and acknowledgement.
+/// Without an owner there is no [acknowledgement by replicas](crate::ReplicaAck) either: a take whose confirmation is lost could
+/// be neither repeated nor taken back for certain. A [`PermitSemaphore`](crate::PermitSemaphore) has owners, leases and
+/// acknowledgement.
 ///
 /// Waiters of all processes are woken together when permits come free, and are not served in any order.
 #[derive(Clone)]

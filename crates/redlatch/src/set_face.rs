@@ -120,14 +120,14 @@ macro_rules! set_face {
             /// How many replicas have to confirm each member's grant, and what happens if too few do; none unless set. See
             /// [`Acquire::replica_ack`](crate::Acquire::replica_ack).
             ///
-            /// Members that one request takes are confirmed by one answer; for the others each has the whole time that is allowed,
-            /// as far as the wait and the lease allow it.
+            /// Members that one request takes are confirmed by one answer; for the others each has the whole time that is
+            /// allowed, as far as the wait and the lease allow it.
             $(#[$ack])*
             ///
             /// # Errors
             ///
-            /// As there; the error names the member, and the whole set is given back. A shortfall ends the acquire also while it may
-            /// still wait.
+            /// As there; the error names the member, and the whole set is given back. A shortfall ends the acquire also while it
+            /// may still wait.
             pub fn replica_ack(mut self, ack: $crate::ReplicaAck) -> Self {
                 self.options.ack = ack;
                 self
@@ -244,8 +244,8 @@ macro_rules! set_face {
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the hold is lost; a lease out of range; a server that is unreachable
-            /// or refuses.
+            /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the hold is lost; a lease out of range; a server that is
+            /// unreachable or refuses.
             pub async fn extend(&self, lease: std::time::Duration) -> Result<(), $crate::Error> {
                 self.0.extend(lease).await
             }

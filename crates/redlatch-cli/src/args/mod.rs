@@ -329,9 +329,9 @@ pub(crate) enum FunctionsVerb {
     Show,
     /// Load the library into the server, as an account that may: Redis 7.0 or later, or Valkey.
     ///
-    /// Loading again does no harm: a library of the same name is replaced in one step. The name carries the number of the script set,
-    /// so the libraries of several versions stay side by side while a fleet is upgraded; FUNCTION DELETE removes an old one. Clients
-    /// use the library when their configuration has `scripts = "functions"`.
+    /// Loading again does no harm: a library of the same name is replaced in one step. The name carries the number of the script
+    /// set, so the libraries of several versions stay side by side while a fleet is upgraded; FUNCTION DELETE removes an old one.
+    /// Clients use the library when their configuration has `scripts = "functions"`.
     Load,
 }
 
@@ -342,7 +342,8 @@ pub(crate) struct DoctorArgs {
     /// Say whether the keys and channels of these names share a cluster slot, as they must.
     #[arg(value_name = "NAME")]
     pub(crate) name: Vec<String>,
-    /// The same for names that begin with this and for those in use; and try the rights of the account for names that begin with this, with names that nobody else uses; all names if it is empty.
+    /// The same for names that begin with this and for those in use; and try the rights of the account for names that begin with
+    /// this, with names that nobody else uses; all names if it is empty.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
     /// Only for these kinds, with commas between them [default: all but look].

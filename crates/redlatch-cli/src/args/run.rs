@@ -62,8 +62,8 @@ pub(crate) struct HoldArgs {
     /// The lease, renewed every third of it: how long the lock survives a crash [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Option<Duration>,
-    /// Keep the lock at least this long after taking it, even when the command ends sooner. What is left of the lease is not cut short, except
-    /// for a permit.
+    /// Keep the lock at least this long after taking it, even when the command ends sooner. What is left of the lease is not cut
+    /// short, except for a permit.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after this long and exit with 124.
@@ -72,7 +72,8 @@ pub(crate) struct HoldArgs {
     /// What to do with the command when the lock is lost.
     #[arg(long, value_name = "ACTION", value_enum, default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// Time between TERM and KILL when the lock is lost; under two thirds of the lease [default: 8s, or in proportion for a lease under 30s].
+    /// Time between TERM and KILL when the lock is lost; under two thirds of the lease
+    /// [default: 8s, or in proportion for a lease under 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse)]
     pub(crate) grace: Option<Duration>,
     /// Time between TERM and KILL when --max-hold is reached [default: as --grace].

@@ -5,8 +5,8 @@ use std::fmt;
 use super::Rights;
 
 impl Rights {
-    /// The rules, as they follow the name in `ACL SETUSER name …` and in a line `user name …` of a users file. They take away every
-    /// other command, key and channel, and leave alone whether the account is on and its passwords.
+    /// The rules, as they follow the name in `ACL SETUSER name …` and in a line `user name …` of a users file. They take away
+    /// every other command, key and channel, and leave alone whether the account is on and its passwords.
     pub fn rules(&self) -> String {
         let mut rules = String::from("-@all");
         for command in self.commands() {

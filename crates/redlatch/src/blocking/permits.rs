@@ -40,7 +40,8 @@ impl PermitSemaphore {
         self.request().run()
     }
 
-    /// Waits at most this long for one permit; see [`redlatch::PermitSemaphore::acquire_for`](crate::PermitSemaphore::acquire_for).
+    /// Waits at most this long for one permit; see
+    /// [`redlatch::PermitSemaphore::acquire_for`](crate::PermitSemaphore::acquire_for).
     ///
     /// # Errors
     ///
@@ -63,7 +64,8 @@ impl PermitSemaphore {
         wait_for(self.0.core(), self.0.release(id))
     }
 
-    /// Gives permits back by their ids, all or none; see [`redlatch::PermitSemaphore::release_all`](crate::PermitSemaphore::release_all).
+    /// Gives permits back by their ids, all or none; see
+    /// [`redlatch::PermitSemaphore::release_all`](crate::PermitSemaphore::release_all).
     ///
     /// # Errors
     ///
@@ -117,7 +119,8 @@ impl PermitSemaphore {
         wait_for(self.0.core(), self.0.total())
     }
 
-    /// Sets the number of permits if nobody has yet; see [`redlatch::PermitSemaphore::set_if_absent`](crate::PermitSemaphore::set_if_absent).
+    /// Sets the number of permits if nobody has yet; see
+    /// [`redlatch::PermitSemaphore::set_if_absent`](crate::PermitSemaphore::set_if_absent).
     ///
     /// # Errors
     ///

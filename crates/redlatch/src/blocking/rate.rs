@@ -69,7 +69,8 @@ impl RateLimiter {
         wait_for(self.0.core(), self.0.acquire_for(n, wait))
     }
 
-    /// Gives up to `n` permits back before their interval is over; see [`redlatch::RateLimiter::release`](crate::RateLimiter::release).
+    /// Gives up to `n` permits back before their interval is over; see
+    /// [`redlatch::RateLimiter::release`](crate::RateLimiter::release).
     ///
     /// # Errors
     ///

@@ -101,8 +101,8 @@ macro_rules! blocking_set {
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code, and [`ErrorKind::Closed`](crate::ErrorKind::Closed); the members are released in the
-            /// background then.
+            /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code, and
+            /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); the members are released in the background then.
             pub fn unlock(self) -> Result<UnlockReport, Error> {
                 let core = self.0.members()[0].core().clone();
                 wait_for(&core, async { Ok(self.0.unlock().await) })

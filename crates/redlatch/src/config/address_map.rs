@@ -12,14 +12,15 @@ const PAIRS_MAX: usize = 1_000;
 /// The longest host name, in bytes.
 const HOST_BYTES_MAX: usize = 255;
 
-/// Where servers are reached that announce addresses which this client cannot use: behind port forwarding, in containers, in another network.
+/// Where servers are reached that announce addresses which this client cannot use: behind port forwarding, in containers, in
+/// another network.
 ///
-/// It is used for every address that a server tells: redirections and the layout of a cluster, and the masters, replicas and other sentinels
-/// that sentinels know. Addresses of the URL are used as they are.
+/// It is used for every address that a server tells: redirections and the layout of a cluster, and the masters, replicas and
+/// other sentinels that sentinels know. Addresses of the URL are used as they are.
 ///
 /// As text it is pairs `announced=reachable` with commas between them, at most 1,000. Either side is `host` or `host:port`, IPv6
-/// addresses in brackets. Without a port on the left side all ports of that host are meant and stay as they are; without one on the right
-/// side the port stays. A pair with a port comes before one without.
+/// addresses in brackets. Without a port on the left side all ports of that host are meant and stay as they are; without one on
+/// the right side the port stays. A pair with a port comes before one without.
 ///
 /// # Example
 ///
@@ -71,8 +72,8 @@ impl FromStr for AddressMap {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] for what is no list of pairs, for an announced address that is given twice, and for a host whose ports would
-    /// all become one.
+    /// [`ErrorKind::InvalidOption`] for what is no list of pairs, for an announced address that is given twice, and for a host
+    /// whose ports would all become one.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut map = BTreeMap::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {

@@ -383,8 +383,8 @@ impl Core {
         Ok(Attempt::Won(lease))
     }
 
-    /// While the keys of a lock are in two places, the hash alone tells that somebody else holds it, and for how long (-1: without
-    /// end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
+    /// While the keys of a lock are in two places, the hash alone tells that somebody else holds it, and for how long (-1:
+    /// without end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
     async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
         if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
             return None;
@@ -520,8 +520,8 @@ impl Core {
         }
     }
 
-    /// Asks the replicas for a grant of what one script has taken, which is of one term. Unless enough confirm it, or it is kept all
-    /// the same, all of it is given back.
+    /// Asks the replicas for a grant of what one script has taken, which is of one term. Unless enough confirm it, or it is kept
+    /// all the same, all of it is given back.
     pub(super) async fn confirm(
         self: &Arc<Self>,
         requests: &[Arc<Request>],

@@ -83,8 +83,8 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`.
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
 
-    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is as if
-    /// the lease ended now, and nobody is told. `None` where that cannot be done.
+    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
+    /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
     fn release_unheard(&self, keys: &Keys, owner: &Owner) -> Option<Call> {
         let _ = (keys, owner);
         None
@@ -99,7 +99,8 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// One hold less. Replies `{number, holds left or -1, receivers}`.
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
 
-    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than can be moved. Only for [`LanePolicy::Queue`].
+    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than can be moved.
+    /// Only for [`LanePolicy::Queue`].
     fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
@@ -279,7 +280,8 @@ impl Core {
     }
 
     /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
-    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown (DESIGN D16).
+    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown (ARCHITECTURE
+    /// D16).
     pub(crate) fn read(
         &self,
         script: &Script,

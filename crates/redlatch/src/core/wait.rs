@@ -1,4 +1,4 @@
-//! Waiting: a place in line, the deadline, and what wakes a waiter (DESIGN D9).
+//! Waiting: a place in line, the deadline, and what wakes a waiter (ARCHITECTURE D9).
 //!
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 
@@ -255,8 +255,8 @@ impl Waker {
         self.pause(core, time, Until::Message, deadline).await
     }
 
-    /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has happened since
-    /// the store counted so many `moves`.
+    /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has
+    /// happened since the store counted so many `moves`.
     pub(super) async fn wait_in_trouble(
         &mut self,
         core: &Core,

@@ -1,7 +1,7 @@
 //! Where the keys and channels beside a name lie: what must share a slot of a cluster, and what the braces of a name make of it.
 //!
-//! Other stores have no slots, but names are refused there, too, and Java may hold locks by names that would not survive a move to a
-//! cluster. So the same is looked at everywhere, and only a cluster makes a problem of it.
+//! Other stores have no slots, but names are refused there, too, and Java may hold locks by names that would not survive a move
+//! to a cluster. So the same is looked at everywhere, and only a cluster makes a problem of it.
 
 use std::collections::BTreeSet;
 
@@ -99,8 +99,8 @@ impl Client {
         self.core.store.shard(b"a") != self.core.store.shard(b"b")
     }
 
-    /// Says whether all keys and channels that belong to a name, for some kinds of lock, have one cluster slot, and which do not. A
-    /// name that splits is refused here on every store; Java takes it, and in a cluster cannot release it.
+    /// Says whether all keys and channels that belong to a name, for some kinds of lock, have one cluster slot, and which do not.
+    /// A name that splits is refused here on every store; Java takes it, and in a cluster cannot release it.
     ///
     /// Nothing is asked of the server.
     ///
@@ -217,8 +217,8 @@ impl Client {
         findings
     }
 
-    /// Looks at names that are in use, as [`list`](Self::list) finds them: those whose keys lie apart in a cluster were taken by Java, which
-    /// does not refuse them. One finding for each, at most 1,000, and one that sums up if there is none.
+    /// Looks at names that are in use, as [`list`](Self::list) finds them: those whose keys lie apart in a cluster were taken by
+    /// Java, which does not refuse them. One finding for each, at most 1,000, and one that sums up if there is none.
     pub fn diagnose_found(&self, states: &[LockState]) -> Vec<Finding> {
         let in_cluster = self.has_slots();
         let mut findings = Vec::new();

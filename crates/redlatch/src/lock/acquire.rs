@@ -1,4 +1,4 @@
-//! Acquiring with options that are words (DESIGN D6).
+//! Acquiring with options that are words (ARCHITECTURE D6).
 
 use std::{
     fmt,

@@ -17,8 +17,8 @@ use crate::{
 /// [`release`](Self::release) gives them back and says what happened.
 ///
 /// Permits that were taken together are kept together: they are lost when one of them is, which happens when somebody
-/// [gives one back by its id](super::PermitSemaphore::release); the others come back when their lease ends. The guard may be sent to other tasks and threads and
-/// dropped anywhere, as a lock's [`Guard`].
+/// [gives one back by its id](super::PermitSemaphore::release); the others come back when their lease ends. The guard may be sent
+/// to other tasks and threads and dropped anywhere, as a lock's [`Guard`].
 #[must_use = "dropping the guard gives the permits back at once"]
 pub struct PermitGuard {
     hold: Guard,

@@ -78,8 +78,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] for a rate out of range; [`ErrorKind::WrongLockKind`] or [`ErrorKind::WrongType`] when the name
-    /// is used by something else; a server that is unreachable or refuses.
+    /// [`ErrorKind::InvalidOption`] for a rate out of range; [`ErrorKind::WrongLockKind`] or [`ErrorKind::WrongType`] when the
+    /// name is used by something else; a server that is unreachable or refuses.
     ///
     /// # Example
     ///
@@ -210,8 +210,8 @@ impl RateLimiter {
         Ok(taken)
     }
 
-    /// Gives up to `n` permits (1 to 2,147,483,647) back before their interval is over, and answers how many that were: as many as
-    /// are taken at most.
+    /// Gives up to `n` permits (1 to 2,147,483,647) back before their interval is over, and answers how many that were: as many
+    /// as are taken at most.
     ///
     /// Permits have no owner, so the oldest are given back, whoever took them: those that stay then block for as long as any
     /// of them would have had to, and no interval sees more than its rate.

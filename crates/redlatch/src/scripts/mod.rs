@@ -28,8 +28,8 @@ pub struct Script {
     gathering: Option<&'static Script>,
 }
 
-/// Scripts that touch keys that they do not name, or several keys with one command: these are not told to a node that may have some
-/// of the keys only.
+/// Scripts that touch keys that they do not name, or several keys with one command: these are not told to a node that may have
+/// some of the keys only.
 const NOT_GATHERED: [&str; 6] = ["show", "list", "acquire_all", "permit_end", "rate_set", "rate_delete"];
 /// Scripts whose callers go on in another way while the keys are in two places.
 const DONE_OTHERWISE: [&str; 7] = [
@@ -81,8 +81,8 @@ impl Script {
         }
     }
 
-    /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the script
-    /// touches others besides its keys, or several of them at once.
+    /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the
+    /// script touches others besides its keys, or several of them at once.
     pub(crate) fn gathering(&self) -> Option<&'static Script> {
         let may = self.declaring.is_none() && !NOT_GATHERED.contains(&self.plain_name());
         self.gathering.filter(|_| may)
@@ -93,8 +93,8 @@ impl Script {
         self.declaring.is_some() || DONE_OTHERWISE.contains(&self.plain_name())
     }
 
-    /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it is
-    /// refused before it changes anything.
+    /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it
+    /// is refused before it changes anything.
     pub(crate) fn looks_first(&self) -> bool {
         LOOKING_FIRST.contains(&self.plain_name())
     }

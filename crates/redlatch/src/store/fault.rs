@@ -102,7 +102,8 @@ impl ServerCode {
             | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
             "EPOCH" => ErrorKind::Engine,
             // Dragonfly names the key; proxies that look at the text before they pass it on name the array.
-            // Words of Redis and Valkey for a call of several keys, in a script, of which not all are there while their slot moves.
+            // Words of Redis and Valkey for a call of several keys, in a script, of which not all are there while their slot
+            // moves.
             _ if lower.contains("during rehashing of the slot") => ErrorKind::ServerBusy,
             _ if lower.contains("undeclared key") || lower.contains("using the keys array") => {
                 ErrorKind::UndeclaredKey

@@ -151,8 +151,8 @@ pub enum ReplicaCount {
 /// The answer of the replicas, on its way.
 pub type ConfirmFuture = Pin<Box<dyn Future<Output = Result<Replicas, Fault>> + Send + 'static>>;
 
-/// Asks the replicas for at most this long (1 ms or more) whether they have what a call changed. Dropped uncalled it asks nothing, and
-/// the future that it gives may be dropped, too.
+/// Asks the replicas for at most this long (1 ms or more) whether they have what a call changed. Dropped uncalled it asks
+/// nothing, and the future that it gives may be dropped, too.
 pub type Confirm = Box<dyn FnOnce(Duration) -> ConfirmFuture + Send>;
 
 /// The answer to a script call that replicas can be asked about, on its way.
@@ -184,11 +184,11 @@ pub trait Store: Send + Sync + 'static {
         self.run(call)
     }
 
-    /// As [`run`](Self::run), for calls that replicas are to confirm. What is in the way of asking them is an error before the script
-    /// runs, and whoever waits for them holds up nobody else's calls.
+    /// As [`run`](Self::run), for calls that replicas are to confirm. What is in the way of asking them is an error before the
+    /// script runs, and whoever waits for them holds up nobody else's calls.
     ///
-    /// A store without replicas, as this is unless said otherwise, confirms for all of none; for more it refuses if they `must` be
-    /// there.
+    /// A store without replicas, as this is unless said otherwise, confirms for all of none; for more it refuses if they `must`
+    /// be there.
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         without_replicas(count, must, || self.run(call))
     }
@@ -209,8 +209,8 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// Drops every connection over which the answer to a call with this key, the first one of the call, may just have come: it belongs to
-    /// another request.
+    /// Drops every connection over which the answer to a call with this key, the first one of the call, may just have come: it
+    /// belongs to another request.
     fn distrust(&self, _key: &[u8]) {}
 
     /// Whether answers are outstanding.

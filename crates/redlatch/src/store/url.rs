@@ -1,4 +1,4 @@
-//! Which store a URL means (DESIGN D3). Parse errors never repeat the URL, because it may hold a password.
+//! Which store a URL means (ARCHITECTURE D3). Parse errors never repeat the URL, because it may hold a password.
 
 mod parse;
 #[cfg(test)]
@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
-    /// `memory:` (a new private engine) or `memory:name` (shared by that name within the process). With `?strict_keys` at the end the
-    /// engine refuses keys that a script has not declared, as some servers do.
+    /// `memory:` (a new private engine) or `memory:name` (shared by that name within the process). With `?strict_keys` at the end
+    /// the engine refuses keys that a script has not declared, as some servers do.
     Memory {
         /// The shared engine's name.
         name: Option<String>,

@@ -1,5 +1,5 @@
-//! What the keys of a read-write lock are meant to be, step by step, in the way of Java and in ours. Where Java's way is a trap the model
-//! has it, too: it says what happens on the wire, and checks that nobody ever is beside a writer.
+//! What the keys of a read-write lock are meant to be, step by step, in the way of Java and in ours. Where Java's way is a trap
+//! the model has it, too: it says what happens on the wire, and checks that nobody ever is beside a writer.
 
 use std::collections::BTreeMap;
 

@@ -24,8 +24,10 @@ use crate::{
 
 /// What all names here begin with.
 const PREFIX: &str = "app:";
-/// What is tried and done without: by our look at a lost lock, with `pcall`, and by our question to a master for its role, which `INFO` answers as well; and by Redisson 4, which asks when it connects whether a
-/// cluster hides behind one address, with a script that reads keys of two slots, and whether there are patterns and sharded messages. (Those who need the latter find out by not being woken.)
+/// What is tried and done without: by our look at a lost lock, with `pcall`; by our question to a master for its role, which
+/// `INFO` answers as well; and by Redisson 4, which asks when it connects whether a cluster hides behind one address, with a
+/// script that reads keys of two slots, and whether there are patterns and sharded messages. (Those who need the latter find out
+/// by not being woken.)
 const SPARED: [&str; 6] = [
     "command llen",
     "command role",

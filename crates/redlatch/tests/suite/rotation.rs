@@ -1,4 +1,5 @@
-//! Certificates, keys and passwords that are replaced on disk while a client lives: each new connection uses what is there by then.
+//! Certificates, keys and passwords that are replaced on disk while a client lives: each new connection uses what is there by
+//! then.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -59,7 +60,8 @@ async fn a_new_authority_certificate_and_key_are_used_by_the_next_connection() {
     let lock = client.lock("encrypted");
     works(&lock).await;
 
-    // The server changes its authority, and so must we. Certificate and key are checked against each other, so they come in one step.
+    // The server changes its authority, and so must we. Certificate and key are checked against each other, so they come in one
+    // step.
     let path = |file: &Path| file.to_str().unwrap().to_owned();
     let (cert, key, ca) = (path(&new.server_cert), path(&new.server_key), path(&new.ca_cert));
     server

@@ -1,5 +1,5 @@
-//! Wire facts of the fair lock: hash, queue, times and messages after each step (`docs/protocol.md`, fair lock). What is with others
-//! in the queue who take Redisson's steps is in `wire_fair_java.rs`.
+//! Wire facts of the fair lock: hash, queue, times and messages after each step (`docs/protocol.md`, fair lock). What is with
+//! others in the queue who take Redisson's steps is in `wire_fair_java.rs`.
 
 use redlatch::{Client, FairLock, Guard, Unlocked};
 use redlatch_testkit::server::{KeyContent, RedisServer};

@@ -60,7 +60,8 @@ impl fmt::Display for Notice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedissonValue {
-    /// The setting, named like the method of [`ClientBuilder`](crate::ClientBuilder), or the field of [`TlsOptions`] after `tls_`.
+    /// The setting, named like the method of [`ClientBuilder`](crate::ClientBuilder), or the field of [`TlsOptions`] after
+    /// `tls_`.
     pub setting: &'static str,
     /// Its value in words; `***` for a secret.
     pub value: String,
@@ -169,8 +170,8 @@ impl RedissonYaml {
         &self.values
     }
 
-    /// Refuses a Java key store that is needed and that nobody has given an equivalent for: connecting with less checks or another
-    /// identity than the file asks for is not for us to decide.
+    /// Refuses a Java key store that is needed and that nobody has given an equivalent for: connecting with less checks or
+    /// another identity than the file asks for is not for us to decide.
     pub(crate) fn check_stores(&self, given: Option<&TlsOptions>) -> Result<(), Error> {
         let trusts = given.is_some_and(|tls| tls.ca_file.is_some() || tls.danger_accept_any_certificate);
         let identified = given.is_some_and(|tls| tls.cert_file.is_some());

@@ -210,8 +210,8 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once. `listing`: who
-    /// knows of replicas that the master itself may have lost sight of.
+    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once. `listing`:
+    /// who knows of replicas that the master itself may have lost sight of.
     pub(super) async fn run(
         mut self,
         mode: ScriptMode,

@@ -1,7 +1,8 @@
 //! What connections are encrypted with: authorities, certificate and key, read again when their files change.
 //!
-//! Certificates are short-lived, and whatever renews them puts new files in the place of the old ones. Connections that are open stay as
-//! they are; a new one uses the files of its time. Files that cannot be used are told once, and the last good ones stay in use.
+//! Certificates are short-lived, and whatever renews them puts new files in the place of the old ones. Connections that are open
+//! stay as they are; a new one uses the files of its time. Files that cannot be used are told once, and the last good ones stay
+//! in use.
 
 use std::{
     fs::{self, File},

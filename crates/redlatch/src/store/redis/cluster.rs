@@ -267,8 +267,9 @@ impl Inner {
         call.keys.len() > 1 && call.script.looks_first() && member.is_told_all()
     }
 
-    /// Whether a node that a slot is leaving has none of the keys of a call any more. It gets none of them back: what is not there is made
-    /// at the node that the slot goes to. Several servers send a call on as soon as they lack one of its keys, so that alone says too little.
+    /// Whether a node that a slot is leaving has none of the keys of a call any more. It gets none of them back: what is not
+    /// there is made at the node that the slot goes to. Several servers send a call on as soon as they lack one of its keys, so
+    /// that alone says too little.
     async fn has_none_of(&self, member: &Arc<Member>, call: &Call) -> bool {
         if !(2..=LOOKS_MAX).contains(&call.keys.len())
             || call.script.gathering().is_none()

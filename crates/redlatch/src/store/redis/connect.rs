@@ -164,8 +164,8 @@ impl Dial {
         (self.server.access.username.as_deref(), self.password())
     }
 
-    /// Bounds everything from the first packet to the last word of the log-in. When the password is refused and its file has another one
-    /// by now, it is tried once more with that.
+    /// Bounds everything from the first packet to the last word of the log-in. When the password is refused and its file has
+    /// another one by now, it is tried once more with that.
     pub(super) async fn bounded<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

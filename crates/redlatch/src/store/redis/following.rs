@@ -381,8 +381,8 @@ impl Shared {
         self.interruption.ring();
     }
 
-    /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it may have
-    /// run. `first` is on its way already, to the master after so many moves.
+    /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it
+    /// may have run. `first` is on its way already, to the master after so many moves.
     async fn follow<T, F>(
         &self,
         mut moves: u64,
@@ -454,8 +454,8 @@ impl Shared {
         }
     }
 
-    /// How many replicas of the master after so many moves are listed by those who know of it. When nobody answers, what they said
-    /// before counts.
+    /// How many replicas of the master after so many moves are listed by those who know of it. When nobody answers, what they
+    /// said before counts.
     async fn listed(self: Arc<Self>, moves: u64, within: Duration) -> u32 {
         // On the background thread, which has the connections to those who are asked, and timers.
         let shared = self.clone();

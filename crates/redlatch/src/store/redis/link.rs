@@ -92,8 +92,8 @@ pub(super) struct Link {
 struct Tally {
     sent: Counter,
     answered: Counter,
-    /// Calls whose callers went before their answers came. They count as unanswered until a question that was asked after them has
-    /// its answer.
+    /// Calls whose callers went before their answers came. They count as unanswered until a question that was asked after them
+    /// has its answer.
     left: AtomicU64,
     /// Such a question is on its way.
     asking: AtomicBool,
@@ -224,8 +224,8 @@ impl Link {
         Sent { link: self, is_answered: false }
     }
 
-    /// The caller of a request has gone. Answers come in the order of the requests, so the answer to another question tells that this one
-    /// has been answered, too; a refusal will do.
+    /// The caller of a request has gone. Answers come in the order of the requests, so the answer to another question tells that
+    /// this one has been answered, too; a refusal will do.
     fn left(&self) {
         self.tally.left.fetch_add(1, Ordering::SeqCst);
         if self.is_dead() || self.tally.asking.swap(true, Ordering::SeqCst) {

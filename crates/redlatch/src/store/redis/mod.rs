@@ -1,7 +1,7 @@
 //! Redis or Valkey: scripts over multiplexed connections, subscriptions over connections of their own.
 //!
-//! Commands and subscriptions never share a connection (DESIGN D16). A store is one of several topologies, each in a file of its
-//! own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
+//! Commands and subscriptions never share a connection (ARCHITECTURE D16). A store is one of several topologies, each in a file
+//! of its own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
 mod certificates;

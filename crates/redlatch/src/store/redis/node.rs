@@ -50,8 +50,8 @@ impl Interruption {
     }
 }
 
-/// Calls that are on their way to a server which has to be found first. No connection knows of them, and connections must go on being
-/// watched until they have one.
+/// Calls that are on their way to a server which has to be found first. No connection knows of them, and connections must go on
+/// being watched until they have one.
 #[derive(Default)]
 pub(super) struct Searching(AtomicUsize);
 

@@ -100,8 +100,8 @@ impl Trouble {
         Some(Error::new(kind, format!("cannot connect to {server}: {what}")).remedy(remedy))
     }
 
-    /// Looks at the first bytes of a plain connection. A server that expects encryption answers with an alert; others say why they
-    /// end the connection, and end it before that has been read.
+    /// Looks at the first bytes of a plain connection. A server that expects encryption answers with an alert; others say why
+    /// they end the connection, and end it before that has been read.
     pub(super) fn look(&self, bytes: &[u8]) {
         match bytes {
             [0x15, 0x03, ..] => self.set(ErrorKind::Tls, ENCRYPTED),

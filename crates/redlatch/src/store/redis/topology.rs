@@ -268,8 +268,8 @@ impl Topology {
         *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether answers that are just coming in are from the nodes that have their slots now. It takes a while until a call that has no
-    /// answer is given up.
+    /// Whether answers that are just coming in are from the nodes that have their slots now. It takes a while until a call that
+    /// has no answer is given up.
     pub(super) fn is_settled(&self) -> bool {
         let unsettled = *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
         unsettled.is_none_or(|at| at.elapsed() > 2 * self.config.response_timeout)

@@ -140,8 +140,8 @@ fn unix(rest: &str) -> Result<(StoreUrl, UrlOptions), Error> {
     Ok((StoreUrl::Redis(Server { addr, access }), query.options))
 }
 
-/// What a name in memory ends with whose engine refuses keys that a script has not declared, as some servers do. An engine of the same
-/// name without it is another one.
+/// What a name in memory ends with whose engine refuses keys that a script has not declared, as some servers do. An engine of the
+/// same name without it is another one.
 pub(in crate::store) const STRICT_KEYS: &str = "?strict_keys";
 
 fn memory_name(rest: &str) -> Result<Option<String>, Error> {

@@ -1,4 +1,5 @@
-//! The promises of the read-write lock on every store; those that Redisson's tests have cases for are in `redisson_read_write.rs`.
+//! The promises of the read-write lock on every store; those that Redisson's tests have cases for are in
+//! `redisson_read_write.rs`.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! Cases of Redisson's own tests of the read-write lock; each has the name of its case there, and its times divided by five to ten.
-//! What is different on purpose is said where it is. A hold of ours ends up to 1 % before its lease. `docs/protocol.md` lists all cases.
+//! Cases of Redisson's own tests of the read-write lock; each has the name of its case there, and its times divided by five to
+//! ten. What is different on purpose is said where it is. A hold of ours ends up to 1 % before its lease. `docs/protocol.md`
+//! lists all cases.
 
 use std::{
     sync::{

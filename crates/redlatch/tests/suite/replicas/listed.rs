@@ -1,5 +1,5 @@
-//! What `all` means where others than the master know of its replicas: one that was cut off from it, and may take its place all the
-//! same, is missing; one that has gone is not.
+//! What `all` means where others than the master know of its replicas: one that was cut off from it, and may take its place all
+//! the same, is missing; one that has gone is not.
 
 use std::{future::IntoFuture, time::Duration};
 

@@ -88,7 +88,8 @@ pub(crate) enum Verb {
                             One name is one kind of lock for all its users: a name that is taken with --shared or --exclusive \
                             anywhere is to be taken with one of them everywhere, and all users of permits say the same N. The \
                             permits are made by whoever comes first, and stay.\n\n\
-                            Exit codes: the command's own, 128 + the signal that ended it; 69 server unreachable, or too few replicas; 75 busy (see -E); 80 lease lost; 124 --max-hold \
+                            Exit codes: the command's own, 128 + the signal that ended it; 69 server unreachable, or too few replicas; \
+                            75 busy (see -E); 77 user, password or a right refused; 78 configuration; 80 lease lost; 124 --max-hold \
                             reached; 64 usage, and a name that is held as another kind of lock; 125 own failure; 126 not executable; \
                             127 not found; 130, 143 interrupted while waiting."
     )]

@@ -3,7 +3,7 @@
 use crate::escape;
 
 /// Parameters that belong to a log-in.
-const LOGIN: [&str; 5] = ["user", "username", "password", "sentinel_username", "sentinel_password"];
+const LOGIN: [&str; 6] = ["user", "username", "pass", "password", "sentinel_username", "sentinel_password"];
 
 /// The settings that a URL gives by itself, each by its key; secrets as `***`. Nothing for what is no URL of a server.
 pub(super) fn settings(url: &str) -> Vec<(&'static str, String)> {
@@ -24,11 +24,12 @@ pub(super) fn settings(url: &str) -> Vec<(&'static str, String)> {
     for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
         let key = match key {
             "user" | "username" => "username",
-            "password" => "password",
+            "pass" | "password" => "password",
             "sentinel_username" => "sentinel_username",
             "sentinel_password" => "sentinel_password",
             "sharded" => "sharded",
             "scripts" => "scripts",
+            "address_map" => "address_map",
             _ => continue,
         };
         let value =
@@ -75,6 +76,7 @@ mod tests {
                 "redis-sentinel://a,b/master/1?sharded=off",
             ),
             ("unix:///run/a@b.sock?db=1&user=x&password=hush", "unix:///run/a@b.sock?db=1"),
+            ("unix:///run/a.sock?user=x&pass=hush&db=1", "unix:///run/a.sock?db=1"),
             ("redis-cluster://a:1,b:2?scripts=functions", "redis-cluster://a:1,b:2?scripts=functions"),
             ("local:", "local:"),
             ("redisson-yaml:/etc/a.yaml", "redisson-yaml:/etc/a.yaml"),
@@ -108,6 +110,8 @@ mod tests {
             ]
         );
         assert_eq!(settings("redis://hush@h"), [("password", "***".to_owned())]);
+        assert_eq!(settings("unix:///s?pass=hush"), [("password", "***".to_owned())]);
+        assert_eq!(settings("redis-cluster://h?address_map=a=b"), [("address_map", "a=b".to_owned())]);
         assert!(settings("redis://h").is_empty() && settings("local:").is_empty());
     }
 }

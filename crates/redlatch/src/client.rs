@@ -289,8 +289,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The name that connections give themselves (`CLIENT SETNAME`): ASCII letters and signs without blanks; none unless set. A
-    /// server that forbids it is used without.
+    /// The name that connections for commands give themselves (`CLIENT SETNAME`): ASCII letters and signs without blanks; none
+    /// unless set. A server that forbids it is used without.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.given.client_name = Some(name.into());
         self

@@ -121,7 +121,7 @@ impl Core {
             let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
                 contender.outcome_unknown();
                 return match last {
-                    // It was busy nearly all the time that there was; this look was one more, for luck.
+                    // It was busy nearly all the time that there was; this look was one more.
                     Last::Busy if time_is_short => Ok(None),
                     Last::Trouble(error) => Err(error),
                     Last::Busy | Last::Nothing => Err(Error::new(

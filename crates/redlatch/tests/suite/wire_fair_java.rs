@@ -321,7 +321,8 @@ async fn a_known_owner_that_leaves_as_the_head_of_a_free_lock_tells_the_next() {
         assert!(holder.unlock());
         drop(waiter);
         // A request that was on its way gets the lock, which is given back then.
-        let left = || members(&server).len() == 1 && !server.keys_dump().unwrap().contains_key(b"x".as_slice());
+        let left =
+            || members(&server).len() == 1 && !server.keys_dump().unwrap().contains_key(b"x".as_slice());
         soon("its leaving", async { while !left() {} }).await;
     })
     .await;

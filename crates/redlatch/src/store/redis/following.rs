@@ -145,7 +145,7 @@ struct Shared {
     searching: Searching,
     /// How many replicas the master had after so many moves, and when that was said.
     listed: Mutex<Option<(u64, Instant, u32)>>,
-    /// Whoever has it asks for that.
+    /// Whoever has this lock asks for that number; the others wait for what it is told.
     listing: tokio::sync::Mutex<()>,
     closed: AtomicBool,
 }

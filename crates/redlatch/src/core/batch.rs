@@ -11,7 +11,7 @@ use super::{
     Core, Grant, Request,
     contest::{Attempt, Contender},
     flight::{After, Flight},
-    lane::Enter,
+    lanes::Enter,
     lease::Lease,
     release::{Certainty, Step, found},
     wait::{Deadline, Place},

@@ -14,6 +14,7 @@ pub(crate) mod gate;
 pub(crate) mod jitter;
 pub(crate) mod keeper;
 pub(crate) mod lane;
+pub(crate) mod lanes;
 pub(crate) mod lease;
 pub(crate) mod reenter;
 pub(crate) mod release;
@@ -35,7 +36,8 @@ use self::{
     backoff::Backoff,
     gate::{GateKey, Gates},
     keeper::Keeper,
-    lane::{Bounds, LanePolicy, Lanes},
+    lane::LanePolicy,
+    lanes::{Bounds, Lanes},
     lease::{Lease, Term},
     release::Certainty,
 };

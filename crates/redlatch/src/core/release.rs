@@ -15,7 +15,8 @@ use super::{
     flight::Flight,
     jitter::jittered,
     keeper::told,
-    lane::{LanePolicy, Leaving, Queued},
+    lane::{LanePolicy, Queued},
+    lanes::Leaving,
     lease::{Lease, margin_ms},
 };
 use crate::{

@@ -3,6 +3,7 @@
 //! A primitive is a face and a [`Recipe`]; it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
+mod asker;
 pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod bell;

@@ -1,0 +1,227 @@
+//! The one who asks: the owner of one acquire, from its first request to a grant or to the end of the wait.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{
+    Core, Request, Wait,
+    acquire::Look,
+    contest::{Attempt, Contender},
+    gate::GateKey,
+    jitter,
+    lane::{Handoff, LanePolicy, Queued},
+    lease::Lease,
+    release::Certainty,
+    wait::Deadline,
+};
+use crate::{error::ErrorKind, owner::Owner, store::Fault};
+
+/// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
+/// waits for that the writer waits for.
+const YIELD_MS_MAX: u64 = 3_000;
+/// How often such a reader looks whether it may go on; looking asks nobody but this process.
+const YIELD_LOOK: Duration = Duration::from_millis(20);
+
+/// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
+pub(super) struct Asker {
+    core: Arc<Core>,
+    request: Arc<Request>,
+    owner: Owner,
+    deadline: Deadline,
+    /// A request had an unknown outcome.
+    pub(super) tainted: bool,
+    pub(super) granted: bool,
+    looks: u32,
+    /// The last item of the last answer.
+    value: i64,
+    /// Until when others of this process may go first.
+    yields_until_ms: u64,
+    /// The lane knows that this task waits.
+    waits_beside: bool,
+    /// The next request has to count those before this owner.
+    recount: bool,
+    line: Line,
+    wake: Option<Arc<Notify>>,
+}
+
+/// The place in a queue on the server, for kinds that have one.
+#[derive(Default)]
+enum Line {
+    #[default]
+    Outside,
+    /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
+    Inside(oneshot::Receiver<Handoff>),
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if self.waits_beside {
+            self.core.lanes.waited_beside(&self.request.keys);
+        }
+        let lined_up = self.step_out();
+        if self.granted {
+            return;
+        }
+        if self.tainted {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
+        } else if lined_up {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
+        }
+    }
+}
+
+impl Contender for Asker {
+    type Prize = Arc<Lease>;
+
+    fn channel(&self) -> Option<Arc<[u8]>> {
+        self.request.recipe.channel(&self.request.keys, &self.owner)
+    }
+
+    fn gate(&self) -> Option<GateKey> {
+        self.request.recipe.gate(&self.request.keys, &self.owner)
+    }
+
+    fn took_the_last(&self) -> Option<Option<Duration>> {
+        let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
+        self.request
+            .recipe
+            .took_the_last(&self.owner, self.value)
+            .then(|| Some(Duration::from_millis(lease_ms)))
+    }
+
+    fn woken_by(&mut self, notify: &Arc<Notify>) {
+        self.wake = Some(notify.clone());
+    }
+
+    fn naps(&mut self) -> bool {
+        matches!(self.line, Line::Inside(_)) && self.core.lanes.naps(&self.request.keys, &self.owner)
+    }
+
+    async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+        if let Some(lease) = self.handed() {
+            return Ok(Attempt::Won(lease));
+        }
+        if let Some(first) = &self.request.yields_to
+            && self.core.now_ms() < self.yields_until_ms
+            && self.core.lanes.is_wanted(first, &self.owner)
+        {
+            return Ok(Attempt::Busy(Some(YIELD_LOOK)));
+        }
+        let lines_up = self.lines_up();
+        if lines_up && matches!(self.line, Line::Outside) {
+            let (queued, handoff) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            self.line = Line::Inside(handoff);
+            self.core.lanes.line_up(&self.request.keys, queued);
+        }
+        let look = Look { lines_up, recount: self.recount, deadline: &self.deadline, value: &mut self.value };
+        let outcome = self.core.attempt(&self.request, &self.owner, look).await;
+        if let Ok(Attempt::Behind { recount }) = outcome {
+            self.recount = recount;
+        }
+        match outcome {
+            Ok(Attempt::Won(lease)) => {
+                // A release may have handed over at the same moment; both leases are the same hold.
+                if let Some(same) = self.handed() {
+                    self.core.lanes.forget(&same);
+                }
+                Ok(Attempt::Won(lease))
+            }
+            Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up => {
+                self.core.lanes.lined_up(&self.request.keys, &self.owner);
+                // A release that was sent after the request may have handed over before this answer was read.
+                self.handed().map_or(outcome, |lease| Ok(Attempt::Won(lease)))
+            }
+            // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
+            Ok(Attempt::Busy(_)) if self.waits_beside() => {
+                self.core.lanes.wait_beside(&self.request.keys);
+                self.waits_beside = true;
+                outcome
+            }
+            Ok(Attempt::Busy(_)) if let Some(backoff) = &self.request.backoff => {
+                let pause = backoff.pause(self.looks, jitter::fraction());
+                self.looks = self.looks.saturating_add(1);
+                Ok(Attempt::Busy(Some(pause)))
+            }
+            // Another process holds under this owner. Giving up a place in the queue would give back that hold, and a place
+            // from an earlier attempt went with the grant.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::AlreadyHeld => {
+                self.step_out();
+                Err(Fault::Server(error))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn outcome_unknown(&mut self) {
+        self.tainted = true;
+    }
+}
+
+impl Asker {
+    pub(super) fn new(core: &Arc<Core>, request: &Arc<Request>, owner: Owner, deadline: Deadline) -> Self {
+        Asker {
+            core: core.clone(),
+            request: request.clone(),
+            owner,
+            deadline,
+            tainted: false,
+            granted: false,
+            looks: 0,
+            value: 0,
+            yields_until_ms: core.now_ms() + YIELD_MS_MAX,
+            waits_beside: false,
+            recount: true,
+            line: Line::Outside,
+            wake: None,
+        }
+    }
+
+    /// Whether the owner waits in a queue on the server.
+    fn lines_up(&self) -> bool {
+        self.request.recipe.lane() == LanePolicy::Ordered && self.request.wait != Wait::No
+    }
+
+    /// Whether it should be made known now that this task waits for a hold beside others.
+    fn waits_beside(&self) -> bool {
+        let Request { recipe, wait, yields_to, .. } = &*self.request;
+        !self.waits_beside && recipe.lane() == LanePolicy::Beside && *wait != Wait::No && yields_to.is_none()
+    }
+
+    /// No longer takes what is handed over; `true` if a place in the queue on the server may have to be given up.
+    fn step_out(&mut self) -> bool {
+        // Closing comes before looking: whoever puts us back in line looks whether we still wait.
+        let lined_up = !matches!(std::mem::take(&mut self.line), Line::Outside);
+        if lined_up {
+            self.core.lanes.step_out(&self.request.keys, &self.owner);
+        }
+        lined_up
+    }
+
+    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
+    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
+    pub(super) async fn step_back(&mut self) {
+        if !self.tainted && self.step_out() {
+            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
+            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
+            tokio::select! {
+                biased;
+                _ = job => {}
+                () = limit => {}
+            }
+        }
+    }
+
+    /// The lease that a task of this process has handed over, if any.
+    fn handed(&mut self) -> Option<Arc<Lease>> {
+        let Line::Inside(handoff) = &mut self.line else { return None };
+        match handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Ok(Handoff::Lease(lease)) => {
+                self.core.lanes.forget(&lease);
+                None
+            }
+            Ok(Handoff::Contend { .. }) | Err(_) => None,
+        }
+    }
+}

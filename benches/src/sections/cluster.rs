@@ -22,8 +22,8 @@ use crate::{
 
 const MASTERS: usize = 3;
 /// What a master has to do at once decides what it costs: with few tasks, three masters are woken where one is.
-const TASKS: [usize; 3] = [8, 64, 1024];
-const TASKS_MAX: usize = 1024;
+const TASKS: [usize; 4] = [8, 64, 1024, 4096];
+const TASKS_MAX: usize = 4096;
 /// How many of them count commands behind sentinels.
 const TASKS_BEHIND_SENTINELS: usize = 64;
 /// What a client can send for a pair, or around it; what scripts call in the server has other names. Sentinels and

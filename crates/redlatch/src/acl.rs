@@ -106,6 +106,10 @@ impl Rights {
                 commands.extend(["spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"]);
             }
         }
+        if self.kinds.iter().any(|kind| kind.has_holds()) {
+            // How a holder learns at once that somebody else has ended its hold.
+            commands.extend(["client|tracking", "client|caching", "exists"]);
+        }
         if self.cluster {
             commands.extend(["asking", "cluster|slots"]);
         }

@@ -48,6 +48,12 @@ impl Kind {
         Kind::Look,
     ];
 
+    /// Whether it has holds that last and may be lost.
+    pub(super) fn has_holds(self) -> bool {
+        use Kind::*;
+        matches!(self, Lock | Fenced | Fair | Spin | ReadWrite | Permits)
+    }
+
     /// The word for it, as the command line takes it.
     pub fn word(self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 
-use super::{Core, lease::Lease};
+use super::{Core, lease::Lease, watch::WATCH_SOON_MS};
 use crate::error::{Error, ErrorKind, LossReason};
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -253,6 +253,7 @@ impl Agenda {
         if lease.wants_renewal() && !lease.schedule.renewing.load(Ordering::Acquire) {
             when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
+        when_ms = when_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
         lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
         self.events.push(Reverse((when_ms, at)));
     }
@@ -331,6 +332,7 @@ impl Core {
         if lease.wants_renewal() {
             due_ms = due_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
+        due_ms = due_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
         self.keeper.look_by(now_ms + due_ms.saturating_sub(now_ms) / 2);
     }
 
@@ -351,7 +353,7 @@ impl Core {
                 agenda.schedule(lease.schedule.slot.load(Ordering::Relaxed), &lease);
             }
         }
-        let mut renew = Vec::new();
+        let (mut renew, mut watch) = (Vec::new(), Vec::new());
         while let Some(Reverse((at_ms, at))) = agenda.events.peek().copied() {
             if at_ms > now_ms {
                 break;
@@ -370,13 +372,22 @@ impl Core {
             if due && lease.wants_renewal() && !lease.schedule.renewing.swap(true, Ordering::AcqRel) {
                 renew.push(lease.clone());
             }
+            if lease.take_watch(now_ms) {
+                watch.push(lease.clone());
+            }
             agenda.schedule(at, &lease);
         }
         let mut look = Vec::new();
-        if !renew.is_empty() || recheck {
+        if !renew.is_empty() || !watch.is_empty() || recheck {
             // Renewing early what would be due soon brings everything into step, so that calls carry full batches.
             for slot in 0..agenda.leases.len() {
                 let Some(lease) = agenda.get(slot) else { continue };
+                if lease.take_watch(now_ms + WATCH_SOON_MS) {
+                    watch.push(lease.clone());
+                }
+                if renew.is_empty() && !recheck {
+                    continue;
+                }
                 let soon_ms = now_ms + lease.renew_period_ms() / 2;
                 let soon = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= soon_ms;
                 // A lease whose renewal has just failed has its next try set; rechecking it at once would make a
@@ -390,12 +401,17 @@ impl Core {
                     agenda.schedule(slot, &lease);
                     renew.push(lease);
                 } else {
+                    // What a connection was asked to tell has ended with it.
+                    if lease.take_watch(u64::MAX) {
+                        watch.push(lease.clone());
+                    }
                     look.push(lease);
                 }
             }
         }
         self.renew(renew);
         self.check(look);
+        self.watch(watch);
         agenda.compact();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-use super::Recipe;
+use super::{Recipe, watch::WATCH_AFTER_MS};
 use crate::{error::LossReason, name::Keys, owner::Owner, replica_ack::Confirmed};
 
 const HELD: u8 = 0;
@@ -70,6 +70,10 @@ pub(crate) struct Schedule {
     /// The last renewal failed, so its successors' failures are no news.
     pub(crate) failing: AtomicBool,
     pub(crate) renew_due_ms: AtomicU64,
+    /// When the store is to be asked to tell of changes of the key; never again while it has been asked.
+    pub(crate) watch_due_ms: AtomicU64,
+    /// When a change was last told that had not ended the hold; 0 for never.
+    pub(crate) alarmed_ms: AtomicU64,
     pub(crate) event_ms: AtomicU64,
     pub(crate) slot: AtomicUsize,
 }
@@ -101,6 +105,7 @@ impl Lease {
             turns: OnceLock::new(),
         };
         lease.confirmed(sent_ms, term.lease_ms);
+        lease.schedule.watch_due_ms.store(sent_ms + WATCH_AFTER_MS, Ordering::Relaxed);
         lease
     }
 
@@ -123,9 +128,9 @@ impl Lease {
             schedule: Schedule::default(),
             turns: OnceLock::new(),
         };
-        next.schedule
-            .renew_due_ms
-            .store(self.schedule.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (from, to) = (&self.schedule, &next.schedule);
+        to.renew_due_ms.store(from.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.watch_due_ms.store(from.watch_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         next
     }
 

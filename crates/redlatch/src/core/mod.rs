@@ -21,6 +21,7 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 pub(crate) mod wait;
+mod watch;
 
 use std::{
     sync::{
@@ -109,6 +110,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call;
 
+    /// The key that changes when a hold ends.
+    fn watched<'a>(&self, keys: &'a Keys) -> &'a Arc<[u8]> {
+        &keys.key
+    }
+
     /// Frees it whoever holds it, or only while `owner` does unless that is empty. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
@@ -178,6 +184,7 @@ pub(crate) struct Core {
     pub(crate) lanes: Lanes,
     gates: Gates,
     pub(crate) keeper: Keeper,
+    watched: watch::Watched,
     next_number: AtomicI64,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     doubt_ms: AtomicU64,
@@ -202,6 +209,7 @@ impl Core {
             lanes: Lanes::new(bounds),
             gates: Gates::default(),
             keeper,
+            watched: watch::Watched::default(),
             next_number: AtomicI64::new(1),
             doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -215,6 +223,12 @@ impl Core {
                 // What was sent in this very millisecond may have been sent before.
                 core.doubt_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
                 core.keeper.recheck();
+            }
+        }));
+        let weak = Arc::downgrade(&core);
+        core.store.on_change(Arc::new(move |change| {
+            if let Some(core) = weak.upgrade() {
+                core.told(change);
             }
         }));
         core.keeper.watch(&core);

@@ -85,6 +85,7 @@ impl Core {
         }
         let failure = match outcome {
             Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
+                self.watch_renewed(batch.clone());
                 for (lease, held) in batch.iter().zip(&reply[1..]) {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);

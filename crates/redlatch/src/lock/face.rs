@@ -109,7 +109,8 @@ macro_rules! lock_face {
 
             /// Frees the lock whoever holds it; `true` if somebody did.
             ///
-            /// The holder is told at its next renewal, at the latest after a third of its lease. Waiters are woken.
+            /// The holder is told at once where the server tells of changes, and at its next renewal otherwise, at the latest after a third of
+            /// its lease. Waiters are woken.
             ///
             /// # Cancel safety
             ///

@@ -52,6 +52,11 @@ impl Recipe for Permits {
         LanePolicy::Beside
     }
 
+    /// Permits in use stand in the set of times.
+    fn watched<'a>(&self, keys: &'a Keys) -> &'a Arc<[u8]> {
+        &keys.timeouts
+    }
+
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: bool) -> Call {
         call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(&keys.channel).constant(self.publish)
     }

@@ -132,6 +132,22 @@ pub enum Event {
 /// Who is told; called from the store's own thread, so it must not block.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// What a store tells of keys that it [watches](Store::watch). It is a reason to look, and no more than that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// This key may have changed or gone. It is not watched any more.
+    Key(Vec<u8>),
+    /// Every key may have. None is watched any more.
+    All,
+}
+
+/// Who is told of changes; called from the store's own thread, so it must not block.
+pub type ChangeHook = Arc<dyn Fn(Change) + Send + Sync>;
+
+/// How many of the keys to watch exist, on its way.
+pub type WatchFuture = Pin<Box<dyn Future<Output = Result<Option<u64>, Fault>> + Send + 'static>>;
+
 /// A live subscription; dropping it ends it.
 pub trait Subscription: Send + Sync {}
 
@@ -202,6 +218,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sets what to call when a connection ended on its own, so that held locks are looked after at once.
     fn on_interruption(&self, _hook: Arc<dyn Fn() + Send + Sync>) {}
+
+    /// Sets whom to tell of changes of the keys that are [watched](Self::watch).
+    fn on_change(&self, _hook: ChangeHook) {}
+
+    /// Has the next change of each of these keys told, once, by the hook of [`on_change`](Self::on_change): at least when the key or
+    /// an element of it goes, and not when scripts that were run [apart](Self::run_apart) change it. Those scripts may end the
+    /// watching, so keys are watched anew after each of them. All keys are of one shard.
+    ///
+    /// Answers how many of the keys exist, and `None` where changes are not told, as here. Called on the background thread.
+    fn watch(&self, _keys: Vec<Arc<[u8]>>) -> WatchFuture {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// How often another server has taken the keyspace over. After each time, and after telling so by the hook of
     /// [`on_interruption`](Self::on_interruption), every hold is looked at, also those whose last renewal failed.

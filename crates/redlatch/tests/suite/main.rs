@@ -41,6 +41,7 @@ mod topology_faults;
 mod traps;
 mod traps_fair;
 mod under_test;
+mod watched;
 mod wire;
 mod wire_fair;
 mod wire_fair_java;

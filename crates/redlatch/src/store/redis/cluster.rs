@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Dial,
+    changes::Changes,
     ear::Way,
     ears::{Ears, Ways},
     node::Searching,
@@ -23,8 +24,8 @@ use crate::{
     error::{Error, ErrorKind},
     scripts::BOTH,
     store::{
-        AckedFuture, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, ReplicaCount,
-        RunFuture, Store, SubscribeFuture,
+        AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
+        ReplicaCount, RunFuture, Store, SubscribeFuture, WatchFuture,
         url::{Nodes, Server},
     },
 };
@@ -42,6 +43,8 @@ pub(crate) struct ClusterStore {
 struct Inner {
     topology: Arc<Topology>,
     ears: Ears,
+    /// Whom all nodes tell of changes.
+    changes: Option<Arc<Changes>>,
     ways: Ways,
     asked_for: ShardedPubSub,
     /// How long a call may look for the right node.
@@ -62,7 +65,8 @@ impl ClusterStore {
         let Some(addr) = nodes.addrs.first().cloned() else {
             return Err(Error::new(ErrorKind::InvalidUrl, "the cluster's URL names no server"));
         };
-        let dial = Dial::new(Server { addr, access: nodes.access }, config)?;
+        let dial = Dial::new(Server { addr, access: nodes.access }, config)?.telling_changes();
+        let changes = dial.changes_heard().cloned();
         let (topology, first) = Topology::open(nodes.addrs, dial, config, background).await?;
         if let Err(failure) = first.node.check_functions().await {
             topology.close();
@@ -92,7 +96,8 @@ impl ClusterStore {
         let ears = Ears::start(topology.clone(), ways, background);
         let patience = config.response_timeout;
         let searching = Searching::default();
-        let inner = Inner { topology, ears, ways, asked_for: config.sharded, patience, searching, name };
+        let asked_for = config.sharded;
+        let inner = Inner { topology, ears, changes, ways, asked_for, patience, searching, name };
         Ok(Arc::new(ClusterStore { inner: Arc::new(inner) }))
     }
 }
@@ -209,6 +214,23 @@ impl Store for ClusterStore {
 
     fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {
         self.inner.topology.interruption().set(hook);
+    }
+
+    fn on_change(&self, hook: ChangeHook) {
+        if let Some(changes) = &self.inner.changes {
+            changes.set(hook);
+        }
+    }
+
+    fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
+        let owner = keys.first().and_then(|key| self.inner.topology.owner(slot_of(key)));
+        Box::pin(async move {
+            let Some(owner) = owner else {
+                let error = Error::new(ErrorKind::ServerBusy, "no master of the cluster has the slot");
+                return Err(Fault::Server(error));
+            };
+            Ok(owner.node.watch(&keys).await?)
+        })
     }
 
     fn place(&self) -> Option<String> {

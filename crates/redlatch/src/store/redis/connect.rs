@@ -22,6 +22,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{
     certificates::Certificates,
+    changes::Changes,
     link::{self, Failure},
     password::PasswordFile,
     role::{self, Role},
@@ -32,7 +33,7 @@ use crate::{
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     store::{
-        Fault,
+        ChangeHook, Fault,
         url::{Addr, Server},
     },
 };
@@ -62,6 +63,8 @@ pub(crate) struct Dial {
     connect_timeout: Duration,
     greeter: Option<Arc<dyn Greeter>>,
     master_only: bool,
+    /// Whom servers tell of changes, if they are to. Copies of the dial for other addresses share it.
+    changes: Option<Arc<Changes>>,
 }
 
 impl Dial {
@@ -86,6 +89,7 @@ impl Dial {
             connect_timeout: config.connect_timeout,
             greeter: None,
             master_only: false,
+            changes: None,
         };
         if dial.shows_password() {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -114,6 +118,23 @@ impl Dial {
     pub(super) fn master_only(mut self) -> Self {
         self.master_only = true;
         self
+    }
+
+    /// Has servers tell of changes over the connection of the background thread, where they can.
+    pub(super) fn telling_changes(mut self) -> Self {
+        self.changes = Some(Arc::default());
+        self
+    }
+
+    /// Sets whom they tell.
+    pub(super) fn changes(&self, hook: ChangeHook) {
+        if let Some(changes) = &self.changes {
+            changes.set(hook);
+        }
+    }
+
+    pub(super) fn changes_heard(&self) -> Option<&Arc<Changes>> {
+        self.changes.as_ref()
     }
 
     pub(super) fn addr(&self) -> &Addr {

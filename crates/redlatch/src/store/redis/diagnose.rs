@@ -44,8 +44,34 @@ impl Node {
             )),
         }
         publishing(&link, &mut findings).await;
+        findings.push(self.telling().await?);
         clock(&link, &mut findings).await;
         Ok(findings)
+    }
+}
+
+impl Node {
+    /// Whether a holder learns at once that somebody else has ended its hold.
+    async fn telling(self: &std::sync::Arc<Self>) -> Result<Finding, Fault> {
+        let link = self.background_link().await?;
+        let why = match link.tells().await? {
+            None => Some("it does not speak RESP3".to_owned()),
+            Some(tells) => match tells.refused() {
+                None => ask(&link, &["CLIENT", "CACHING", "YES"]).await.err().map(|fault| fault.to_string()),
+                refused => refused,
+            },
+        };
+        let Some(why) = why else {
+            let text = "the server tells at once of a lock that somebody else has deleted or forced free";
+            return Ok(Finding::new(Severity::Good, "loss", text));
+        };
+        let text = format!(
+            "the server does not tell of changes ({why}), so that a holder learns only with its next renewal, up to a third of the lease later, of a lock that somebody else has deleted or forced free"
+        );
+        let finding = Finding::new(Severity::Note, "loss", text);
+        Ok(finding.remedy(
+            "give the account +client|tracking +client|caching +exists, as `redlatch acl` prints them",
+        ))
     }
 }
 

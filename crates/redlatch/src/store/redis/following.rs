@@ -39,8 +39,8 @@ use crate::{
     doctor::Finding,
     error::{Error, ErrorKind},
     store::{
-        AckedFuture, Call, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
-        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture,
+        AckedFuture, Call, ChangeHook, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
+        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture, WatchFuture,
         url::{Addr, Nodes, Sentinels, Server},
     },
 };
@@ -181,7 +181,8 @@ impl FollowingStore {
         let Some(addr) = asked.addrs.first().cloned() else {
             return Err(Error::new(ErrorKind::InvalidUrl, "the store URL names no server to ask"));
         };
-        let dial = Dial::new(Server { addr, access: access.clone() }, config)?.master_only();
+        let dial =
+            Dial::new(Server { addr, access: access.clone() }, config)?.master_only().telling_changes();
         let ends = Arc::new(Interruption::default());
         let first = First {
             finder: finder.clone(),
@@ -585,6 +586,15 @@ impl Store for FollowingStore {
 
     fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {
         self.shared.interruption.set(hook);
+    }
+
+    fn on_change(&self, hook: ChangeHook) {
+        self.shared.dial.changes(hook);
+    }
+
+    fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
+        let node = self.shared.master();
+        Box::pin(async move { Ok(node.watch(&keys).await?) })
     }
 
     fn diagnose(&self) -> DiagnoseFuture {

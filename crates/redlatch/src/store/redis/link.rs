@@ -5,10 +5,19 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, aio::MultiplexedConnection};
-use tokio::{runtime::Handle, task::AbortHandle};
+use redis::{
+    AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisError, Value, aio::MultiplexedConnection,
+};
+use tokio::{
+    runtime::Handle,
+    sync::OnceCell,
+    task::{AbortHandle, JoinHandle},
+};
 
-use super::Dial;
+use super::{
+    Dial,
+    changes::{self, Changes},
+};
 use crate::{
     error::{Error, ErrorKind},
     store::{Fault, Reply},
@@ -85,6 +94,16 @@ pub(super) struct Link {
     driver: AbortHandle,
     /// The runtime that drives the connection.
     home: Handle,
+    /// Where the server can send what nobody has asked for: whether it tells of changes, once that was asked for.
+    tells: Option<OnceCell<Tells>>,
+    /// The server is the local engine, which has a command of its own for that.
+    is_local: bool,
+}
+
+/// Whether a server tells of changes over a connection.
+pub(super) struct Tells {
+    /// Why it does not, in its own words.
+    refused: Mutex<Option<String>>,
 }
 
 /// What has been asked on a connection, and what has come back.
@@ -135,26 +154,36 @@ struct Mark {
 
 impl Link {
     pub(super) async fn open(dial: &Dial, on_end: Box<dyn FnOnce() + Send>) -> Result<Arc<Link>, Error> {
-        let (connection, driver) = dial
-            .bounded(|| async {
-                let stream = dial.stream().await?;
-                let config = AsyncConnectionConfig::new()
-                    .set_response_timeout(None)
-                    .set_pipeline_buffer_size(REQUESTS_QUEUED_MAX)
-                    .set_write_backpressure_boundary(WRITE_BUFFER_BYTES);
-                let (mut connection, driver) =
-                    MultiplexedConnection::new_with_config(&dial.login(), stream, config)
-                        .await
-                        .map_err(|error| dial.refused(&error))?;
-                let driver = tokio::spawn(driver);
-                let abort = driver.abort_handle();
-                if let Err(error) = dial.greet(&mut connection).await {
-                    abort.abort();
-                    return Err(error);
+        let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
+        Ok(Self::over(dial, parts, false, on_end))
+    }
+
+    /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
+    pub(super) async fn open_telling(
+        dial: &Dial,
+        on_end: Box<dyn FnOnce() + Send>,
+    ) -> Result<Arc<Link>, Error> {
+        let Some(changes) = dial.changes_heard() else { return Self::open(dial, on_end).await };
+        let opening = || async {
+            match begin(dial, Some(changes.clone())).await {
+                Ok(parts) => Ok((parts, true)),
+                // The server may know the older protocol only. If that is not the reason, the second try tells it.
+                Err(Begun::NotLoggedIn(_)) => {
+                    Ok((begin(dial, None).await.map_err(Begun::into_error)?, false))
                 }
-                Ok((connection, driver))
-            })
-            .await?;
+                Err(Begun::Elsewhere(error)) => Err(error),
+            }
+        };
+        let (parts, tells) = dial.bounded(opening).await?;
+        Ok(Self::over(dial, parts, tells, on_end))
+    }
+
+    fn over(
+        dial: &Dial,
+        (connection, driver): (MultiplexedConnection, JoinHandle<()>),
+        tells: bool,
+        on_end: Box<dyn FnOnce() + Send>,
+    ) -> Arc<Link> {
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
             server: dial.describe().into(),
@@ -164,6 +193,8 @@ impl Link {
             dead: AtomicBool::new(false),
             driver: abort,
             home: Handle::current(),
+            tells: tells.then(OnceCell::new),
+            is_local: dial.is_local(),
         });
         let weak = Arc::downgrade(&link);
         tokio::spawn(async move {
@@ -173,7 +204,7 @@ impl Link {
             }
             on_end();
         });
-        Ok(link)
+        link
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -217,6 +248,58 @@ impl Link {
             }
             Err(error) => Err(self.failure(error)),
         }
+    }
+
+    /// Has the next change of each of these keys told, and answers how many of them exist; `None` where changes are not told.
+    pub(super) async fn watch(&self, keys: &[Arc<[u8]>]) -> Result<Option<u64>, Failure> {
+        let Some(tells) = self.tells().await? else { return Ok(None) };
+        if tells.refused().is_some() {
+            return Ok(None);
+        }
+        let mut both = redis::Pipeline::with_capacity(2);
+        if self.is_local {
+            both.cmd("REDLATCH").arg("WATCH");
+        } else {
+            both.cmd("CLIENT").arg("CACHING").arg("YES");
+            both.cmd("EXISTS");
+        }
+        for key in keys {
+            both.arg(&key[..]);
+        }
+        let mut connection = self.connection.clone();
+        let sent = self.count();
+        let outcome = connection.send_packed_commands(&both, 0, both.len()).await;
+        sent.answered();
+        let values = outcome.map_err(|error| self.failure(error))?;
+        // The word before counts for the next request, so they go out together, and a refusal of either is a refusal.
+        let replies: Result<Vec<Reply>, Failure> = values.into_iter().map(reply).collect();
+        match replies {
+            Ok(replies) => {
+                Ok(replies.last().and_then(Reply::int).and_then(|count| u64::try_from(count).ok()))
+            }
+            Err(failure) if changes::is_for_good(&failure) => {
+                tells.refuse(failure);
+                Ok(None)
+            }
+            Err(failure) => Err(failure.at(&self.server)),
+        }
+    }
+
+    /// Whether changes are told over this connection; `None` if its protocol has no way to.
+    pub(super) async fn tells(&self) -> Result<Option<&Tells>, Failure> {
+        let Some(cell) = &self.tells else { return Ok(None) };
+        let ask = || async {
+            let tells = Tells { refused: Mutex::default() };
+            if !self.is_local {
+                match self.ask(&changes::tracking()).await {
+                    Ok(_) => {}
+                    Err(failure) if changes::is_for_good(&failure) => tells.refuse(failure),
+                    Err(failure) => return Err(failure),
+                }
+            }
+            Ok(tells)
+        };
+        cell.get_or_try_init(ask).await.map(Some)
     }
 
     fn count(&self) -> Sent<'_> {
@@ -281,6 +364,67 @@ impl Link {
     }
 }
 
+impl Tells {
+    fn refuse(&self, failure: Failure) {
+        let why = Fault::from(failure).to_string();
+        tracing::debug!(
+            why,
+            "the server does not tell of changes; holds are looked at with each renewal only"
+        );
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// Why changes are not told, if they are not.
+    pub(super) fn refused(&self) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// How far a connection came that is none.
+enum Begun {
+    NotLoggedIn(Error),
+    /// Not to the log-in, or beyond it.
+    Elsewhere(Error),
+}
+
+impl Begun {
+    fn into_error(self) -> Error {
+        let (Begun::NotLoggedIn(error) | Begun::Elsewhere(error)) = self;
+        error
+    }
+}
+
+/// Connects and logs in. With somebody to tell, it speaks the protocol in which the server can tell.
+async fn begin(
+    dial: &Dial,
+    changes: Option<Arc<Changes>>,
+) -> Result<(MultiplexedConnection, JoinHandle<()>), Begun> {
+    let stream = dial.stream().await.map_err(Begun::Elsewhere)?;
+    let mut config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(REQUESTS_QUEUED_MAX)
+        .set_write_backpressure_boundary(WRITE_BUFFER_BYTES);
+    let mut login = dial.login();
+    if let Some(changes) = changes {
+        login = login.set_protocol(ProtocolVersion::RESP3);
+        let tell = move |push: PushInfo| {
+            changes.heard(push);
+            Ok::<(), std::convert::Infallible>(())
+        };
+        config = config.set_push_sender(tell);
+    }
+    let (mut connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
+        .await
+        .map_err(|error| Begun::NotLoggedIn(dial.refused(&error)))?;
+    let driver = tokio::spawn(driver);
+    let abort = driver.abort_handle();
+    if let Err(error) = dial.greet(&mut connection).await {
+        abort.abort();
+        return Err(Begun::Elsewhere(error));
+    }
+    Ok((connection, driver))
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
         self.driver.abort();
@@ -295,7 +439,16 @@ pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
         Value::SimpleString(text) => Reply::Bytes(text.into_bytes()),
         Value::Okay => Reply::Bytes(b"OK".to_vec()),
         Value::Boolean(value) => Reply::Int(value.into()),
-        Value::Array(items) => Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?),
+        Value::VerbatimString { text, .. } => Reply::Bytes(text.into_bytes()),
+        Value::Double(value) => Reply::Bytes(value.to_string().into_bytes()),
+        // In the older protocol a map is a list of its keys and values by turns.
+        Value::Map(pairs) => {
+            let items = pairs.into_iter().flat_map(|(key, value)| [key, value]);
+            Reply::Array(items.map(reply).collect::<Result<_, _>>()?)
+        }
+        Value::Array(items) | Value::Set(items) => {
+            Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
+        }
         Value::ServerError(error) => {
             return Err(Failure::refused(error.code(), error.details().unwrap_or("")));
         }

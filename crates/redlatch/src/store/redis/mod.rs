@@ -5,6 +5,7 @@
 
 mod acked;
 mod certificates;
+mod changes;
 mod cluster;
 mod connect;
 mod diagnose;
@@ -39,8 +40,8 @@ use self::{
     trial::Messages,
 };
 use super::{
-    AckedFuture, Call, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, ReplicaCount, RunFuture,
-    Store, SubscribeFuture, url::Server,
+    AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
+    ReplicaCount, RunFuture, Store, SubscribeFuture, WatchFuture, url::Server,
 };
 use crate::{
     acl::Kind,
@@ -71,7 +72,7 @@ impl RedisStore {
         config: &Config,
         background: &Handle,
     ) -> Result<Arc<dyn super::Store>, Error> {
-        let dial = Arc::new(dial);
+        let dial = Arc::new(dial.telling_changes());
         let interruption = Arc::new(Interruption::default());
         let node = Node::new(dial.clone(), config, background, interruption.clone());
         let hub = Arc::new(Hub::start(dial, background));
@@ -127,6 +128,15 @@ impl Store for RedisStore {
 
     fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {
         self.interruption.set(hook);
+    }
+
+    fn on_change(&self, hook: ChangeHook) {
+        self.node.dial().changes(hook);
+    }
+
+    fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
+        let node = self.node.clone();
+        Box::pin(async move { Ok(node.watch(&keys).await?) })
     }
 
     fn diagnose(&self) -> DiagnoseFuture {

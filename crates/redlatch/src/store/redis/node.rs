@@ -144,6 +144,16 @@ impl Node {
         self.connect(home, id).await
     }
 
+    /// The connection of the background thread, whoever asks.
+    pub(super) async fn background_link(self: &Arc<Self>) -> Result<Arc<Link>, Fault> {
+        self.connect(self.background.clone(), self.background.id()).await
+    }
+
+    /// Has the next change of these keys told, and answers how many exist; `None` where changes are not told.
+    pub(super) async fn watch(self: &Arc<Self>, keys: &[Arc<[u8]>]) -> Result<Option<u64>, Failure> {
+        self.background_link().await?.watch(keys).await
+    }
+
     /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt.
     async fn connect(self: &Arc<Self>, home: Handle, id: Id) -> Result<Arc<Link>, Fault> {
         if self.closed.load(Ordering::Acquire) {
@@ -159,7 +169,7 @@ impl Node {
                     let (tell, pending) = watch::channel(None);
                     let node = self.clone();
                     home.spawn(async move {
-                        let outcome = node.dial_link().await;
+                        let outcome = node.dial_link(id).await;
                         node.settle(id, outcome.as_ref().ok());
                         tell.send_replace(Some(outcome));
                     });
@@ -189,7 +199,7 @@ impl Node {
         }
     }
 
-    async fn dial_link(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+    async fn dial_link(self: &Arc<Self>, home: Id) -> Result<Arc<Link>, Error> {
         let weak = Arc::downgrade(self);
         let on_end = Box::new(move || {
             if let Some(node) = weak.upgrade()
@@ -198,6 +208,9 @@ impl Node {
                 node.interruption.ring();
             }
         });
+        if home == self.background.id() {
+            return Link::open_telling(&self.dial, on_end).await;
+        }
         Link::open(&self.dial, on_end).await
     }
 

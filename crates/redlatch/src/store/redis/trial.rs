@@ -108,6 +108,9 @@ fn probe(command: &str, key: &str) -> Option<Probe> {
         "wait" => words(&[command, "0", "1"]),
         "pubsub|numsub" => words(&["pubsub", "numsub"]),
         "pubsub|shardnumsub" => words(&["pubsub", "shardnumsub"]),
+        // Refused for their last argument: what the connection is told is not changed.
+        "client|tracking" => words(&["client", "tracking", "nonsense"]),
+        "client|caching" => words(&["client", "caching", "nonsense"]),
         "cluster|slots" => words(&["cluster", "slots"]),
         // With their channels, or by what uses them.
         _ => return None,

@@ -1,0 +1,251 @@
+//! Loss at once: the store tells when somebody else changes the key of a hold, and then the hold is looked at.
+//!
+//! What is told is a hint, and only a look at the server decides. Keys are watched once, so they are watched anew after each
+//! renewal, which ends the watching without a word, and after each change that has ended nothing. Only holds that the background
+//! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway.
+
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join, join_all},
+};
+use smallvec::SmallVec;
+
+use super::{Core, lease::Lease};
+use crate::{name::Keys, store::Change};
+
+/// For how long a hold has to last before it is watched.
+pub(super) const WATCH_AFTER_MS: u64 = 500;
+/// What is due within this time is watched together with what is due now.
+pub(super) const WATCH_SOON_MS: u64 = 250;
+/// The shortest time between two changes that ended nothing and after which a key is watched anew: read holds and permits have
+/// keys that others change all the time. Also the pause before another try when watching failed.
+const PAUSE_MS: u64 = 1_000;
+/// How many batches are watched or looked at at once.
+const BATCHES_UNDER_WAY_MAX: usize = 256;
+/// How many names may be noted before those that are no longer held are looked for.
+const NAMES_MIN: usize = 256;
+
+/// What the store was asked to tell, and what it has told.
+#[derive(Default)]
+pub(super) struct Watched {
+    names: Mutex<Names>,
+    told: Mutex<Told>,
+    /// The store does not tell, as far as is known.
+    is_silent: AtomicBool,
+}
+
+/// The names behind watched keys. The sides of a read-write lock have one key.
+#[derive(Default)]
+struct Names {
+    of: HashMap<Arc<[u8]>, SmallVec<[Arc<Keys>; 1]>>,
+    /// At how many names those that are no longer held are looked for.
+    prune_at: usize,
+}
+
+/// What was told and not heeded yet.
+#[derive(Default)]
+struct Told {
+    keys: HashSet<Vec<u8>>,
+    all: bool,
+    /// Somebody is about to heed it.
+    heeded: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lease {
+    /// Whether the key is to be watched by then. Whoever is told so sees to it.
+    pub(super) fn take_watch(&self, by_ms: u64) -> bool {
+        let due = |at_ms| (at_ms <= by_ms).then_some(u64::MAX);
+        self.schedule.watch_due_ms.fetch_update(AcqRel, Acquire, due).is_ok()
+    }
+
+    fn watched(&self) -> &Arc<[u8]> {
+        self.recipe.watched(&self.keys)
+    }
+}
+
+impl Core {
+    /// Something was told. Called from the store's own thread.
+    pub(super) fn told(self: &Arc<Self>, change: Change) {
+        let mut told = lock(&self.watched.told);
+        match change {
+            Change::Key(key) => _ = told.keys.insert(key),
+            Change::All => told.all = true,
+        }
+        if !std::mem::replace(&mut told.heeded, true) {
+            drop(told);
+            let core = self.clone();
+            self.keeper.handle().spawn(async move {
+                // What has arrived together is looked at together.
+                tokio::task::yield_now().await;
+                core.heed();
+            });
+        }
+    }
+
+    /// Looks at all holds that what was told may have ended.
+    fn heed(self: &Arc<Self>) {
+        let Told { keys, all, .. } = std::mem::take(&mut *lock(&self.watched.told));
+        let names: Vec<Arc<Keys>> = {
+            let mut names = lock(&self.watched.names);
+            if all {
+                names.of.drain().flat_map(|(_, names)| names).collect()
+            } else {
+                keys.iter().filter_map(|key| names.of.remove(&key[..])).flatten().collect()
+            }
+        };
+        let now_ms = self.now_ms();
+        let leases = names.iter().flat_map(|keys| self.lanes.find(keys));
+        let (calm, noisy): (Vec<_>, Vec<_>) = leases.filter(|lease| lease.is_held()).partition(|lease| {
+            // A moment of 0 is never.
+            let last_ms = lease.schedule.alarmed_ms.swap(now_ms.max(1), Relaxed);
+            last_ms == 0 || now_ms.saturating_sub(last_ms) >= PAUSE_MS
+        });
+        for lease in &noisy {
+            lease.schedule.watch_due_ms.store(now_ms + PAUSE_MS, Relaxed);
+            self.schedule(lease);
+        }
+        self.watch(calm);
+        self.in_batches(noisy, |core, batch| core.look_at(batch));
+    }
+
+    /// Watches the keys of holds, and looks at the holds: what happened before is not told.
+    pub(super) fn watch(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+        self.in_batches(leases, |core, batch| async move {
+            if core.watched.is_silent.load(Relaxed) {
+                if core.watch_batch(&batch).await.is_some() {
+                    core.look_at(batch).await;
+                }
+                return;
+            }
+            // In this order on one connection, so that nothing falls between the two.
+            let (watching, looking) = (core.watch_batch(&batch), core.clone().look_at(batch.clone()));
+            join(watching, looking).await;
+        });
+    }
+
+    /// Watches the keys of holds anew that have just been renewed, all in one call.
+    pub(super) fn watch_renewed(self: &Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let core = self.clone();
+        self.keeper.handle().spawn(async move {
+            if core.watch_batch(&batch).await == Some(false) {
+                core.look_at(batch).await;
+            }
+        });
+    }
+
+    fn in_batches<F>(
+        self: &Arc<Self>,
+        mut leases: Vec<Arc<Lease>>,
+        each: impl Fn(Arc<Core>, Vec<Arc<Lease>>) -> F + Send + Sync + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if leases.is_empty() {
+            return;
+        }
+        let shard = |lease: &Lease| self.store.shard(&lease.keys.key);
+        leases.sort_by_cached_key(|lease| (shard(lease), lease.keys.kind));
+        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && shard(a) == shard(b));
+        let batches: Vec<Vec<_>> =
+            alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)).map(<[_]>::to_vec).collect();
+        let core = self.clone();
+        self.keeper.handle().spawn(async move {
+            futures_util::stream::iter(batches)
+                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |batch| each(core.clone(), batch))
+                .await;
+        });
+    }
+
+    /// Has changes of the keys of one shard told. Answers whether all of them exist, where that is known.
+    async fn watch_batch(self: &Arc<Self>, batch: &[Arc<Lease>]) -> Option<bool> {
+        let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        self.note(batch);
+        self.keeper.touch();
+        let count = keys.len() as u64;
+        let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
+        match outcome {
+            Ok(Ok(found)) => {
+                self.watched.is_silent.store(found.is_none(), Relaxed);
+                for lease in batch {
+                    lease.schedule.watch_due_ms.store(u64::MAX, Relaxed);
+                }
+                found.map(|found| found == count)
+            }
+            Ok(Err(_)) | Err(_) => {
+                self.watch_later(batch);
+                None
+            }
+        }
+    }
+
+    fn watch_later(self: &Arc<Self>, batch: &[Arc<Lease>]) {
+        let again_ms = self.now_ms() + PAUSE_MS;
+        for lease in batch.iter().filter(|lease| lease.is_held()) {
+            lease.schedule.watch_due_ms.store(again_ms, Relaxed);
+            self.schedule(lease);
+        }
+    }
+
+    /// Notes whose keys are watched.
+    fn note(&self, batch: &[Arc<Lease>]) {
+        let mut names = lock(&self.watched.names);
+        for lease in batch {
+            let those = names.of.entry(lease.watched().clone()).or_default();
+            if !those.iter().any(|keys| Arc::ptr_eq(keys, &lease.keys)) {
+                // Handles of one name may each have worked its keys out.
+                those.retain(|keys| keys.kind != lease.keys.kind);
+                those.push(lease.keys.clone());
+            }
+        }
+        if names.of.len() >= names.prune_at.max(NAMES_MIN) {
+            names.of.retain(|_, those| those.iter().any(|keys| !self.lanes.find(keys).is_empty()));
+            names.prune_at = 2 * names.of.len();
+        }
+    }
+
+    /// Looks once whether holds of one kind and shard are still there, and tells the holders of those that are not. If there is no
+    /// answer, the next renewal or the next try finds out.
+    async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let Some(first) = batch.first() else { return };
+        let (number, sent_ms) = (self.fresh_number(), self.now_ms());
+        let call = first.recipe.renew(number, &batch, 0);
+        let limit = self.config.response_timeout;
+        match tokio::time::timeout(limit, self.run_checked(call, number, true)).await {
+            Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
+                let mut gone = Vec::new();
+                for (lease, held) in batch.iter().zip(&reply[1..]) {
+                    if *held == 1 {
+                        lease.seen(sent_ms);
+                    } else {
+                        gone.push(self.gone(lease));
+                    }
+                }
+                join_all(gone).await;
+            }
+            Ok(Err(fault)) if fault.is_split() && batch.len() > 1 => self.look_singly(batch).await,
+            _ => self.watch_later(&batch),
+        }
+    }
+
+    fn look_singly(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+        join_all(batch.into_iter().map(move |lease| self.clone().look_at(vec![lease]))).map(drop).boxed()
+    }
+}

@@ -1,0 +1,253 @@
+//! A hold that somebody else ends is told at once: leases here are so long that no renewal could have found out.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use redlatch::{
+    Client, ClientBuilder, Guard, Lease, LossReason, Severity,
+    acl::{Kind, Rights},
+};
+use redlatch_testkit::{
+    server::{RedisServer, ServerProgram},
+    topology::{RedisCluster, SentinelSet},
+};
+
+use crate::fixture::{RENEWED, ms, renewed, soon};
+
+/// Its renewal comes after more than three minutes.
+const LONG: Duration = Duration::from_secs(600);
+
+async fn client(builder: ClientBuilder) -> Client {
+    builder.watchdog_lease(LONG).connect().await.unwrap()
+}
+
+async fn hold(client: &Client, names: impl IntoIterator<Item = String>) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(client.lock(name).lock().await.unwrap());
+    }
+    guards
+}
+
+fn names(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|n| format!("watched{n}"))
+}
+
+/// How many keys a server would tell somebody of.
+fn watched(server: &RedisServer) -> u64 {
+    let info: String = redis::from_redis_value(server.cmd(&["INFO", "stats"]).unwrap()).unwrap();
+    let count = info.lines().find_map(|line| line.strip_prefix("tracking_total_keys:"));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+async fn until_watched(servers: &[&RedisServer], count: u64) {
+    soon("the watching of all holds", async {
+        while servers.iter().map(|server| watched(server)).sum::<u64>() < count {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+async fn all_lost(guards: &[Guard]) {
+    for reason in soon("the losses", join_all(guards.iter().map(Guard::lost))).await {
+        assert_eq!(reason, LossReason::Deleted);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_holder_learns_of_a_foreign_delete_long_before_its_renewal() {
+    for (program, count) in ServerProgram::ALL.into_iter().zip([300, 20, 20, 20]) {
+        let server = RedisServer::builder().program(program).start().unwrap();
+        let client = client(Client::builder().url(server.url())).await;
+        let guards = hold(&client, names(count)).await;
+        until_watched(&[&server], count as u64).await;
+        for guard in &guards {
+            server.cmd(&["DEL", &guard.name().to_string()]).unwrap();
+        }
+        all_lost(&guards).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_holder_learns_of_a_flush_long_before_its_renewal() {
+    let server = RedisServer::start().unwrap();
+    let client = client(Client::builder().url(server.url())).await;
+    let guards = hold(&client, names(300)).await;
+    let side = client.read_write_lock("sides");
+    let permits = client.permit_semaphore("permits");
+    permits.set_if_absent(3).await.unwrap();
+    let reader = side.read().lock().await.unwrap();
+    let permit = permits.acquire().await.unwrap();
+    until_watched(&[&server], 302).await;
+    server.flush_all().unwrap();
+    all_lost(&guards).await;
+    soon("the loss of a read hold", reader.lost()).await;
+    soon("the loss of a permit", permit.lost()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_ended_before_it_was_watched_is_told_as_soon() {
+    let server = RedisServer::start().unwrap();
+    let client = client(Client::builder().url(server.url())).await;
+    let guard = client.lock("early").lock().await.unwrap();
+    server.cmd(&["DEL", "early"]).unwrap();
+    server.cmd(&["HSET", "early", "somebody", "1"]).unwrap();
+    let reason = soon("the loss", guard.lost()).await;
+    assert_eq!(reason, LossReason::TakenOver { by: "somebody".into() });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_holds_cost_two_commands_and_long_ones_two_more_for_each_renewal() {
+    let server = RedisServer::start().unwrap();
+    let client = client(Client::builder().url(server.url())).await;
+    let lock = client.lock("pair");
+    for _ in 0..3 {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    server.reset_command_counts().unwrap();
+    let start = Instant::now();
+    for _ in 0..500 {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    let counts = server.command_counts().unwrap();
+    assert_eq!(counts.get("evalsha"), Some(&1_000), "{counts:?}");
+    // Only a hold that lasted as long as that may have been watched.
+    if start.elapsed() < ms(250) {
+        assert_eq!(counts.get("exists"), None, "{counts:?}");
+    }
+
+    let brisk = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+    let guards = hold(&brisk, names(100)).await;
+    until_watched(&[&server], 100).await;
+    // Renewals that are apart at first fall into step.
+    renewed(2, async || guards[0].remaining()).await;
+    server.reset_command_counts().unwrap();
+    renewed(3, async || guards[0].remaining()).await;
+    let counts = server.command_counts().unwrap();
+    let of = |name: &str| counts.get(name).copied().unwrap_or(0);
+    let renewals = of("evalsha");
+    assert!((3..=8).contains(&renewals), "{counts:?}");
+    // The last one may have been counted before what follows it.
+    for more in [of("exists"), of("client|caching")] {
+        assert!(more.abs_diff(renewals) <= 1, "{counts:?}");
+    }
+    assert_eq!(of("client|tracking"), 0, "asked for once a connection: {counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_change_all_the_time_costs_little_and_its_loss_is_told_all_the_same() {
+    let server = RedisServer::start().unwrap();
+    let (holder, other) =
+        (client(Client::builder().url(server.url())).await, Client::connect(&server.url()).await);
+    let reader = holder.read_write_lock("busy").read().lock().await.unwrap();
+    until_watched(&[&server], 1).await;
+    server.reset_command_counts().unwrap();
+    let (start, others) = (Instant::now(), other.unwrap().read_write_lock("busy"));
+    while start.elapsed() < ms(3_000) {
+        others.read().lock().await.unwrap().unlock().await.unwrap();
+    }
+    let counts = server.command_counts().unwrap();
+    let watches = counts.get("exists").copied().unwrap_or(0);
+    let seconds = start.elapsed().as_secs() + 1;
+    assert!((1..=2 * seconds + 2).contains(&watches), "{watches} in {seconds} s");
+    assert!(reader.is_valid());
+    // The last change has been told, or is told now.
+    server.cmd(&["DEL", "busy"]).unwrap();
+    soon("the loss", reader.lost()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_are_watched_anew_after_a_connection_ended() {
+    let server = RedisServer::start().unwrap();
+    let client = client(Client::builder().url(server.url())).await;
+    let mut guards = hold(&client, names(20)).await;
+    // One that is not renewed, too.
+    let fixed = client.lock("fixed").acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
+    guards.push(fixed);
+    until_watched(&[&server], 21).await;
+    for _ in 0..3 {
+        server.reset_command_counts().unwrap();
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+        // Those that are renewed on this occasion, and the one that is not.
+        soon("the watching anew", async {
+            while server.command_count("exists").unwrap() < 2 || watched(&server) < 21 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+    }
+    for guard in &guards {
+        server.cmd(&["DEL", &guard.name().to_string()]).unwrap();
+    }
+    all_lost(&guards).await;
+}
+
+/// An account without the rights is told by its renewals, as ever, and finds out why from `doctor`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_it_is_refused_renewals_tell_and_doctor_says_so() {
+    let missing = ["client|tracking", "client|caching", "exists"];
+    for without in missing {
+        let rights = Rights::of(&[Kind::Lock], "");
+        assert!(rights.commands().contains(&without));
+        let builder = RedisServer::builder().acl("default off");
+        let server = builder.acl(&format!("app on >pw {rights} +info -{without}")).start().unwrap();
+        let builder = Client::builder().url(server.url()).username("app").password("pw");
+        let client = builder.watchdog_lease(RENEWED).connect().await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        renewed(2, async || guard.remaining()).await;
+        server.cmd(&["DEL", "x"]).unwrap();
+        assert_eq!(soon("the loss", guard.lost()).await, LossReason::Deleted);
+        let counts = server.command_counts().unwrap();
+        assert!(counts.get(without).copied().unwrap_or(0) <= 2, "asked again and again: {counts:?}");
+
+        let findings = client.diagnose().await.unwrap();
+        let loss = findings.iter().find(|finding| finding.subject == "loss").unwrap();
+        assert_eq!(loss.severity, Severity::Note, "{loss}");
+        assert!(loss.text.contains("renewal") && loss.remedy.unwrap().contains(without), "{loss}");
+        let findings = client.diagnose_rights(&[Kind::Lock], "").await.unwrap();
+        assert!(findings[0].text.contains(&format!("+{without}")), "{findings:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_says_that_losses_are_told() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let findings = client.diagnose().await.unwrap();
+    let loss = findings.iter().find(|finding| finding.subject == "loss").unwrap();
+    assert_eq!(loss.severity, Severity::Good, "{loss}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels_and_after_a_failover_every_holder_learns_of_a_delete() {
+    let set = SentinelSet::start().unwrap();
+    let client = client(Client::builder().url(set.url())).await;
+    let guards = hold(&client, names(40)).await;
+    let master = &set.nodes()[set.master().unwrap()];
+    until_watched(&[master], 40).await;
+    for guard in &guards[..20] {
+        master.cmd(&["DEL", &guard.name().to_string()]).unwrap();
+    }
+    all_lost(&guards[..20]).await;
+    let master = &set.nodes()[set.failover().unwrap()];
+    until_watched(&[master], 20).await;
+    for guard in &guards[20..] {
+        master.cmd(&["DEL", &guard.name().to_string()]).unwrap();
+    }
+    all_lost(&guards[20..]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_of_a_cluster_tells_of_its_own_keys() {
+    let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
+    let client = client(Client::builder().url(cluster.url())).await;
+    let guards = hold(&client, names(60)).await;
+    let nodes: Vec<&RedisServer> = cluster.nodes().iter().collect();
+    until_watched(&nodes, 60).await;
+    for node in &nodes {
+        assert!(watched(node) > 0);
+        node.flush_all().unwrap();
+    }
+    all_lost(&guards).await;
+}

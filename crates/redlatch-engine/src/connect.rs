@@ -5,90 +5,23 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::daemon::{own_uid, prepare_dir};
+use crate::daemon::{Standing, standing};
+pub use crate::place::LocalPaths;
+use crate::place::hidden;
 
 /// The line that a daemon writes to its standard output when clients can connect.
 pub const READY_LINE: &str = "READY\n";
-/// Socket paths above this length do not fit into the address of a socket everywhere.
-const SOCKET_PATH_BYTES_MAX: usize = 100;
-const NAME_BYTES_MAX: usize = 64;
 /// How long to wait before trying a file lock again; there is no form of `flock` that waits for a limited time.
 const LOCK_RETRY: Duration = Duration::from_millis(2);
 /// How long another daemon, which was quicker than ours, may take from its claim to its socket.
 const OTHERS_READY_TIME: Duration = Duration::from_millis(500);
-
-/// Where the daemon of one name keeps its things.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LocalPaths {
-    /// The directory, for the owner alone; the journal lies here too.
-    pub dir: PathBuf,
-    /// The socket.
-    pub socket: PathBuf,
-    /// Locked by whoever is starting a daemon.
-    pub lock_file: PathBuf,
-    /// Where a daemon that was started in the background writes.
-    pub log_file: PathBuf,
-}
-
-impl LocalPaths {
-    /// The paths for a name, or for the default daemon. The directory is `$REDLATCH_RUNTIME_DIR`, else
-    /// `$XDG_RUNTIME_DIR/redlatch`, else `/tmp/redlatch-<uid>`.
-    ///
-    /// # Errors
-    ///
-    /// When the name has other characters than `A-Z a-z 0-9 _ -` or more than 64 of them, or the path of the
-    /// socket is too long for the system.
-    pub fn for_name(name: Option<&str>) -> Result<LocalPaths, ConnectError> {
-        let from_env =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let dir = from_env("REDLATCH_RUNTIME_DIR")
-            .or_else(|| from_env("XDG_RUNTIME_DIR").map(|dir| dir.join("redlatch")))
-            .unwrap_or_else(|| PathBuf::from(format!("/tmp/redlatch-{}", own_uid())));
-        LocalPaths::in_dir(dir, name)
-    }
-
-    /// The same in a given directory.
-    ///
-    /// # Errors
-    ///
-    /// As [`LocalPaths::for_name`].
-    pub fn in_dir(dir: PathBuf, name: Option<&str>) -> Result<LocalPaths, ConnectError> {
-        let name = name.unwrap_or("default");
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(valid) {
-            return Err(ConnectError::new(
-                ConnectErrorKind::Name,
-                format_args!("{name:?} is no engine name: use 1 to 64 of A-Z a-z 0-9 _ -"),
-            ));
-        }
-        let socket = dir.join(format!("{name}.sock"));
-        let length = socket.as_os_str().len();
-        if length >= SOCKET_PATH_BYTES_MAX {
-            return Err(ConnectError::new(
-                ConnectErrorKind::Name,
-                format_args!(
-                    "the socket path {} has {length} bytes, the system allows fewer than \
-                     {SOCKET_PATH_BYTES_MAX}: set REDLATCH_RUNTIME_DIR to a shorter directory",
-                    socket.display()
-                ),
-            ));
-        }
-        Ok(LocalPaths {
-            lock_file: dir.join(format!("{name}.lock")),
-            log_file: dir.join(format!("{name}.log")),
-            socket,
-            dir,
-        })
-    }
-}
 
 /// What kept a client from its daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +49,7 @@ pub struct ConnectError {
 }
 
 impl ConnectError {
-    fn new(kind: ConnectErrorKind, text: impl fmt::Display) -> ConnectError {
+    pub(crate) fn new(kind: ConnectErrorKind, text: impl fmt::Display) -> ConnectError {
         ConnectError { kind, text: text.to_string() }
     }
 
@@ -149,23 +82,33 @@ pub struct StartOutcome {
 }
 
 /// Connects to the daemon, starting it first when nobody listens. Of any number of processes that call this at the
-/// same time, one starts a daemon and all of them reach it. A daemon that listens is never replaced.
+/// same time, one starts a daemon and all of them reach it. A daemon that listens is never replaced. In a directory that
+/// serves several users none is started: that is for its owner to do, with rights that are meant.
 ///
 /// `launcher` makes the command that runs the daemon in the foreground. Its standard output must be left alone: the
 /// daemon writes [`READY_LINE`] there. Its standard error goes to the log file.
 ///
 /// # Errors
 ///
-/// When the directory is open to others, or no daemon was ready within `timeout`.
+/// When the directory can be written by others or is seen by this unit only, or no daemon was ready within `timeout`.
 pub fn ensure_running(
     paths: &LocalPaths,
     launcher: &dyn Fn(&LocalPaths) -> io::Result<Command>,
     timeout: Duration,
 ) -> Result<StartOutcome, ConnectError> {
     let deadline = Instant::now() + timeout;
-    prepare_dir(&paths.dir).map_err(because(ConnectErrorKind::Directory, "the directory is refused"))?;
+    let refused = |why: &dyn fmt::Display| {
+        ConnectError::new(ConnectErrorKind::Directory, format_args!("the directory is refused: {why}"))
+    };
+    if let Some(why) = hidden(&paths.dir) {
+        return Err(refused(&why));
+    }
+    let standing = standing(&paths.dir).map_err(|error| refused(&error))?;
     if let Some(stream) = connect(&paths.socket, deadline)? {
         return Ok(StartOutcome { stream, started: false });
+    }
+    if let Standing::Shared(problem) = standing {
+        return Err(refused(&problem));
     }
     let _starting = lock_until(&paths.lock_file, deadline)?;
     if let Some(stream) = connect(&paths.socket, deadline)? {

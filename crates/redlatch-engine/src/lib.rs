@@ -16,6 +16,7 @@ mod keyspace;
 mod lua;
 mod lua_struct;
 mod number;
+mod place;
 mod value;
 
 pub use clock::{Clock, ManualClock, SystemClock};

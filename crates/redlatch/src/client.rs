@@ -352,7 +352,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Where the daemon behind `local:` lives; `$REDLATCH_RUNTIME_DIR` or the user's runtime directory unless set. Only
+    /// Where the daemon behind `local:` lives, an absolute path; `$REDLATCH_RUNTIME_DIR` or `/var/tmp/redlatch-<uid>` unless set. Only
     /// its owner may have access to it.
     pub fn engine_dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
         self.config.engine_dir = Some(dir.into());

@@ -21,6 +21,9 @@ pub(crate) struct Which {
     /// The engine's name, as in local:NAME; taken from the URL unless given.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// The engine's directory, an absolute path, as in local:///DIR; taken from the URL unless given.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// `redlatch engine …`.
@@ -68,9 +71,9 @@ pub(crate) struct EngineRunArgs {
     /// The socket to listen on.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
-    /// The directory for journal and log.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) dir: Option<PathBuf>,
+    /// Serve all users in the group of the directory, and stay until stopped unless --idle-exit is given.
+    #[arg(long)]
+    pub(crate) shared: bool,
     /// Exit after this long without clients and without locks, or never (forever) [default: 10m].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_wait)]
     pub(crate) idle_exit: Option<durations::Wait>,

@@ -4,12 +4,13 @@ use std::{
     env,
     fs::File,
     io::{self, IsTerminal, Read, Seek, SeekFrom},
+    path::PathBuf,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use redlatch::scripts;
+use redlatch::{scripts, store::StoreUrl};
 use redlatch_engine::{
     connect::{LocalPaths, READY_LINE, ensure_running},
     daemon::{self, DaemonConfig, DaemonErrorKind},
@@ -51,16 +52,14 @@ pub(super) fn engine(args: EngineArgs, context: &Context) -> Result<u8, Failure>
 
 /// The paths of the engine that was named, or that the URL names.
 fn paths(which: Which, context: &Context) -> Result<Paths, Failure> {
-    let name = match which.name {
-        Some(name) => Some(name),
-        None => {
-            let url = context.settings()?.url;
-            url.strip_prefix("local:")
-                .map(|name| name.trim_start_matches('/').to_owned())
-                .filter(|name| !name.is_empty())
-        }
-    };
-    Paths::of(name)
+    let Which { name, dir } = which;
+    if name.is_some() || dir.is_some() {
+        return Paths::of(name, dir);
+    }
+    match StoreUrl::parse(&context.settings()?.url) {
+        Ok(StoreUrl::Local { name, dir }) => Paths::of(name, dir),
+        _ => Paths::of(None, None),
+    }
 }
 
 struct Paths {
@@ -69,8 +68,11 @@ struct Paths {
 }
 
 impl Paths {
-    fn of(name: Option<String>) -> Result<Self, Failure> {
-        let local = LocalPaths::for_name(name.as_deref());
+    fn of(name: Option<String>, dir: Option<PathBuf>) -> Result<Self, Failure> {
+        let local = match dir {
+            Some(dir) => LocalPaths::in_dir(dir, name.as_deref()),
+            None => LocalPaths::for_name(name.as_deref()),
+        };
         let local = local.map_err(|error| Failure::usage(escape::text(&error.to_string()).to_string()))?;
         Ok(Paths { name, local })
     }
@@ -86,24 +88,22 @@ impl Paths {
 /// Runs the engine. What starts by itself is this verb without a name from the environment: a client of `local:` in a
 /// process whose REDLATCH_URL says something else must get the engine that it asked for.
 fn run(args: EngineRunArgs) -> Result<u8, Failure> {
-    let name = args.which.name.as_deref();
-    let paths = match args.dir {
-        Some(dir) => LocalPaths::in_dir(dir, name),
-        None => LocalPaths::for_name(name),
-    };
-    let paths = paths.map_err(|error| Failure::usage(escape::text(&error.to_string()).to_string()))?;
+    let paths = Paths::of(args.which.name, args.which.dir)?.local;
     let mut config = DaemonConfig::new(args.socket.unwrap_or(paths.socket), paths.dir, scripts::EPOCH);
     config.allowed_scripts = scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
     config.idle_exit = match args.idle_exit {
         Some(Wait::Forever) => None,
         Some(Wait::AtMost(idle)) => Some(idle),
+        // Nobody but its owner can start it again, so those who use it count on it.
+        None if args.shared => None,
         None => Some(IDLE_EXIT),
     };
+    config.shared = args.shared;
     config.compat = args.compat;
     config.compat_listen = args.listen;
     // Somebody who runs it by hand wants Ctrl-C to end it.
     config.detach = !io::stdin().is_terminal();
-    if config.detach && config.dir.is_absolute() && config.socket.is_absolute() {
+    if config.detach {
         // A directory that a daemon stands in cannot be unmounted. Staying is no reason to fail.
         _ = env::set_current_dir("/");
     }
@@ -129,7 +129,8 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
 fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
     let launcher = |_: &LocalPaths| {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["engine", "run"]).env_remove(PASSWORD_ENV).env_remove(SENTINEL_PASSWORD_ENV);
+        command.args(["engine", "run", "--dir"]).arg(&paths.local.dir);
+        command.env_remove(PASSWORD_ENV).env_remove(SENTINEL_PASSWORD_ENV);
         if let Some(name) = &paths.name {
             command.args(["--name", name]);
         }

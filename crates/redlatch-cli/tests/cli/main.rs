@@ -9,6 +9,7 @@ mod kinds_detached;
 mod latch;
 mod layout;
 mod looking;
+mod place;
 mod rate;
 mod run;
 mod sem;

@@ -215,6 +215,9 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             session.out.int(i64::from(std::process::id()));
         }
         (b"status", []) => status(shared, session),
+        (b"shutdown", _) if !session.is_owner => {
+            return Err(EngineError::fixed("NOPERM only the user whom the engine belongs to may stop it"));
+        }
         (b"shutdown", []) => {
             if shared.engine.borrow_mut().has_expiring_keys() {
                 return Err(EngineError::fixed(

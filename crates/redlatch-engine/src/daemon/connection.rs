@@ -14,10 +14,10 @@ use rustix::buffer::spare_capacity;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::Shared;
 use super::commands;
 use super::pubsub::{Kind, Outbox};
 use super::resp::{self, Words, Writer};
+use super::{Arrival, Shared};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -68,12 +68,15 @@ pub(crate) struct Session {
     pub(crate) out: Writer,
     pub(crate) subscriptions: Vec<(Kind, Vec<u8>)>,
     pub(crate) closing: bool,
+    /// Whether the client acts for the user whom the daemon belongs to.
+    pub(crate) is_owner: bool,
 }
 
 impl Session {
-    fn new(id: u64) -> Session {
+    fn new(id: u64, is_owner: bool) -> Session {
         Session {
             id,
+            is_owner,
             name: Vec::new(),
             outbox: Outbox::new(id),
             out: Writer { bytes: Vec::new(), resp3: false },
@@ -105,12 +108,13 @@ impl Drop for Leave {
 }
 
 /// Serves a client until it goes, breaks the protocol or reads too slowly.
-pub(crate) async fn serve(shared: Rc<Shared>, stream: Stream, id: u64) {
+pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
+    let Arrival { stream, client: id, is_owner } = arrival;
     if let Stream::Tcp(stream) = &stream {
         // Replies are small and awaited; nothing may hold them back.
         let _best_effort = stream.set_nodelay(true);
     }
-    let mut leave = Leave { shared, session: Session::new(id) };
+    let mut leave = Leave { shared, session: Session::new(id, is_owner) };
     if let Err(error) = talk(&mut leave, stream).await {
         tracing::debug!(client = id, %error, "a client is gone");
     }
@@ -325,7 +329,7 @@ mod tests {
         let journal = Box::new(disk.clone());
         let engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, journal);
         let shared = Rc::new(Shared::new(engine.expect("an engine"), hub, HashSet::new(), 1, true));
-        let mut session = Session::new(1);
+        let mut session = Session::new(1, true);
         let mut serve = |requests: &[&str]| {
             let input: String = requests.iter().map(|words| request(words)).collect();
             session.out.bytes.clear();

@@ -31,7 +31,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-pub(crate) use access::{own_uid, prepare_dir};
+pub(crate) use access::{Standing, own_uid, standing};
 
 use crate::clock::SystemClock;
 use crate::engine::Engine;
@@ -73,6 +73,8 @@ pub struct DaemonConfig {
     pub compat_listen: Option<SocketAddr>,
     /// Called when clients can connect.
     pub ready: Option<ReadyCallback>,
+    /// Serve every user in the group of the directory, too. What only the owner may do stays the owner's: ending the daemon.
+    pub shared: bool,
     /// Leave the terminal session of the process that started the daemon.
     pub detach: bool,
     /// Identifies this run of the machine; read from the system when empty.
@@ -90,6 +92,7 @@ impl DaemonConfig {
             idle_exit: None,
             compat: false,
             compat_listen: None,
+            shared: false,
             ready: None,
             detach: false,
             boot_id: String::new(),
@@ -224,10 +227,19 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
             ));
         }
     }
-    access::prepare_dir(&config.dir).map_err(because(DaemonErrorKind::Access, "the directory is refused"))?;
-    if let Some(parent) = config.socket.parent().filter(|parent| *parent != config.dir) {
-        access::prepare_dir(parent).map_err(because(DaemonErrorKind::Access, "the directory is refused"))?;
+    if !config.dir.is_absolute() || !config.socket.is_absolute() {
+        return Err(DaemonError::new(
+            DaemonErrorKind::Config,
+            "the directory and the socket of an engine must be absolute paths: relative ones are another place for each \
+             working directory",
+        ));
     }
+    let refused = || because(DaemonErrorKind::Access, "the directory is refused");
+    access::prepare_dir(&config.dir, config.shared).map_err(refused())?;
+    if let Some(parent) = config.socket.parent().filter(|parent| *parent != config.dir) {
+        access::prepare_dir(parent, config.shared).map_err(refused())?;
+    }
+    let _kept = keep_from_cleaners(&config.dir);
     let stem = config.socket.file_stem().unwrap_or_default().to_owned();
     let beside = |extension: &str| config.dir.join(&stem).with_extension(extension);
     let claim = claim(&beside("engine"))?;
@@ -255,6 +267,14 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         .build()
         .map_err(because(DaemonErrorKind::System, "no runtime"))?;
     runtime.block_on(serve(&shared, &mut config, claim))
+}
+
+/// Locks the directory for the life of the daemon. systemd-tmpfiles takes old files out of shared places, but nothing out of
+/// a directory that is locked. Several daemons may have one directory, so the lock is a shared one; without it all goes on.
+fn keep_from_cleaners(dir: &std::path::Path) -> Option<File> {
+    let dir = File::open(dir).ok()?;
+    rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockShared).ok()?;
+    Some(dir)
 }
 
 /// Locks a file for the life of the daemon: two daemons never write one journal, however they were started.
@@ -299,7 +319,7 @@ async fn serve(
     let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
     access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
     let listener = UnixListener::bind(&config.socket).map_err(system())?;
-    access::restrict_socket(&config.socket).map_err(system())?;
+    access::restrict_socket(&config.socket, config.shared).map_err(system())?;
     let tcp = match config.compat_listen {
         Some(address) => Some(TcpListener::bind(address).await.map_err(system())?),
         None => None,
@@ -312,10 +332,10 @@ async fn serve(
         ready();
     }
     let arrivals = RefCell::new(Vec::new());
-    let idle_exit = config.idle_exit;
+    let service = (config.idle_exit, config.shared);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
-        Some(oversee(shared, &arrivals, &listener, tcp.as_ref(), signals, idle_exit).await)
+        Some(oversee(shared, &arrivals, &listener, tcp.as_ref(), signals, service).await)
     }));
     let reason = poll_fn(|cx| {
         loop {
@@ -327,8 +347,8 @@ async fn serve(
                 Poll::Pending if arrivals.borrow().is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
-            for (stream, client) in arrivals.borrow_mut().drain(..) {
-                let connection = connection::serve(Rc::clone(shared), stream, client);
+            for arrival in arrivals.borrow_mut().drain(..) {
+                let connection = connection::serve(Rc::clone(shared), arrival);
                 tasks.push(Box::pin(connection.map(|()| None)));
             }
         }
@@ -343,8 +363,15 @@ async fn serve(
     Ok(reason)
 }
 
-/// Clients that were let in and are not served yet, with their numbers.
-type Arrivals = RefCell<Vec<(Stream, u64)>>;
+/// A client that was let in and is not served yet.
+struct Arrival {
+    stream: Stream,
+    client: u64,
+    /// Whether it acts for the user whom the daemon belongs to.
+    is_owner: bool,
+}
+
+type Arrivals = RefCell<Vec<Arrival>>;
 
 /// Does everything but serving clients, until the daemon is to end.
 async fn oversee(
@@ -353,7 +380,7 @@ async fn oversee(
     listener: &UnixListener,
     tcp: Option<&TcpListener>,
     (mut terminate, mut interrupt): (Signal, Signal),
-    idle_exit: Option<Duration>,
+    (idle_exit, for_several_users): (Option<Duration>, bool),
 ) -> ExitReason {
     let mut tick = tokio::time::interval(
         idle_exit.map_or(TICK_MAX, |idle| (idle / 2).clamp(Duration::from_millis(10), TICK_MAX)),
@@ -365,14 +392,15 @@ async fn oversee(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // The directory already keeps others out; this holds even if somebody opened it by hand.
-                    if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
-                        admit(shared, arrivals, stream.into_std().map(Stream::Unix));
+                    let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid());
+                    if is_owner || for_several_users {
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), is_owner);
                     }
                 }
                 Err(error) => backoff(&error).await,
             },
             accepted = accept_tcp(tcp) => match accepted {
-                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp)),
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), false),
                 Err(error) => backoff(&error).await,
             },
             () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
@@ -391,7 +419,7 @@ async fn oversee(
 }
 
 /// Gives a new client its number and has it served, unless there are too many.
-fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>) {
+fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>, is_owner: bool) {
     match stream {
         Err(error) => tracing::warn!(%error, "a client could not be served"),
         Ok(_) if shared.clients.get() >= CLIENTS_MAX => {}
@@ -399,7 +427,7 @@ fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>) {
             shared.clients.set(shared.clients.get() + 1);
             let client = shared.next_client.get();
             shared.next_client.set(client + 1);
-            arrivals.borrow_mut().push((stream, client));
+            arrivals.borrow_mut().push(Arrival { stream, client, is_owner });
         }
     }
 }

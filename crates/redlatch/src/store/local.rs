@@ -1,6 +1,12 @@
-//! `local:`: the same engine in a per-user daemon behind a unix socket, started when nobody has yet.
+//! `local:`: the same engine in a daemon behind a unix socket, started when nobody has yet.
 
-use std::{io, path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use redis::Value;
 use redlatch_engine::connect::{LocalPaths, ensure_running};
@@ -12,6 +18,7 @@ use super::{
 };
 use crate::{
     config::{Config, Secret},
+    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     scripts,
 };
@@ -21,11 +28,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn open(
     name: Option<&str>,
+    dir: Option<&Path>,
     config: &Config,
     background: &tokio::runtime::Handle,
 ) -> Result<Arc<dyn Store>, Error> {
-    let paths = match &config.engine_dir {
-        Some(dir) => LocalPaths::in_dir(dir.clone(), name),
+    let paths = match dir.or(config.engine_dir.as_deref()) {
+        Some(dir) => LocalPaths::in_dir(dir.to_owned(), name),
         None => LocalPaths::for_name(name),
     };
     let paths = paths.map_err(|error| {
@@ -52,6 +60,10 @@ impl Greeter for LocalGreeter {
         })
     }
 
+    fn findings(&self) -> Vec<Finding> {
+        vec![self.reach()]
+    }
+
     fn hello(&self) -> Vec<Vec<u8>> {
         vec![b"REDLATCH".to_vec(), b"HELLO".to_vec(), scripts::EPOCH.to_string().into_bytes()]
     }
@@ -70,7 +82,40 @@ impl Greeter for LocalGreeter {
     }
 }
 
+/// What tells that this process lives in a container, whose file system is its own.
+const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
+
 impl LocalGreeter {
+    /// Whom this engine keeps apart, and who has another one.
+    fn reach(&self) -> Finding {
+        let dir = self.paths.dir.display();
+        let named =
+            std::env::var_os("REDLATCH_RUNTIME_DIR").is_some_and(|named| self.paths.dir == Path::new(&named));
+        if named {
+            return Finding::new(
+                Severity::Note,
+                "engine",
+                format!("it lives in {dir}, as REDLATCH_RUNTIME_DIR says: processes without that variable have another engine, and their locks do not exclude ours"),
+            )
+            .remedy("unset REDLATCH_RUNTIME_DIR, or set it alike for all of them");
+        }
+        if CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists()) {
+            return Finding::new(
+                Severity::Note,
+                "engine",
+                format!("it lives in {dir} of this container: processes outside of it have another engine, and their locks do not exclude ours"),
+            )
+            .remedy("mount one directory into all of them and name it as local:///directory, or use a Redis server");
+        }
+        Finding::new(
+            Severity::Good,
+            "engine",
+            format!(
+                "it lives in {dir}: all processes that see this directory and may use it share its locks, and nobody else does"
+            ),
+        )
+    }
+
     fn launch(&self) -> io::Result<Command> {
         let program = self.binary.clone().or_else(engine_binary).ok_or_else(|| {
             io::Error::new(

@@ -349,7 +349,9 @@ pub(crate) async fn open(
     let url = StoreUrl::parse(&config.url)?;
     match &url {
         StoreUrl::Memory { name } => memory::open(name.as_deref(), config),
-        StoreUrl::Local { name } => local::open(name.as_deref(), config, background).await,
+        StoreUrl::Local { name, dir } => {
+            local::open(name.as_deref(), dir.as_deref(), config, background).await
+        }
         StoreUrl::Redis(server) => Ok(redis::RedisStore::open(server.clone(), config, background).await?),
         StoreUrl::Sentinel(sentinels) => {
             Ok(redis::FollowingStore::of_sentinels(sentinels, config, background).await?)

@@ -23,10 +23,13 @@ pub enum StoreUrl {
         /// The shared engine's name.
         name: Option<String>,
     },
-    /// `local:` or `local:name`: the per-user daemon on a unix socket.
+    /// `local:` or `local:name`: the per-user daemon on a unix socket. `local:///directory`: the daemon of that directory, which
+    /// may be one for several users.
     Local {
         /// The daemon's name, for isolated daemons.
         name: Option<String>,
+        /// Its directory, if the URL names one.
+        dir: Option<PathBuf>,
     },
     /// One Redis or Valkey server.
     Redis(Server),
@@ -155,7 +158,8 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::Memory { name } => write!(f, "memory:{}", name.as_deref().unwrap_or("")),
-            StoreUrl::Local { name } => write!(f, "local:{}", name.as_deref().unwrap_or("")),
+            StoreUrl::Local { dir: Some(dir), .. } => write!(f, "local://{}", dir.display()),
+            StoreUrl::Local { name, dir: None } => write!(f, "local:{}", name.as_deref().unwrap_or("")),
             StoreUrl::Redis(server) => server.fmt(f),
             StoreUrl::Sentinel(sentinels) => sentinels.fmt(f),
             StoreUrl::Cluster(nodes) => {

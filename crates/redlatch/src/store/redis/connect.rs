@@ -42,6 +42,8 @@ use crate::{
 pub(crate) trait Greeter: Send + Sync {
     /// Called before connecting; may start what is to be connected to. Blocking work is done off the runtime by the caller.
     fn prepare(&self) -> Result<(), Error>;
+    /// What there is to know about the engine, for somebody who looks at its health.
+    fn findings(&self) -> Vec<Finding>;
     /// The request that introduces us, and the check of its answer.
     fn hello(&self) -> Vec<Vec<u8>>;
     /// Whether the answer is acceptable.
@@ -144,6 +146,11 @@ impl Dial {
     pub(crate) fn with_greeter(mut self, greeter: Arc<dyn Greeter>) -> Self {
         self.greeter = Some(greeter);
         self
+    }
+
+    /// What the local engine's greeter has to say; none for servers.
+    pub(super) fn local_findings(&self) -> Option<Vec<Finding>> {
+        self.greeter.as_ref().map(|greeter| greeter.findings())
     }
 
     pub(super) fn is_local(&self) -> bool {

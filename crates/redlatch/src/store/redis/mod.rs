@@ -141,8 +141,8 @@ impl Store for RedisStore {
 
     fn diagnose(&self) -> DiagnoseFuture {
         // The local engine answers for itself; Redis's settings do not apply to it.
-        if self.node.dial().is_local() {
-            return Box::pin(std::future::ready(Ok(Vec::new())));
+        if let Some(findings) = self.node.dial().local_findings() {
+            return Box::pin(std::future::ready(Ok(findings)));
         }
         Box::pin(self.node.clone().diagnose(true))
     }

@@ -18,7 +18,7 @@ const DATABASE_MAX: u32 = 1_000_000;
 
 fn bad(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidUrl, message).remedy(
-        "use memory:, local:, redis://[user:password@]host:port/database, redis-sentinel://host,host/master, \
+        "use memory:, local:, local:///directory, redis://[user:password@]host:port/database, redis-sentinel://host,host/master, \
          redis-cluster://host,host, redis-replicated://host,host, rediss… for TLS, or unix:///path/to/socket",
     )
 }
@@ -34,14 +34,14 @@ enum Form {
 pub(super) fn url(text: &str) -> Result<(StoreUrl, UrlOptions), Error> {
     let text = text.trim();
     if text.is_empty() {
-        return Ok((StoreUrl::Local { name: None }, UrlOptions::default()));
+        return Ok((StoreUrl::Local { name: None, dir: None }, UrlOptions::default()));
     }
     let Some((scheme, rest)) = text.split_once(':') else {
         return Err(bad("the store URL has no scheme"));
     };
     let (form, tls) = match scheme {
         "memory" => return Ok((StoreUrl::Memory { name: memory_name(rest)? }, UrlOptions::default())),
-        "local" => return Ok((StoreUrl::Local { name: engine_name(rest)? }, UrlOptions::default())),
+        "local" => return Ok((local(rest)?, UrlOptions::default())),
         "unix" | "redis+unix" | "valkey+unix" | "redis+uds" | "valkey+uds" => return unix(rest),
         "redis" | "valkey" => (Form::One, false),
         "rediss" | "valkeys" => (Form::One, true),
@@ -147,6 +147,18 @@ pub(in crate::store) const STRICT_KEYS: &str = "?strict_keys";
 fn memory_name(rest: &str) -> Result<Option<String>, Error> {
     let Some(name) = rest.strip_suffix(STRICT_KEYS) else { return engine_name(rest) };
     Ok(Some(engine_name(name)?.unwrap_or_default() + STRICT_KEYS))
+}
+
+/// A name is one engine among those of this user; a path is a directory that has an engine of its own.
+fn local(rest: &str) -> Result<StoreUrl, Error> {
+    let place = rest.strip_prefix("//").unwrap_or(rest);
+    if !place.starts_with('/') {
+        return Ok(StoreUrl::Local { name: engine_name(rest)?, dir: None });
+    }
+    if place.contains(['?', '#']) {
+        return Err(bad("the directory of a local engine takes no parameters; write ? as %3F and # as %23"));
+    }
+    Ok(StoreUrl::Local { name: None, dir: Some(decode(place)?.into()) })
 }
 
 fn engine_name(rest: &str) -> Result<Option<String>, Error> {

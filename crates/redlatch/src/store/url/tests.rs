@@ -34,8 +34,15 @@ fn login(access: &Access) -> (Option<&str>, Option<&str>) {
 
 #[test]
 fn each_scheme_is_understood() {
-    assert_eq!(StoreUrl::parse("").unwrap(), StoreUrl::Local { name: None });
-    assert_eq!(StoreUrl::parse("local:ci").unwrap(), StoreUrl::Local { name: Some("ci".into()) });
+    assert_eq!(StoreUrl::parse("").unwrap(), StoreUrl::Local { name: None, dir: None });
+    assert_eq!(StoreUrl::parse("local:ci").unwrap(), StoreUrl::Local { name: Some("ci".into()), dir: None });
+    for url in ["local:///run/redlatch", "local:/run/redlatch", "local:///run/re%64latch"] {
+        let dir = Some("/run/redlatch".into());
+        let read = StoreUrl::parse(url).unwrap();
+        assert_eq!(read, StoreUrl::Local { name: None, dir }, "{url}");
+        assert_eq!(read.to_string(), "local:///run/redlatch");
+    }
+    assert!(StoreUrl::parse("local:///run/redlatch?name=x").is_err());
     assert_eq!(StoreUrl::parse("memory:").unwrap(), StoreUrl::Memory { name: None });
     let one = server("redis://alice:p%40ss@db.example:7000/3");
     assert_eq!(one.addr, tcp("db.example", 7000));

@@ -1,0 +1,297 @@
+//! Where the local engine lives: one for a user, whatever the environment; one for several users if that is asked for.
+
+use std::{
+    fs,
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use crate::support::{Place, Running, both, finish};
+
+/// An engine of a random name in this user's real place, removed with the value.
+struct Engine {
+    name: String,
+}
+
+impl Engine {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("test-").rand_bytes(12).tempdir().unwrap();
+        Engine { name: dir.path().file_name().unwrap().to_string_lossy().into_owned() }
+    }
+
+    /// The command in an environment that has these variables only.
+    fn command(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+        command.env_clear().envs(environment.iter().copied()).current_dir("/");
+        command.args(["--url", &format!("local:{}", self.name)]).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn output(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
+        finish(self.command(environment, arguments))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        _ = self.command(&[], &["engine", "stop", "--force"]).stderr(Stdio::null()).status();
+        let dir = PathBuf::from(format!("/var/tmp/redlatch-{}", rustix::process::geteuid().as_raw()));
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&format!("{}.", self.name)) {
+                _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// What surrounds a process of one user, by what started it.
+const ENVIRONMENTS: &[(&str, &[(&str, &str)])] = &[
+    ("env -i", &[]),
+    (
+        "a login shell",
+        &[
+            ("HOME", "/home/ann"),
+            ("USER", "ann"),
+            ("LOGNAME", "ann"),
+            ("SHELL", "/bin/bash"),
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("TERM", "xterm"),
+            ("XDG_RUNTIME_DIR", "/run/user/1000"),
+            ("XDG_SESSION_ID", "4"),
+            ("DBUS_SESSION_BUS_ADDRESS", "unix:path=/run/user/1000/bus"),
+        ],
+    ),
+    ("cron", &[("HOME", "/home/ann"), ("LOGNAME", "ann"), ("SHELL", "/bin/sh"), ("PATH", "/usr/bin:/bin")]),
+    (
+        "su without a login, which keeps what is another user's",
+        &[
+            ("HOME", "/home/bob"),
+            ("USER", "bob"),
+            ("XDG_RUNTIME_DIR", "/run/user/1001"),
+            ("MAIL", "/var/mail/bob"),
+        ],
+    ),
+    (
+        "su with a login",
+        &[
+            ("HOME", "/home/ann"),
+            ("USER", "ann"),
+            ("LOGNAME", "ann"),
+            ("SHELL", "/bin/bash"),
+            ("PATH", "/usr/bin:/bin"),
+        ],
+    ),
+    (
+        "sudo -u",
+        &[
+            ("HOME", "/home/ann"),
+            ("USER", "ann"),
+            ("LOGNAME", "ann"),
+            ("SUDO_USER", "bob"),
+            ("SUDO_UID", "1001"),
+            ("SUDO_GID", "1001"),
+            ("SUDO_COMMAND", "/usr/bin/redlatch"),
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        ],
+    ),
+    (
+        "a unit of the user",
+        &[
+            ("HOME", "/home/ann"),
+            ("USER", "ann"),
+            ("XDG_RUNTIME_DIR", "/run/user/1000"),
+            ("INVOCATION_ID", "0123456789abcdef"),
+            ("MANAGERPID", "900"),
+            ("JOURNAL_STREAM", "8:4711"),
+            ("SYSTEMD_EXEC_PID", "901"),
+        ],
+    ),
+    (
+        "a unit of the system",
+        &[
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"),
+            ("INVOCATION_ID", "0123456789abcdef"),
+            ("RUNTIME_DIRECTORY", "/run/job"),
+            ("STATE_DIRECTORY", "/var/lib/job"),
+            ("CACHE_DIRECTORY", "/var/cache/job"),
+        ],
+    ),
+    ("a home that is missing", &[("HOME", "/nonexistent")]),
+    ("a home of somebody else", &[("HOME", "/root"), ("XDG_STATE_HOME", "/root/.local/state")]),
+    ("a home that machines share", &[("HOME", "/net/home/ann"), ("XDG_CACHE_HOME", "/net/home/ann/.cache")]),
+    (
+        "other temporary directories",
+        &[("TMPDIR", "/nonexistent/tmp"), ("TMP", "/nonexistent"), ("TEMP", "x")],
+    ),
+    ("a relative runtime directory", &[("XDG_RUNTIME_DIR", "run")]),
+    ("an empty runtime directory of our own", &[("REDLATCH_RUNTIME_DIR", "")]),
+];
+
+#[test]
+fn one_user_has_one_engine_whatever_the_environment() {
+    let engine = Engine::new();
+    for (at, (holder, environment)) in ENVIRONMENTS.iter().enumerate() {
+        let name = format!("n{at}");
+        let took = engine.output(environment, &["lock", &name, "--lease", "1h"]);
+        assert!(took.status.success(), "{holder}: {took:?}");
+        for (other, environment) in ENVIRONMENTS {
+            let refused = engine.output(environment, &["run", "-n", &name, "--", "true"]);
+            assert_eq!(refused.status.code(), Some(75), "{holder} holds, {other} asks: {refused:?}");
+        }
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    assert!(Path::new(&format!("/var/tmp/redlatch-{uid}/{}.sock", engine.name)).exists());
+}
+
+#[test]
+fn the_working_directory_makes_no_engine() {
+    let place = Place::local();
+    for (variable, value) in [("REDLATCH_RUNTIME_DIR", "rel"), ("REDLATCH_RUNTIME_DIR", "./rel")] {
+        let mut command = place.redlatch(["run", "x", "--", "true"]);
+        let refused = finish({
+            command.env(variable, value);
+            command
+        });
+        assert_ne!(refused.status.code(), Some(0), "{refused:?}");
+        assert!(both(&refused).contains("absolute"), "{refused:?}");
+    }
+    for arguments in [&["engine", "run", "--dir", "rel"][..], &["engine", "status", "--dir", "rel"]] {
+        let refused = place.output(arguments);
+        assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    }
+    let socket = place.output(["engine", "run", "--socket", "rel.sock"]);
+    assert!(!socket.status.success() && both(&socket).contains("absolute"), "{socket:?}");
+    assert!(!place.path("rel").exists(), "nothing was made");
+}
+
+#[test]
+fn doctor_says_whom_the_engine_keeps_apart() {
+    let named = Place::local();
+    let said = both(&named.output(["doctor"]));
+    assert!(
+        said.contains("REDLATCH_RUNTIME_DIR") && said.contains(named.path("run").to_str().unwrap()),
+        "{said}"
+    );
+    let engine = Engine::new();
+    let said = both(&engine.output(&[], &["doctor"]));
+    assert!(said.contains("/var/tmp/redlatch-"), "{said}");
+}
+
+/// What `PrivateTmp=yes` makes, where the system lets us make it; the table of mounts is read in a test of its own
+/// (`a_private_tmp_is_told_from_the_machines_own`).
+#[test]
+fn a_unit_with_a_private_tmp_is_told_so_and_gets_no_engine_of_its_own() {
+    let allowed = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let engine = Engine::new();
+    assert!(engine.output(&[], &["lock", "x", "--lease", "1h"]).status.success());
+    let private = tempfile::Builder::new().prefix("systemd-private-test-").tempdir().unwrap();
+    let run = |arguments: &str| {
+        let (program, dir) = (env!("CARGO_BIN_EXE_redlatch"), private.path().display());
+        let url = format!("local:{}", engine.name);
+        let script = format!("mount --bind '{dir}' /var/tmp && exec '{program}' --url {url} {arguments}");
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &script]).current_dir("/").stdin(Stdio::null());
+        finish(command)
+    };
+    for arguments in ["run -n x -- true", "engine run", "engine start", "doctor"] {
+        let refused = run(arguments);
+        assert!(
+            !refused.status.success() && both(&refused).contains("PrivateTmp"),
+            "{arguments}: {refused:?}"
+        );
+    }
+}
+
+/// A directory that others may look into, with an engine for its group.
+fn shared(place: &Place, group: u32) -> (PathBuf, Running) {
+    let dir = place.path("sh");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, None, Some(group)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).unwrap();
+    let unshared = place.output(["engine", "run", "--dir", dir.to_str().unwrap()]);
+    assert_eq!(unshared.status.code(), Some(78), "an open directory has to be meant: {unshared:?}");
+    let mut engine = place.redlatch(["engine", "run", "--shared", "--dir", dir.to_str().unwrap()]);
+    engine.stdout(Stdio::piped());
+    let mut engine = Running::spawn(engine);
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(engine.child().stdout.as_mut().unwrap(), &mut ready).unwrap();
+    assert_eq!(&ready, b"READY\n");
+    (dir, engine)
+}
+
+#[test]
+fn an_engine_for_several_users_serves_its_group_and_nobody_else() {
+    let place = Place::local();
+    // Only root can be somebody else as well; others see that they reach the engine and what its files allow.
+    let is_root = rustix::process::geteuid().is_root();
+    let (user, group) = if is_root { (64_321, 64_322) } else { (0, rustix::process::getegid().as_raw()) };
+    let (dir, engine) = shared(&place, group);
+    let found = fs::metadata(dir.join("default.sock")).unwrap();
+    assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group));
+    for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+        let mode = entry.metadata().unwrap().mode() & 0o777;
+        assert!(entry.file_name() == "default.sock" || mode == 0o600, "{entry:?} {mode:o}");
+    }
+    let url = format!("local://{}", dir.display());
+    let took = place.output(["--url", &url, "lock", "x", "--lease", "1h"]);
+    assert!(took.status.success(), "{took:?}");
+    if is_root {
+        fs::set_permissions(dir.parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
+        let program = place.path("redlatch");
+        fs::copy(env!("CARGO_BIN_EXE_redlatch"), &program).unwrap();
+        let ask = |group: u32, arguments: &[&str]| {
+            let mut command = Command::new(&program);
+            command.env_clear().current_dir("/").stdin(Stdio::null()).args(["--url", &url]).args(arguments);
+            finish({
+                command.uid(user).gid(group);
+                command
+            })
+        };
+        assert_eq!(ask(group, &["run", "-n", "x", "--", "true"]).status.code(), Some(75));
+        assert_eq!(ask(group, &["run", "-n", "y", "--", "true"]).status.code(), Some(0));
+        let stop = ask(group, &["engine", "stop", "--force"]);
+        assert!(!stop.status.success() && both(&stop).contains("belongs to"), "{stop:?}");
+        let stranger = ask(user, &["run", "-n", "y", "--", "true"]);
+        assert_eq!(stranger.status.code(), Some(69), "{stranger:?}");
+        // A member starts no engine of its own when this one is gone: that would be a second one.
+        let stopped = place.output(["--url", &url, "engine", "stop", "--force"]);
+        assert!(stopped.status.success(), "{stopped:?}");
+        let gone = ask(group, &["run", "-n", "x", "--", "true"]);
+        assert_eq!(gone.status.code(), Some(69), "{gone:?}");
+        assert!(both(&gone).contains("engine run --shared"), "{gone:?}");
+    } else {
+        let stopped = place.output(["--url", &url, "engine", "stop", "--force"]);
+        assert!(stopped.status.success(), "{stopped:?}");
+    }
+    assert!(engine.finish().status.success());
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused() {
+    let place = Place::local();
+    let dir = place.path("open");
+    fs::create_dir(&dir).unwrap();
+    for mode in [0o770, 0o702, 0o777] {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        for arguments in [
+            vec!["engine", "run", "--shared", "--dir", dir.to_str().unwrap()],
+            vec!["--url", "DIR", "run", "x", "--", "true"],
+        ] {
+            let url = format!("local://{}", dir.display());
+            let arguments: Vec<&str> =
+                arguments.iter().map(|word| if *word == "DIR" { url.as_str() } else { *word }).collect();
+            let refused = place.output(&arguments);
+            assert!(
+                !refused.status.success() && both(&refused).contains("chmod go-w"),
+                "{mode:o}: {refused:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where a round runs: the servers, the way to them, and what can happen to both.
+
+mod local;
+mod memory;
+mod single;
+
+use std::time::Duration;
+
+use crate::{mix::Numbers, record::Log, rng::Rng, worker::Order};
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A store of one sort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Store {
+    /// One Redis, with a network that delays.
+    Single,
+    /// The daemon of this user.
+    Local,
+    /// The engine in one process with several clients.
+    Memory,
+}
+
+/// A store in use.
+pub(crate) trait Bed {
+    /// Fills in where a process of that index finds the store.
+    fn address(&self, process: usize, order: &mut Order);
+
+    /// Something happens to the servers or the network; called every few ms, with the time since the processes are ready.
+    fn trouble(&mut self, rng: &mut Rng, log: &Log, since: Duration) -> Outcome<()>;
+
+    /// Nothing happens any more.
+    fn heal(&mut self, log: &Log) -> Outcome<()>;
+
+    /// Locks that are held though nobody is there, in words.
+    fn left(&self) -> Outcome<Vec<String>>;
+
+    /// All clients are in one process.
+    fn is_one_process(&self) -> bool {
+        false
+    }
+
+    /// No data is lost and no lock is deleted.
+    fn keeps_data(&self) -> bool {
+        true
+    }
+}
+
+/// Starts the store for so many processes.
+pub(crate) fn start(store: Store, numbers: &Numbers, processes: usize) -> Outcome<Box<dyn Bed>> {
+    Ok(match store {
+        Store::Single => Box::new(single::Single::start(numbers, processes)?),
+        Store::Local => Box::new(local::Local::start()?),
+        Store::Memory => Box::new(memory::Memory),
+    })
+}

@@ -1,0 +1,138 @@
+//! One server, with a proxy for each process where the network is to delay.
+
+use std::time::{Duration, Instant};
+
+use redlatch::scripts;
+use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
+    server::RedisServer,
+};
+
+use super::{Bed, Outcome};
+use crate::{mix::Numbers, record::Log, rng::Rng, worker::Order};
+
+/// How long a rule for the network stays that met nothing.
+const RULES_MAX: Duration = Duration::from_millis(900);
+
+pub(super) struct Single {
+    server: RedisServer,
+    network: Network,
+}
+
+/// The proxies, and when they delay next.
+pub(super) struct Network {
+    proxies: Vec<Proxy>,
+    delay_ms: Option<(u64, u64)>,
+    every: Duration,
+    at_endings: u64,
+    next: Instant,
+    cleared: Instant,
+    /// The hashes of what ends a hold.
+    endings: Vec<&'static str>,
+}
+
+impl Network {
+    pub(super) fn start(url: &str, numbers: &Numbers, processes: usize) -> Outcome<Self> {
+        let mut proxies = Vec::new();
+        if numbers.delay_ms.is_some() {
+            for _ in 0..processes {
+                proxies.push(Proxy::start(url)?);
+            }
+        }
+        let endings = scripts::ALL
+            .iter()
+            .filter(|script| ["release", "leave", "undo"].iter().any(|word| script.name().contains(word)))
+            .map(|script| script.sha1())
+            .collect();
+        Ok(Network {
+            proxies,
+            delay_ms: numbers.delay_ms,
+            every: Duration::from_millis(numbers.delay_every_ms),
+            at_endings: numbers.delay_endings,
+            next: Instant::now(),
+            cleared: Instant::now(),
+            endings,
+        })
+    }
+
+    pub(super) fn url(&self, process: usize) -> Option<String> {
+        self.proxies.get(process).map(Proxy::url)
+    }
+
+    /// Delays one of the next script calls of a process.
+    pub(super) fn trouble(&mut self, rng: &mut Rng, log: &Log) {
+        let Some((least, most)) = self.delay_ms else { return };
+        if self.cleared.elapsed() > RULES_MAX {
+            self.cleared = Instant::now();
+            self.proxies.iter().for_each(Proxy::clear_rules);
+        }
+        if Instant::now() < self.next || self.proxies.is_empty() {
+            return;
+        }
+        self.next = Instant::now() + self.every;
+        let process = rng.below(self.proxies.len() as u64) as usize;
+        let time = rng.ms(least, most);
+        let ends = rng.percent(self.at_endings);
+        let which = if ends { Match::script().arg_contains(*rng.of(&self.endings)) } else { Match::script() };
+        let what = if rng.percent(75) { Action::DelayRequest(time) } else { Action::DelayReply(time) };
+        log.fault(format!(
+            "network of process {process}: {what:?} to {}",
+            if ends { "a release" } else { "a script" }
+        ));
+        self.proxies[process].rule(which.nth(1 + rng.below(3)), what);
+    }
+
+    pub(super) fn heal(&self) -> Outcome<()> {
+        for proxy in &self.proxies {
+            proxy.clear_rules();
+            proxy.heal()?;
+        }
+        Ok(())
+    }
+}
+
+impl Single {
+    pub(super) fn start(numbers: &Numbers, processes: usize) -> Outcome<Self> {
+        let server = RedisServer::start()?;
+        let network = Network::start(&server.url(), numbers, processes)?;
+        Ok(Single { server, network })
+    }
+}
+
+impl Bed for Single {
+    fn address(&self, process: usize, order: &mut Order) {
+        order.url = self.network.url(process).unwrap_or_else(|| self.server.url());
+    }
+
+    fn trouble(&mut self, rng: &mut Rng, log: &Log, _: Duration) -> Outcome<()> {
+        self.network.trouble(rng, log);
+        if rng.below(400) == 0 {
+            log.fault("the server forgets its scripts");
+            self.server.flush_scripts()?;
+        }
+        Ok(())
+    }
+
+    fn heal(&mut self, _: &Log) -> Outcome<()> {
+        self.network.heal()
+    }
+
+    fn left(&self) -> Outcome<Vec<String>> {
+        left_on(&self.server)
+    }
+}
+
+/// The hashes of a server, which are locks.
+pub(super) fn left_on(server: &RedisServer) -> Outcome<Vec<String>> {
+    let keys: Vec<String> = redis::from_redis_value(server.cmd(&["KEYS", "*"])?)?;
+    let mut left = Vec::new();
+    for key in keys {
+        let kind: String = redis::from_redis_value(server.cmd(&["TYPE", &key])?)?;
+        if kind == "hash" {
+            let fields: Vec<String> = redis::from_redis_value(server.cmd(&["HGETALL", &key])?)?;
+            let ttl: i64 = redis::from_redis_value(server.cmd(&["PTTL", &key])?)?;
+            left.push(format!("{key} for {ttl} ms: {fields:?}"));
+        }
+    }
+    Ok(left)
+}

@@ -1,0 +1,60 @@
+//! Processes that use every kind of lock at random while things happen to them, and an oracle outside of the library.
+
+mod bed;
+mod clock;
+mod judge;
+mod mix;
+mod plan;
+mod record;
+mod rng;
+mod round;
+mod worker;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use self::{bed::Outcome, judge::Expect, worker::kind::CAPACITY};
+
+/// Looks for two valid holders, silent losses and locks that nobody gets.
+#[derive(Debug, Parser)]
+#[command(name = "redlatch-stress")]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Runs rounds for some time.
+    Run(plan::Plan),
+    /// Judges the logs in a folder once more.
+    Judge { dir: PathBuf },
+    /// One process of a round; started by the others.
+    #[command(hide = true)]
+    Worker { order: PathBuf },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().verb {
+        Verb::Run(plan) => plan.run(),
+        Verb::Judge { dir } => judged(&dir),
+        Verb::Worker { order } => worker::run(&order).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("redlatch-stress: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn judged(dir: &std::path::Path) -> Outcome<bool> {
+    let verdict = judge::judge(dir, Expect { capacity: CAPACITY, ..Expect::default() })?;
+    for violation in &verdict.violations {
+        println!("{violation}");
+    }
+    Ok(verdict.violations.is_empty())
+}

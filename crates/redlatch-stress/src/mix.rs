@@ -1,0 +1,205 @@
+//! What the tasks of a round do, and what is done to them. Each mix but the first is aimed at one way to two valid holders.
+
+use serde::{Deserialize, Serialize};
+
+use crate::worker::kind::Kind;
+
+/// What a round is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mix {
+    /// Everything with every kind of lock.
+    All,
+    /// Renewed leases that are passed on inside the process at awkward moments and then held for long.
+    Passes,
+    /// Owners that queue while their cancelled requests are still under way.
+    Heirs,
+    /// Releases that arrive late, when their owner holds again.
+    Late,
+    /// Downgrades that are dropped, and reads of the same owner right behind them.
+    Turns,
+    /// One owner that acquires twice at the same moment.
+    Twice,
+    /// Answers that take longer than a third of the lease.
+    Slow,
+    /// Long renewed holds, for servers that change.
+    Moves,
+}
+
+/// Something that a task does again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Takes a lock of this kind, holds it, gives it back.
+    Hold(Kind),
+    /// Writes, turns into a reader, holds on.
+    Downgrade,
+    /// Asks twice at once with one owner.
+    Twice,
+    /// Cancels an acquire and asks again with the same owner while others come and go.
+    Again,
+    /// Takes and gives back with one owner of its own, again and again.
+    Cycle,
+    /// Leaves a hold without a guard, and takes it up again.
+    Adopt,
+    /// Passes leases on at the moments of the background thread's looks.
+    Pass,
+    /// Holds for several leases.
+    Long,
+}
+
+/// The numbers of a mix.
+#[derive(Debug, Clone)]
+pub(crate) struct Numbers {
+    pub(crate) deeds: Vec<(u64, Deed)>,
+    /// How many names there are of each kind.
+    pub(crate) names: u64,
+    /// How many acquires in a hundred reuse an owner of the process.
+    pub(crate) reuse: u64,
+    pub(crate) owners: u64,
+    /// How many calls in a hundred are dropped half-way.
+    pub(crate) cut: u64,
+    pub(crate) hold_ms: (u64, u64),
+    pub(crate) pause_ms: (u64, u64),
+    /// The lease of renewed holds, in ms.
+    pub(crate) lease_ms: u64,
+    pub(crate) response_ms: u64,
+    /// Tasks run by threads with the blocking face.
+    pub(crate) threads: usize,
+    /// Processes are killed and stopped.
+    pub(crate) processes: bool,
+    /// Requests are delayed by so much in the network, every so many ms; a delay is longer than the response timeout or not.
+    pub(crate) delay_ms: Option<(u64, u64)>,
+    pub(crate) delay_every_ms: u64,
+    /// How many of the delays in a hundred are aimed at requests that end a hold.
+    pub(crate) delay_endings: u64,
+}
+
+impl Mix {
+    pub(crate) fn numbers(self) -> Numbers {
+        let base = Numbers {
+            deeds: Vec::new(),
+            names: 2,
+            reuse: 30,
+            owners: 6,
+            cut: 12,
+            hold_ms: (0, 12),
+            pause_ms: (0, 6),
+            lease_ms: 1_500,
+            response_ms: 500,
+            threads: 3,
+            processes: true,
+            delay_ms: None,
+            delay_every_ms: 40,
+            delay_endings: 50,
+        };
+        match self {
+            Mix::All => Numbers {
+                deeds: vec![
+                    (10, Deed::Hold(Kind::Plain)),
+                    (6, Deed::Hold(Kind::Fair)),
+                    (6, Deed::Hold(Kind::Read)),
+                    (5, Deed::Hold(Kind::Write)),
+                    (4, Deed::Hold(Kind::Fenced)),
+                    (3, Deed::Hold(Kind::Spin)),
+                    (3, Deed::Hold(Kind::NonReentrant)),
+                    (2, Deed::Hold(Kind::NonReentrantFair)),
+                    (4, Deed::Hold(Kind::Permits)),
+                    (3, Deed::Hold(Kind::Multi)),
+                    (5, Deed::Downgrade),
+                    (4, Deed::Twice),
+                    (4, Deed::Again),
+                    (2, Deed::Adopt),
+                    (2, Deed::Cycle),
+                ],
+                delay_ms: Some((5, 900)),
+                ..base
+            },
+            Mix::Passes => Numbers {
+                deeds: vec![(1, Deed::Pass)],
+                cut: 0,
+                reuse: 0,
+                lease_ms: 900,
+                threads: 0,
+                processes: false,
+                ..base
+            },
+            Mix::Heirs => Numbers {
+                deeds: vec![
+                    (6, Deed::Again),
+                    (4, Deed::Hold(Kind::Plain)),
+                    (2, Deed::Hold(Kind::Write)),
+                    (1, Deed::Hold(Kind::Read)),
+                ],
+                names: 1,
+                reuse: 40,
+                cut: 25,
+                hold_ms: (0, 6),
+                pause_ms: (0, 2),
+                delay_ms: Some((10, 120)),
+                delay_every_ms: 50,
+                delay_endings: 30,
+                threads: 5,
+                processes: false,
+                ..base
+            },
+            Mix::Late => Numbers {
+                deeds: vec![(1, Deed::Cycle)],
+                names: 3,
+                reuse: 100,
+                cut: 0,
+                hold_ms: (100, 800),
+                pause_ms: (0, 2),
+                lease_ms: 6_000,
+                response_ms: 250,
+                threads: 6,
+                processes: false,
+                delay_ms: Some((300, 1_000)),
+                delay_every_ms: 120,
+                delay_endings: 90,
+                ..base
+            },
+            Mix::Turns => Numbers {
+                deeds: vec![(5, Deed::Downgrade), (2, Deed::Hold(Kind::Write)), (1, Deed::Hold(Kind::Read))],
+                reuse: 40,
+                cut: 30,
+                processes: false,
+                ..base
+            },
+            Mix::Twice => Numbers {
+                deeds: vec![
+                    (5, Deed::Twice),
+                    (1, Deed::Hold(Kind::Fair)),
+                    (1, Deed::Hold(Kind::Write)),
+                    (1, Deed::Hold(Kind::Plain)),
+                ],
+                cut: 5,
+                processes: false,
+                ..base
+            },
+            Mix::Slow => Numbers {
+                deeds: vec![(1, Deed::Long)],
+                names: 14,
+                reuse: 0,
+                cut: 0,
+                hold_ms: (4_000, 9_000),
+                lease_ms: 3_000,
+                response_ms: 3_000,
+                threads: 0,
+                processes: false,
+                ..base
+            },
+            Mix::Moves => Numbers {
+                deeds: vec![(3, Deed::Long), (2, Deed::Hold(Kind::Plain)), (1, Deed::Hold(Kind::Write))],
+                names: 5,
+                reuse: 0,
+                cut: 5,
+                hold_ms: (100, 3_000),
+                lease_ms: 2_000,
+                response_ms: 700,
+                threads: 0,
+                processes: false,
+                ..base
+            },
+        }
+    }
+}

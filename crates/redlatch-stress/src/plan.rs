@@ -1,0 +1,149 @@
+//! Which rounds are run, and what is told of them.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    bed::{Outcome, Store},
+    mix::Mix,
+    rng::Rng,
+    round::{self, Round},
+};
+
+/// How long a round runs at least, and at most.
+const ROUND_S: (u64, u64) = (6, 25);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// How long to run, start and end of rounds included.
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+    /// Where choices begin; the same seed makes the same choices, though not the same run.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only this store; each in turn unless set.
+    #[arg(long)]
+    store: Option<Store>,
+    /// Only this mix; each in turn unless set.
+    #[arg(long)]
+    mix: Option<Mix>,
+    #[arg(long, default_value_t = 3)]
+    processes: usize,
+    /// Tasks of each process, some of which are threads.
+    #[arg(long, default_value_t = 14)]
+    tasks: usize,
+    /// How long each round runs, in seconds.
+    #[arg(long)]
+    round: Option<u64>,
+    /// Where the logs of rounds with violations are kept.
+    #[arg(long)]
+    logs: Option<PathBuf>,
+    /// Ends with the first round that has a violation.
+    #[arg(long)]
+    first: bool,
+}
+
+/// The mixes that mean something on a store, in the order in which they are run.
+fn mixes(store: Store) -> &'static [Mix] {
+    match store {
+        Store::Single => &[Mix::All, Mix::Late, Mix::Heirs, Mix::Passes, Mix::Turns, Mix::Twice],
+        Store::Local => &[Mix::All, Mix::Passes, Mix::Turns, Mix::Twice],
+        Store::Memory => &[Mix::All, Mix::Turns, Mix::Twice],
+    }
+}
+
+impl Plan {
+    /// `true` if there was no violation.
+    pub(crate) fn run(self) -> Outcome<bool> {
+        let begin = Instant::now();
+        let time = Duration::from_secs_f64(self.minutes * 60.0);
+        let stores: Vec<Store> = match self.store {
+            Some(store) => vec![store],
+            None => <Store as clap::ValueEnum>::value_variants().to_vec(),
+        };
+        let mut turns = Vec::new();
+        let most = stores.iter().map(|store| mixes(*store).len()).max().unwrap_or(0);
+        for at in 0..most {
+            for store in &stores {
+                match self.mix {
+                    Some(mix) => turns.push((*store, mix)),
+                    None => turns.extend(mixes(*store).get(at).map(|mix| (*store, *mix))),
+                }
+            }
+        }
+        let share = time.as_secs() / turns.len().max(1) as u64;
+        let seconds = self.round.unwrap_or(share.clamp(ROUND_S.0, ROUND_S.1));
+        let logs = match &self.logs {
+            Some(logs) => logs.clone(),
+            None => std::env::temp_dir().join(format!("redlatch-stress-{}", std::process::id())),
+        };
+        let mut rng = Rng::new(self.seed);
+        let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+        let (mut holds, mut operations, mut number) = (0, 0, 0);
+        'all: loop {
+            for (store, mix) in &turns {
+                if begin.elapsed() >= time {
+                    break 'all;
+                }
+                number += 1;
+                let seed = if number == 1 { self.seed } else { rng.next() % 1_000_000 };
+                let round = Round {
+                    store: *store,
+                    mix: *mix,
+                    seed,
+                    time: Duration::from_secs(seconds),
+                    processes: self.processes,
+                    tasks: self.tasks,
+                };
+                let dir = logs.join(format!("{number:03}"));
+                std::fs::create_dir_all(&dir)?;
+                let verdict = round::run(&round, &dir)?;
+                holds += verdict.holds;
+                operations += verdict.operations;
+                println!(
+                    "{:7.1} s  {store:?} {mix:?}, seed {seed}: {} holds, {} lost, {} deeds, {} violations{}",
+                    begin.elapsed().as_secs_f64(),
+                    verdict.holds,
+                    verdict.lost,
+                    verdict.operations,
+                    verdict.violations.len(),
+                    verdict.first_after.map_or(String::new(), |after| format!(", the first after {:.1} s", after.as_secs_f64())),
+                );
+                if verdict.violations.is_empty() {
+                    std::fs::remove_dir_all(&dir)?;
+                    continue;
+                }
+                for violation in &verdict.violations {
+                    *found.entry(violation.kind).or_default() += 1;
+                    // Of each kind the first few are told in full.
+                    if violation.story.contains('\n') {
+                        println!("\n{violation}\n");
+                    }
+                }
+                let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+                for violation in &verdict.violations {
+                    *kinds.entry(violation.kind).or_default() += 1;
+                }
+                println!("violations of this round: {kinds:?}");
+                println!(
+                    "repeat with: scripts/stress --store {} --mix {} --seed {seed} --round {seconds}; logs in {}",
+                    word(store),
+                    word(mix),
+                    dir.display()
+                );
+                if self.first {
+                    break 'all;
+                }
+            }
+        }
+        println!("{holds} holds, {operations} deeds in {:.0} s; violations: {found:?}", begin.elapsed().as_secs_f64());
+        Ok(found.is_empty())
+    }
+}
+
+fn word<T: clap::ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

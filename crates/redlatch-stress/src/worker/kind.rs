@@ -1,0 +1,157 @@
+//! The kinds of locks, their names, and what holding each of them is.
+
+use std::{future::Future, pin::Pin};
+
+use redlatch::{FencedGuard, Guard, Hold as _, LossReason, MultiGuard, PermitGuard, ReadGuard, WriteGuard};
+
+use crate::{record::Mode, rng::Rng};
+
+/// How many permits the permit semaphores have.
+pub(crate) const CAPACITY: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Fair,
+    Read,
+    Write,
+    Fenced,
+    Spin,
+    NonReentrant,
+    NonReentrantFair,
+    Permits,
+    /// Two plain locks as one.
+    Multi,
+}
+
+impl Kind {
+    /// The beginning of the names of this kind; sides of one lock have the same.
+    pub(crate) fn stem(self) -> &'static str {
+        match self {
+            Kind::Plain | Kind::Multi => "plain",
+            Kind::Fair => "fair",
+            Kind::Read | Kind::Write => "rw",
+            Kind::Fenced => "fenced",
+            Kind::Spin => "spin",
+            Kind::NonReentrant => "once",
+            Kind::NonReentrantFair => "oncefair",
+            Kind::Permits => "permits",
+        }
+    }
+
+    pub(crate) fn name(self, rng: &mut Rng, names: u64) -> String {
+        format!("{}{}", self.stem(), rng.below(names))
+    }
+
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Kind::Read => Mode::Shared,
+            Kind::Permits => Mode::Permits,
+            _ => Mode::Exclusive,
+        }
+    }
+
+    pub(crate) fn enters_again(self) -> bool {
+        !matches!(self, Kind::NonReentrant | Kind::NonReentrantFair | Kind::Permits)
+    }
+}
+
+/// A guard of any kind.
+#[derive(Debug)]
+pub(crate) enum Held {
+    One(Guard),
+    Fenced(FencedGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permits(PermitGuard),
+    Multi(MultiGuard),
+}
+
+/// Resolves when the holder is told, with the reason as one word.
+pub(crate) type Told = Pin<Box<dyn Future<Output = String> + Send>>;
+
+pub(crate) fn word(reason: &LossReason) -> String {
+    match reason {
+        LossReason::Expired => "expired".to_owned(),
+        LossReason::TakenOver { by } => format!("taken-over-by-{by}"),
+        other => format!("{other:?}").to_lowercase().replace(' ', "-"),
+    }
+}
+
+impl Held {
+    /// What locks have in common, where one lock is held.
+    pub(crate) fn guard(&self) -> Option<&Guard> {
+        match self {
+            Held::One(guard) => Some(guard),
+            Held::Fenced(guard) => Some(guard.as_guard()),
+            Held::Read(guard) => Some(guard.as_guard()),
+            Held::Write(guard) => Some(guard.as_guard()),
+            Held::Permits(_) | Held::Multi(_) => None,
+        }
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Held::Permits(guard) => guard.is_valid(),
+            Held::Multi(guard) => guard.is_valid(),
+            other => other.guard().is_some_and(Guard::is_valid),
+        }
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        match self {
+            Held::Permits(guard) => {
+                let lost = guard.lost();
+                Box::pin(async move { word(&lost.await) })
+            }
+            Held::Multi(guard) => {
+                let lost = guard.lost();
+                Box::pin(async move { word(&lost.await.reason) })
+            }
+            other => {
+                let lost = other.guard().map(Guard::lost);
+                Box::pin(async move {
+                    match lost {
+                        Some(lost) => word(&lost.await),
+                        None => std::future::pending().await,
+                    }
+                })
+            }
+        }
+    }
+
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.guard().and_then(Guard::token)
+    }
+
+    /// Gives it back; what came of it in words.
+    pub(crate) async fn unlock(self) -> String {
+        let outcome = match self {
+            Held::One(guard) => guard.unlock().await,
+            Held::Fenced(guard) => guard.unlock().await,
+            Held::Read(guard) => guard.unlock().await,
+            Held::Write(guard) => guard.unlock().await,
+            Held::Permits(guard) => guard.release().await,
+            Held::Multi(guard) => {
+                return match guard.unlock().await.into_result() {
+                    Ok(()) => "Released".to_owned(),
+                    Err(error) => format!("error: {error}"),
+                };
+            }
+        };
+        match outcome {
+            Ok(unlocked) => format!("{unlocked:?}"),
+            Err(error) => format!("error: {error}"),
+        }
+    }
+
+    pub(crate) async fn reenter(&self) -> Option<Result<Held, redlatch::Error>> {
+        match self {
+            Held::One(guard) => Some(guard.reenter().await.map(Held::One)),
+            Held::Fenced(guard) => Some(guard.reenter().await.map(Held::Fenced)),
+            Held::Read(guard) => Some(guard.reenter().await.map(Held::Read)),
+            Held::Write(guard) => Some(guard.reenter().await.map(Held::Write)),
+            Held::Permits(_) | Held::Multi(_) => None,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One process: tasks and threads that use locks, and write down when they certainly held them.
+
+mod ask;
+mod deeds;
+pub(crate) mod kind;
+mod pass;
+mod task;
+mod threads;
+
+use std::{
+    io::{BufRead as _, Write as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redlatch::{Client, Owner, blocking};
+use serde::{Deserialize, Serialize};
+
+use self::{kind::CAPACITY, task::Task};
+use crate::{
+    mix::{Mix, Numbers},
+    record::Log,
+    rng::Rng,
+};
+
+/// How long a process tries to connect.
+const CONNECT_MAX: Duration = Duration::from_secs(40);
+/// How many runtimes the tasks of a process are spread over; each has a connection of its own.
+const RUNTIMES: usize = 2;
+
+/// What the parent tells a process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// The process, as it is called in the logs.
+    pub(crate) process: String,
+    pub(crate) url: String,
+    pub(crate) log: PathBuf,
+    pub(crate) mix: Mix,
+    pub(crate) seed: u64,
+    pub(crate) tasks: usize,
+    /// How many clients the process has: more than one where nobody else can come to the store.
+    pub(crate) clients: usize,
+    pub(crate) engine_dir: Option<PathBuf>,
+    pub(crate) engine_binary: Option<PathBuf>,
+    /// Grants count when all replicas have them.
+    pub(crate) acknowledged: bool,
+}
+
+/// An owner that several acquires use.
+#[derive(Debug, Clone)]
+struct Pooled {
+    owner: Owner,
+    label: String,
+}
+
+/// What the tasks of one client share.
+struct Worker {
+    process: String,
+    client: Client,
+    blocking: blocking::Client,
+    log: Arc<Log>,
+    owners: Vec<Pooled>,
+    numbers: Numbers,
+    acknowledged: bool,
+    stop: Arc<AtomicBool>,
+    next: AtomicU64,
+}
+
+impl Worker {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A word for an owner that nobody used before.
+    fn fresh_label(&self, task: &str) -> String {
+        format!("{}.{task}.{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Does what the order says until a line comes from the parent, or its end.
+pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let order: Order = serde_json::from_slice(&std::fs::read(order)?)?;
+    let log = Arc::new(Log::create(&order.log)?);
+    let numbers = order.mix.numbers();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut runtimes = Vec::new();
+    for _ in 0..RUNTIMES {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        runtimes.push(builder.worker_threads(1).enable_all().build()?);
+    }
+    let mut workers = Vec::new();
+    for at in 0..order.clients {
+        let blocking = connected(&order, &numbers)?;
+        let client = blocking.as_async().clone();
+        let process =
+            if order.clients > 1 { format!("{}c{at}", order.process) } else { order.process.clone() };
+        let owners = pool(&client, &process, &numbers)?;
+        workers.push(Arc::new(Worker {
+            process,
+            client,
+            blocking,
+            log: log.clone(),
+            owners,
+            numbers: numbers.clone(),
+            acknowledged: order.acknowledged,
+            stop: stop.clone(),
+            next: AtomicU64::new(0),
+        }));
+    }
+    if let Some(worker) = workers.first() {
+        runtimes[0].block_on(async {
+            for at in 0..numbers.names {
+                // Whoever comes first sets them; the others find them set.
+                let _ = worker.client.permit_semaphore(format!("permits{at}")).set_if_absent(CAPACITY).await;
+            }
+        });
+    }
+    println!("ready");
+    std::io::stdout().flush()?;
+    {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            // A line, or the end of the parent.
+            let _ = std::io::stdin().lock().lines().next();
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let mut running = Vec::new();
+    let mut threads = Vec::new();
+    for (client, worker) in workers.iter().enumerate() {
+        for at in 0..order.tasks {
+            let rng = Rng::new(order.seed.wrapping_mul(0x1_0001).wrapping_add((client * 1_000 + at) as u64));
+            let (worker, label) = (worker.clone(), format!("t{client}{at:02}"));
+            if at < numbers.threads {
+                threads.push(std::thread::spawn(move || threads::work(&worker, &label, rng)));
+            } else {
+                let task = Task { worker, label, rng, at };
+                running.push(runtimes[at % RUNTIMES].spawn(task.work()));
+            }
+        }
+    }
+    for thread in threads {
+        thread.join().map_err(|_| "a thread panicked")?;
+    }
+    runtimes[0].block_on(async {
+        for task in running {
+            task.await?;
+        }
+        Ok::<_, tokio::task::JoinError>(())
+    })?;
+    println!("done");
+    std::io::stdout().flush()?;
+    // What was dropped goes on in the background, and nobody waits for a process that ends.
+    let begin = Instant::now();
+    while workers.iter().any(|worker| worker.client.stats().background_jobs > 0)
+        && begin.elapsed() < Duration::from_secs(10)
+    {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn connected(order: &Order, numbers: &Numbers) -> Result<blocking::Client, redlatch::Error> {
+    let begin = Instant::now();
+    loop {
+        let mut builder = Client::builder()
+            .url(order.url.clone())
+            .watchdog_lease(Duration::from_millis(numbers.lease_ms))
+            .response_timeout(Duration::from_millis(numbers.response_ms))
+            .outage_tolerance(Duration::from_secs(5));
+        if let Some(dir) = &order.engine_dir {
+            builder = builder.engine_dir(dir);
+        }
+        if let Some(binary) = &order.engine_binary {
+            builder = builder.engine_binary(binary);
+        }
+        match blocking::Client::build(builder) {
+            Err(_) if begin.elapsed() < CONNECT_MAX => std::thread::sleep(Duration::from_millis(50)),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Owners of every sort: known to this process only, written out, and read back.
+fn pool(client: &Client, process: &str, numbers: &Numbers) -> Result<Vec<Pooled>, redlatch::Error> {
+    let mut owners = Vec::new();
+    for at in 0..numbers.owners {
+        let owner = client.owner();
+        let owner = match at % 6 {
+            4 => {
+                let _ = owner.to_string();
+                owner
+            }
+            5 => owner.to_string().parse()?,
+            _ => owner,
+        };
+        owners.push(Pooled { owner, label: format!("{process}.o{at}") });
+    }
+    Ok(owners)
+}

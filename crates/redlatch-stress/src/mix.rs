@@ -22,8 +22,16 @@ pub(crate) enum Mix {
     Twice,
     /// Answers that take longer than a third of the lease.
     Slow,
-    /// Long renewed holds, for servers that change.
-    Moves,
+    /// A master that is superseded, and a process that still reaches it and not the new one.
+    Superseded,
+    /// A sentinel that was left behind and answers first.
+    Stale,
+    /// A node whose address another cluster takes.
+    ReusedAddress,
+    /// Slots that move all the time.
+    Slots,
+    /// Masters that change on purpose.
+    Failovers,
 }
 
 /// Something that a task does again and again.
@@ -70,6 +78,10 @@ pub(crate) struct Numbers {
     /// Requests are delayed by so much in the network, every so many ms; a delay is longer than the response timeout or not.
     pub(crate) delay_ms: Option<(u64, u64)>,
     pub(crate) delay_every_ms: u64,
+    /// Each message takes so long in each direction, as soon as the processes are connected.
+    pub(crate) latency_ms: Option<u64>,
+    /// Grants are confirmed by all replicas.
+    pub(crate) acknowledged: bool,
     /// How many of the delays in a hundred are aimed at requests that end a hold.
     pub(crate) delay_endings: u64,
 }
@@ -91,6 +103,26 @@ impl Mix {
             delay_ms: None,
             delay_every_ms: 40,
             delay_endings: 50,
+            latency_ms: None,
+            acknowledged: false,
+        };
+        let long = Numbers {
+            deeds: vec![
+                (4, Deed::Long),
+                (2, Deed::Hold(Kind::Plain)),
+                (1, Deed::Hold(Kind::Write)),
+                (1, Deed::Hold(Kind::Read)),
+                (1, Deed::Hold(Kind::Fair)),
+            ],
+            names: 4,
+            reuse: 10,
+            cut: 5,
+            hold_ms: (50, 2_500),
+            lease_ms: 2_000,
+            response_ms: 700,
+            threads: 2,
+            processes: false,
+            ..base.clone()
         };
         match self {
             Mix::All => Numbers {
@@ -186,19 +218,24 @@ impl Mix {
                 response_ms: 3_000,
                 threads: 0,
                 processes: false,
+                latency_ms: Some(525),
                 ..base
             },
-            Mix::Moves => Numbers {
-                deeds: vec![(3, Deed::Long), (2, Deed::Hold(Kind::Plain)), (1, Deed::Hold(Kind::Write))],
-                names: 5,
-                reuse: 0,
-                cut: 5,
-                hold_ms: (100, 3_000),
-                lease_ms: 2_000,
-                response_ms: 700,
+            Mix::Superseded | Mix::Stale | Mix::ReusedAddress => long,
+            Mix::Slots => Numbers { hold_ms: (0, 400), ..long },
+            Mix::Failovers => Numbers {
+                deeds: vec![
+                    (3, Deed::Long),
+                    (3, Deed::Hold(Kind::Plain)),
+                    (2, Deed::Hold(Kind::Write)),
+                    (1, Deed::Hold(Kind::Read)),
+                ],
                 threads: 0,
-                processes: false,
-                ..base
+                // Far longer than a failover takes, because renewals are not confirmed.
+                lease_ms: 8_000,
+                hold_ms: (0, 3_000),
+                acknowledged: true,
+                ..long
             },
         }
     }

@@ -41,6 +41,9 @@ pub(crate) struct Plan {
     /// Where the logs of rounds with violations are kept.
     #[arg(long)]
     logs: Option<PathBuf>,
+    /// Keeps the logs of all rounds.
+    #[arg(long)]
+    keep: bool,
     /// Ends with the first round that has a violation.
     #[arg(long)]
     first: bool,
@@ -49,9 +52,13 @@ pub(crate) struct Plan {
 /// The mixes that mean something on a store, in the order in which they are run.
 fn mixes(store: Store) -> &'static [Mix] {
     match store {
-        Store::Single => &[Mix::All, Mix::Late, Mix::Heirs, Mix::Passes, Mix::Turns, Mix::Twice],
+        Store::Single => &[Mix::All, Mix::Late, Mix::Heirs, Mix::Passes, Mix::Turns, Mix::Twice, Mix::Slow],
         Store::Local => &[Mix::All, Mix::Passes, Mix::Turns, Mix::Twice],
         Store::Memory => &[Mix::All, Mix::Turns, Mix::Twice],
+        Store::Sentinel => &[Mix::Failovers],
+        Store::FakeSentinel => &[Mix::Superseded, Mix::Stale],
+        Store::Cluster => &[Mix::Slots, Mix::ReusedAddress, Mix::Failovers, Mix::All, Mix::Turns],
+        Store::Java => &[Mix::All, Mix::Turns, Mix::Twice, Mix::Late],
     }
 }
 
@@ -110,10 +117,15 @@ impl Plan {
                     verdict.lost,
                     verdict.operations,
                     verdict.violations.len(),
-                    verdict.first_after.map_or(String::new(), |after| format!(", the first after {:.1} s", after.as_secs_f64())),
+                    verdict.first_after.map_or(String::new(), |after| format!(
+                        ", the first after {:.1} s",
+                        after.as_secs_f64()
+                    )),
                 );
                 if verdict.violations.is_empty() {
-                    std::fs::remove_dir_all(&dir)?;
+                    if !self.keep {
+                        std::fs::remove_dir_all(&dir)?;
+                    }
                     continue;
                 }
                 for violation in &verdict.violations {
@@ -139,7 +151,10 @@ impl Plan {
                 }
             }
         }
-        println!("{holds} holds, {operations} deeds in {:.0} s; violations: {found:?}", begin.elapsed().as_secs_f64());
+        println!(
+            "{holds} holds, {operations} deeds in {:.0} s; violations: {found:?}",
+            begin.elapsed().as_secs_f64()
+        );
         Ok(found.is_empty())
     }
 }

@@ -47,7 +47,7 @@ struct Process {
 /// Runs a round; its logs stay in the folder.
 pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
     let numbers = round.mix.numbers();
-    let mut bed = bed::start(round.store, &numbers, round.processes)?;
+    let mut bed = bed::start(round.store, round.mix, &numbers, round.processes, dir)?;
     let log = Log::create(&dir.join("faults.log"))?;
     let mut rng = Rng::new(round.seed);
     let count = if bed.is_one_process() { 1 } else { round.processes };
@@ -123,7 +123,7 @@ fn spawn(round: &Round, dir: &Path, bed: &dyn Bed, at: usize, generation: u32) -
         clients: 1,
         engine_dir: None,
         engine_binary: None,
-        acknowledged: false,
+        acknowledged: round.mix.numbers().acknowledged,
     };
     bed.address(at, &mut order);
     let path: PathBuf = dir.join(format!("{}.json", order.process));

@@ -1,12 +1,21 @@
 //! Where a round runs: the servers, the way to them, and what can happen to both.
 
+mod cluster;
+mod fake_sentinel;
+mod java;
 mod local;
 mod memory;
+mod sentinel;
 mod single;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
-use crate::{mix::Numbers, record::Log, rng::Rng, worker::Order};
+use crate::{
+    mix::{Mix, Numbers},
+    record::Log,
+    rng::Rng,
+    worker::Order,
+};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -19,6 +28,13 @@ pub(crate) enum Store {
     Local,
     /// The engine in one process with several clients.
     Memory,
+    /// A master, its replicas and their sentinels.
+    Sentinel,
+    /// Two servers and sentinels that say what the round wants.
+    FakeSentinel,
+    Cluster,
+    /// One Redis that Redisson uses, too.
+    Java,
 }
 
 /// A store in use.
@@ -46,11 +62,21 @@ pub(crate) trait Bed {
     }
 }
 
-/// Starts the store for so many processes.
-pub(crate) fn start(store: Store, numbers: &Numbers, processes: usize) -> Outcome<Box<dyn Bed>> {
+/// Starts the store for so many processes. What uses it besides them writes a log into the folder.
+pub(crate) fn start(
+    store: Store,
+    mix: Mix,
+    numbers: &Numbers,
+    processes: usize,
+    dir: &Path,
+) -> Outcome<Box<dyn Bed>> {
     Ok(match store {
         Store::Single => Box::new(single::Single::start(numbers, processes)?),
         Store::Local => Box::new(local::Local::start()?),
         Store::Memory => Box::new(memory::Memory),
+        Store::Sentinel => Box::new(sentinel::Sentinel::start()?),
+        Store::FakeSentinel => Box::new(fake_sentinel::FakeSentinel::start(mix, processes)?),
+        Store::Cluster => Box::new(cluster::Cluster::start(mix)?),
+        Store::Java => Box::new(java::Java::start(numbers, processes, dir)?),
     })
 }

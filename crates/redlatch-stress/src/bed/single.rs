@@ -14,6 +14,9 @@ use crate::{mix::Numbers, record::Log, rng::Rng, worker::Order};
 /// How long a rule for the network stays that met nothing.
 const RULES_MAX: Duration = Duration::from_millis(900);
 
+/// When the tasks have made their connections.
+const CONNECTED: Duration = Duration::from_millis(1_500);
+
 pub(super) struct Single {
     server: RedisServer,
     network: Network,
@@ -23,6 +26,7 @@ pub(super) struct Single {
 pub(super) struct Network {
     proxies: Vec<Proxy>,
     delay_ms: Option<(u64, u64)>,
+    latency: Option<Duration>,
     every: Duration,
     at_endings: u64,
     next: Instant,
@@ -34,7 +38,7 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn start(url: &str, numbers: &Numbers, processes: usize) -> Outcome<Self> {
         let mut proxies = Vec::new();
-        if numbers.delay_ms.is_some() {
+        if numbers.delay_ms.is_some() || numbers.latency_ms.is_some() {
             for _ in 0..processes {
                 proxies.push(Proxy::start(url)?);
             }
@@ -47,6 +51,7 @@ impl Network {
         Ok(Network {
             proxies,
             delay_ms: numbers.delay_ms,
+            latency: numbers.latency_ms.map(Duration::from_millis),
             every: Duration::from_millis(numbers.delay_every_ms),
             at_endings: numbers.delay_endings,
             next: Instant::now(),
@@ -59,8 +64,14 @@ impl Network {
         self.proxies.get(process).map(Proxy::url)
     }
 
-    /// Delays one of the next script calls of a process.
-    pub(super) fn trouble(&mut self, rng: &mut Rng, log: &Log) {
+    /// Delays one of the next script calls of a process, or everything.
+    pub(super) fn trouble(&mut self, rng: &mut Rng, log: &Log, since: Duration) {
+        if since > CONNECTED
+            && let Some(latency) = self.latency.take()
+        {
+            log.fault(format!("each message takes {latency:?} in each direction"));
+            self.proxies.iter().for_each(|proxy| proxy.latency(latency, Duration::ZERO, 1));
+        }
         let Some((least, most)) = self.delay_ms else { return };
         if self.cleared.elapsed() > RULES_MAX {
             self.cleared = Instant::now();
@@ -104,8 +115,8 @@ impl Bed for Single {
         order.url = self.network.url(process).unwrap_or_else(|| self.server.url());
     }
 
-    fn trouble(&mut self, rng: &mut Rng, log: &Log, _: Duration) -> Outcome<()> {
-        self.network.trouble(rng, log);
+    fn trouble(&mut self, rng: &mut Rng, log: &Log, since: Duration) -> Outcome<()> {
+        self.network.trouble(rng, log, since);
         if rng.below(400) == 0 {
             log.fault("the server forgets its scripts");
             self.server.flush_scripts()?;

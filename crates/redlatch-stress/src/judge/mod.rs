@@ -83,8 +83,7 @@ pub(crate) fn judge(dir: &Path, expect: Expect) -> io::Result<Verdict> {
             found.push((ns, "a loss that was not told", vec![interval], text));
         }
         if let Some(ns) = interval.back_ns {
-            let text =
-                format!("{}: valid again at {} s", interval.name, seconds(ns, logs.begin_ns));
+            let text = format!("{}: valid again at {} s", interval.name, seconds(ns, logs.begin_ns));
             found.push((ns, "a hold that came back", vec![interval], text));
         }
         let gone = ["deleted", "taken-over"].iter().any(|word| interval.how.contains(word));
@@ -139,15 +138,18 @@ mod tests {
     #[test]
     fn a_long_hold_meets_all_that_begin_in_it() {
         let long = "G 1 t0 plain X 1 a - r 100\nE 1 900 unlocked\n";
-        let short = "G 1 t0 plain X 1 b - r 150\nE 1 160 unlocked\nG 2 t0 plain X 1 c - r 500\nE 2 510 unlocked\n";
+        let short =
+            "G 1 t0 plain X 1 b - r 150\nE 1 160 unlocked\nG 2 t0 plain X 1 c - r 500\nE 2 510 unlocked\n";
         assert_eq!(judged(&[("p0", long), ("p1", short)], Expect::default()).len(), 2);
     }
 
     #[test]
     fn one_owner_may_hold_twice_and_readers_stand_beside_readers() {
-        let twice = "G 1 t0 plain X 1 a - r 100\nG 2 t1 plain X 1 a - r 120\nE 1 200 unlocked\nE 2 300 unlocked\n";
+        let twice =
+            "G 1 t0 plain X 1 a - r 100\nG 2 t1 plain X 1 a - r 120\nE 1 200 unlocked\nE 2 300 unlocked\n";
         assert!(judged(&[("p0", twice)], Expect::default()).is_empty());
-        let readers = "G 1 t0 rw S 1 a - r 100\nG 2 t1 rw S 1 b - r 120\nE 1 200 unlocked\nE 2 300 unlocked\n";
+        let readers =
+            "G 1 t0 rw S 1 a - r 100\nG 2 t1 rw S 1 b - r 120\nE 1 200 unlocked\nE 2 300 unlocked\n";
         assert!(judged(&[("p0", readers)], Expect::default()).is_empty());
         let writer = "G 1 t0 rw X 1 c - r 250\nE 1 260 unlocked\n";
         assert_eq!(judged(&[("p0", readers), ("p1", writer)], Expect::default()), ["two valid holders"]);
@@ -163,7 +165,9 @@ mod tests {
 
     #[test]
     fn permits_are_counted() {
-        let line = |hold: u32, weight: u32| format!("G {hold} t{hold} permits P {weight} o{hold} - r 100\nE {hold} 200 unlocked\n");
+        let line = |hold: u32, weight: u32| {
+            format!("G {hold} t{hold} permits P {weight} o{hold} - r 100\nE {hold} 200 unlocked\n")
+        };
         let expect = Expect { capacity: 3, ..Expect::default() };
         assert!(judged(&[("p0", &(line(1, 1) + &line(2, 2)))], expect).is_empty());
         assert_eq!(judged(&[("p0", &(line(1, 2) + &line(2, 2)))], expect), ["permits above capacity"]);

@@ -5,10 +5,8 @@ use crate::record::Mode;
 
 fn excludes(one: &Interval, other: &Interval) -> bool {
     let pair = (one.mode, other.mode);
-    matches!(
-        pair,
-        (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Exclusive)
-    ) && one.owner != other.owner
+    matches!(pair, (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Exclusive))
+        && one.owner != other.owner
 }
 
 /// Tells each pair that shuts each other out and overlaps.
@@ -26,7 +24,11 @@ pub(super) fn overlaps<'a>(intervals: &[&'a Interval], mut found: impl FnMut(&'a
 }
 
 /// Tells each hold with which there are more permits in valid hands than there are permits.
-pub(super) fn permits<'a>(intervals: &[&'a Interval], capacity: u32, mut found: impl FnMut(u32, &'a Interval)) {
+pub(super) fn permits<'a>(
+    intervals: &[&'a Interval],
+    capacity: u32,
+    mut found: impl FnMut(u32, &'a Interval),
+) {
     let mut open: Vec<&Interval> = Vec::new();
     for next in intervals.iter().filter(|interval| interval.mode == Mode::Permits) {
         open.retain(|earlier| earlier.end_ns > next.start_ns);

@@ -37,7 +37,9 @@ impl Task {
     /// A first lease decides when the background thread looks. Others are granted some ms before that and passed on behind it.
     pub(super) async fn pass(&mut self, worker: &Worker) {
         let lease = self.rng.ms(500, 900);
-        let Some(mut first) = self.obtain(worker, &self.renewed(worker, "first", lease)).await else { return };
+        let Some(mut first) = self.obtain(worker, &self.renewed(worker, "first", lease)).await else {
+            return;
+        };
         let look = tokio::time::Instant::now() + lease / LOOK_AT;
         let seeds: Vec<u64> = (0..COUPLES).map(|_| self.rng.next()).collect();
         let couples = seeds.iter().enumerate().map(|(at, seed)| {

@@ -94,7 +94,8 @@ impl Task {
         let reuses = kind != Kind::Permits && rng.percent(numbers.reuse);
         let fenced = kind == Kind::Plain && rng.percent(25);
         let permits = 1 + rng.below(2) as u32;
-        let mut ask = Ask { kind, name, wait, lease, owner: None, label: String::new(), fenced, permits, cut };
+        let mut ask =
+            Ask { kind, name, wait, lease, owner: None, label: String::new(), fenced, permits, cut };
         if reuses {
             let Pooled { owner, label } = self.pooled();
             (ask.owner, ask.label) = (Some(owner), label);

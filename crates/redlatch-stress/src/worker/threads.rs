@@ -58,7 +58,8 @@ impl Thread<'_> {
 
     fn turn<G: Hold>(&mut self, kind: Kind, name: &str, acquire: blocking::Acquire<'_, G>) {
         let wait = Wait::AtMost(self.rng.ms(300, 3_000));
-        let lease = if self.rng.percent(80) { Lease::Renewed } else { Lease::RenewedEvery(self.rng.ms(600, 2_000)) };
+        let lease =
+            if self.rng.percent(80) { Lease::Renewed } else { Lease::RenewedEvery(self.rng.ms(600, 2_000)) };
         self.says(&format!("asks {kind:?} {name} as {} wait {wait:?}", self.owner));
         let outcome: Result<Option<blocking::Guard<G>>, Error> = acquire.wait(wait).lease(lease).run();
         let guard = match outcome {

@@ -16,22 +16,27 @@ mod store;
 mod talk;
 mod timestamp;
 
-use std::{env, process::ExitCode};
+use std::{env, process::ExitCode, time::Duration};
 
 use clap::{Parser, error::ErrorKind};
 
 use crate::{
     args::{Cli, Verb},
-    child::trampoline,
+    child::{guard, trampoline},
     output::quiet_end,
     talk::Talk,
 };
 
+/// How long the last words may take to reach a reader who is slow.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     // The step before every command comes first: it must cost next to nothing.
     let mut words = env::args_os();
-    if words.nth(1).is_some_and(|verb| verb == trampoline::VERB) {
-        return ExitCode::from(trampoline::exec(words));
+    match words.nth(1) {
+        Some(verb) if verb == trampoline::VERB => return ExitCode::from(trampoline::exec(words)),
+        Some(verb) if verb == guard::VERB => return ExitCode::from(guard::guard(words)),
+        _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
         talk::error(&failure);
         failure.code()
     });
+    talk::flush(LAST_WORDS_TIMEOUT);
     ExitCode::from(code)
 }
 
@@ -75,7 +81,7 @@ fn log(cli: &Cli) {
     };
     let filter = env::var("REDLATCH_LOG").ok().and_then(|directives| EnvFilter::try_new(directives).ok());
     let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
-    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let log = fmt().with_env_filter(filter).with_writer(|| talk::Log).with_ansi(false);
     // The engine's log is read much later; what a verb says is read at once.
     _ = if matches!(cli.verb, Verb::Engine(_)) { log.try_init() } else { log.without_time().try_init() };
 }

@@ -1,9 +1,18 @@
 //! What is said to the reader on stderr: never data, never a reason to fail.
 
 use std::{
-    fmt,
+    fmt, io,
     io::{IsTerminal, Write, stderr},
+    sync::{
+        OnceLock,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
 };
+
+/// How many lines wait for a reader of stderr who does not read. Further ones are dropped.
+const LINES_WAITING_MAX: usize = 1024;
 
 /// How much to say.
 #[derive(Debug, Clone, Copy)]
@@ -36,10 +45,15 @@ impl Talk {
         }
     }
 
+    /// Says, even with `-q`, what endangers what the lock protects.
+    pub(crate) fn insist(self, message: impl fmt::Display) {
+        error(message);
+    }
+
     /// Tells a story: without the program's name in front, because it is no complaint.
     pub(crate) fn say_plain(self, message: impl fmt::Display) {
         if !self.quiet {
-            _ = stderr().write_all(format!("{message}\n").as_bytes());
+            put(format!("{message}\n").into_bytes());
         }
     }
 
@@ -54,16 +68,77 @@ impl Talk {
     pub(crate) fn live(self, line: &str) {
         if self.is_live() && in_foreground() {
             let shown = if line.is_empty() { String::new() } else { fit(line) };
-            // A closed stderr must not stop a command that holds a lock.
-            _ = write!(stderr(), "\r\x1b[2K{shown}").and_then(|()| stderr().flush());
+            put(format!("\r\x1b[2K{shown}").into_bytes());
         }
     }
 }
 
 /// Says why something failed, even with `-q`.
 pub(crate) fn error(message: impl fmt::Display) {
-    // One write a line, so that lines of several processes do not mix. A closed stderr is nobody's fault.
-    _ = stderr().write_all(format!("redlatch: {message}\n").as_bytes());
+    put(format!("redlatch: {message}\n").into_bytes());
+}
+
+/// What the writing thread is asked for.
+enum Order {
+    Write(Vec<u8>),
+    /// Answer when everything before this has been written.
+    Answer(SyncSender<()>),
+}
+
+static WRITER: OnceLock<SyncSender<Order>> = OnceLock::new();
+
+/// From now on no message waits for its reader: a pipe that nobody empties, or a terminal that was told to pause, must not
+/// keep a command running whose lock is lost.
+pub(crate) fn never_wait() {
+    let (orders, received) = sync_channel(LINES_WAITING_MAX);
+    let writer = thread::Builder::new().name("talk".into()).spawn(move || {
+        for order in received {
+            match order {
+                Order::Write(bytes) => write_now(&bytes),
+                Order::Answer(to) => _ = to.send(()),
+            }
+        }
+    });
+    if writer.is_ok() {
+        _ = WRITER.set(orders);
+    }
+}
+
+/// Waits until everything that was said has been written, but no longer than this.
+pub(crate) fn flush(limit: Duration) {
+    let Some(writer) = WRITER.get() else { return };
+    let (answer, answered) = sync_channel(1);
+    if writer.try_send(Order::Answer(answer)).is_ok() {
+        _ = answered.recv_timeout(limit);
+    }
+}
+
+/// One write a line, so that lines of several processes do not mix.
+fn put(bytes: Vec<u8>) {
+    match WRITER.get() {
+        Some(writer) => _ = writer.try_send(Order::Write(bytes)),
+        None => write_now(&bytes),
+    }
+}
+
+/// A closed stderr is nobody's fault, and must not stop a command that holds a lock.
+fn write_now(bytes: &[u8]) {
+    _ = stderr().write_all(bytes);
+}
+
+/// Stderr for the library's log, which comes from threads that must not wait either.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        put(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Whether the terminal is ours at the moment: a background job must not write over what its user types.

@@ -154,6 +154,10 @@ pub(crate) struct ChildArgs {
     /// Run CMD with /bin/sh -c; further arguments become $1, $2 …
     #[arg(long)]
     pub(crate) shell: bool,
+    /// Give the command no rights that this run does not have: set-user-ID programs such as sudo do not work in it. A command
+    /// that runs as another user cannot be stopped when the lock is lost.
+    #[arg(long)]
+    pub(crate) no_new_privs: bool,
     /// Write one JSON line about the outcome to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,

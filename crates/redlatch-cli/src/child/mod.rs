@@ -13,12 +13,21 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::process::{Pid, Signal, WaitStatus, getpgid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use tokio::sync::mpsc;
 
+use self::guard::Guard;
+
+pub(crate) mod guard;
+mod left;
+mod privileged;
 pub(crate) mod trampoline;
 mod tree;
 mod wait;
+
+pub(crate) use left::Left;
+pub(crate) use privileged::owner_of;
+pub(crate) use tree::is_orphaned;
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +80,10 @@ pub(crate) struct Spec {
     pub(crate) env: Vec<(&'static str, Option<OsString>)>,
     /// The process group.
     pub(crate) group: Group,
+    /// What is in the environment of the command and of nobody else's.
+    pub(crate) mark: String,
+    /// Whether set-user-ID programs may give it the rights of another user.
+    pub(crate) gains_rights: bool,
 }
 
 /// What of the command still exists. Signals are sent under its lock, so that none can hit a process id that was
@@ -79,7 +92,8 @@ pub(crate) struct Spec {
 struct Gone {
     child: bool,
     group: bool,
-    status: Option<WaitStatus>,
+    /// The guard, until it has been collected.
+    guard: Option<Pid>,
 }
 
 /// A running command.
@@ -89,6 +103,8 @@ pub(crate) struct Child {
     group: Group,
     gone: Arc<Mutex<Gone>>,
     events: mpsc::Receiver<Event>,
+    /// Ends the command's group should we be killed. It goes when the group has.
+    _guard: Guard,
 }
 
 impl Child {
@@ -100,7 +116,8 @@ impl Child {
     /// Those of the system: no process, no memory. That the program does not exist shows up as [`Ended::NotStarted`].
     pub(crate) fn spawn(spec: &Spec) -> io::Result<Self> {
         let adopts = tree::adopt_orphans(spec.group);
-        let mut command = trampoline::command(&spec.command)?;
+        let mut guard = Guard::start()?;
+        let mut command = trampoline::command(&spec.command, spec.gains_rights)?;
         for (name, value) in &spec.env {
             match value {
                 Some(value) => command.env(name, value),
@@ -112,9 +129,11 @@ impl Child {
         }
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let gone = Arc::new(Mutex::new(Gone::default()));
+        // A guard that has died already is no reason to stop the command, which is under way.
+        _ = guard.watch_over(pid, spec.group, &spec.mark);
+        let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
         let events = wait::watch(pid, spec.group, adopts, gone.clone())?;
-        Ok(Child { pid, group: spec.group, gone, events })
+        Ok(Child { pid, group: spec.group, gone, events, _guard: guard })
     }
 
     /// The process id.
@@ -136,6 +155,20 @@ impl Child {
         self.events.recv().await.unwrap_or(Event::GroupEmpty)
     }
 
+    /// Who of the command and of what it started in its group is still there.
+    pub(crate) fn left(&self) -> Vec<Left> {
+        let gone = self.lock();
+        let mut pids = match self.group {
+            Group::Own if gone.group => Vec::new(),
+            Group::Own => tree::members(self.pid),
+            Group::Shared => tree::descendants_in_group(),
+        };
+        if !gone.child && !pids.contains(&self.pid) {
+            pids.insert(0, self.pid);
+        }
+        pids.into_iter().filter_map(Left::look).collect()
+    }
+
     /// Forwards a signal: to the group if it is the command's own, else to the command.
     pub(crate) fn forward(&self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
@@ -143,6 +176,13 @@ impl Child {
         self.to_group(signal, &gone);
         if self.group == Group::Shared {
             self.to_command(signal, &gone);
+        }
+    }
+
+    /// Forwards a signal to the command and all that it started.
+    pub(crate) fn forward_to_all(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.to_all(signal);
         }
     }
 
@@ -173,7 +213,8 @@ impl Child {
     /// To the command's own group, and to the command itself if it has left that group.
     fn to_group(&self, signal: Signal, gone: &Gone) {
         if self.group == Group::Own && !gone.group {
-            // An error means that nobody is there any more, which the events will tell.
+            // An error means that nobody is there any more, which the events will tell, or that nobody of them may be
+            // signalled by us, which `left` tells.
             _ = kill_process_group(self.pid, signal);
             if !gone.child && getpgid(Some(self.pid)) != Ok(self.pid) {
                 self.to_command(signal, gone);

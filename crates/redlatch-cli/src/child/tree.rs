@@ -1,13 +1,13 @@
 //! The processes that a command started, found where no group of their own marks them.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpgid, getpgrp, test_kill_process_group};
 
 use super::Group;
 
-/// Makes the orphans of the command our children, so that their end can be waited for.
+/// Makes the orphans of the command our children, so that their end can be waited for and collected.
 ///
-/// Answers whether we may wait for every child in the command's group. In a shared group that is so only if we had no
-/// children before: `server & exec redlatch run …` would otherwise wait for the server.
+/// Answers whether what shares our group and descends from us belongs to the command. In a shared group that is so only if
+/// nothing did before: `server & exec redlatch run …` would otherwise wait for the server.
 #[cfg(target_os = "linux")]
 pub(super) fn adopt_orphans(group: Group) -> bool {
     use rustix::process::{getpid, set_child_subreaper};
@@ -22,64 +22,120 @@ pub(super) fn adopt_orphans(group: Group) -> bool {
     group == Group::Own
 }
 
-/// Our descendants that share our process group.
-#[cfg(target_os = "linux")]
-pub(super) fn descendants_in_group() -> Vec<Pid> {
-    use rustix::process::{getpgrp, getpid};
-
-    let own = getpid().as_raw_nonzero().get();
-    let group = getpgrp().as_raw_nonzero().get();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let all: Vec<Process> = pids.filter_map(Process::read).collect();
-    let mut found = vec![own];
-    let mut next = 0;
-    while let Some(parent) = found.get(next).copied() {
-        found.extend(all.iter().filter(|process| process.parent == parent).map(|process| process.pid));
-        next += 1;
-    }
-    let in_group = all
-        .iter()
-        .filter(|process| process.group == group && process.pid != own && found.contains(&process.pid));
-    in_group.filter_map(|process| Pid::from_raw(process.pid)).collect()
+/// A process as `/proc` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) session: i32,
+    /// It has ended, and only its parent has not collected it yet.
+    pub(super) ended: bool,
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(super) fn descendants_in_group() -> Vec<Pid> {
-    Vec::new()
-}
-
-#[cfg(target_os = "linux")]
-struct Process {
-    pid: i32,
-    parent: i32,
-    group: i32,
-}
-
-#[cfg(target_os = "linux")]
 impl Process {
-    fn read(pid: i32) -> Option<Self> {
+    pub(super) fn read(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Process::parse(pid, &stat)
     }
 
     /// The name in parentheses may itself contain parentheses and spaces, so the fields count from the last one.
     fn parse(pid: i32, stat: &str) -> Option<Self> {
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(1);
-        let parent = fields.next()?.parse().ok()?;
-        let group = fields.next()?.parse().ok()?;
-        Some(Process { pid, parent, group })
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let ended = matches!(fields.next()?, "Z" | "X");
+        let mut number = || fields.next()?.parse().ok();
+        Some(Process { pid, parent: number()?, group: number()?, session: number()?, ended })
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+/// Every process that can be seen. Systems without `/proc` show none.
+pub(super) fn all() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// The members of a group that have not ended.
+pub(super) fn members(group: Pid) -> Vec<Pid> {
+    let group = group.as_raw_nonzero().get();
+    let all = all().into_iter().filter(|process| process.group == group && !process.ended);
+    all.filter_map(|process| Pid::from_raw(process.pid)).collect()
+}
+
+/// Whether nobody of a group is left. Who has ended counts as gone, even if its parent never collects it.
+pub(super) fn is_empty(group: Pid) -> bool {
+    match test_kill_process_group(group) {
+        Err(rustix::io::Errno::SRCH) => true,
+        // All of it belongs to other users, and perhaps they are hidden from us.
+        Err(_) => false,
+        Ok(()) => cfg!(target_os = "linux") && members(group).is_empty(),
+    }
+}
+
+/// Our descendants that share our process group and have not ended.
+pub(super) fn descendants_in_group() -> Vec<Pid> {
+    let own = std::process::id().cast_signed();
+    let group = getpgrp().as_raw_nonzero().get();
+    let all = all();
+    let mut found = vec![own];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(all.iter().filter(|process| process.parent == parent).map(|process| process.pid));
+        next += 1;
+    }
+    let in_group = all.iter().filter(|process| {
+        process.group == group && process.pid != own && !process.ended && found.contains(&process.pid)
+    });
+    in_group.filter_map(|process| Pid::from_raw(process.pid)).collect()
+}
+
+/// Our children, whichever of our threads has them.
+pub(super) fn children() -> Vec<Pid> {
+    let own = std::process::id().cast_signed();
+    let listed = || {
+        let mut pids = Vec::new();
+        for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+            // A thread may have ended meanwhile; a kernel without these files has none of them.
+            match std::fs::read_to_string(thread.path().join("children")) {
+                Ok(text) => {
+                    pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()))
+                }
+                Err(_) if !thread.path().exists() => {}
+                Err(_) => return None,
+            }
+        }
+        Some(pids)
+    };
+    let scanned = || {
+        let children = all().into_iter().filter(|process| process.parent == own);
+        children.map(|process| process.pid).collect::<Vec<i32>>()
+    };
+    let pids = listed().unwrap_or_else(scanned);
+    pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// Whether a stop from the terminal would stop our group for ever, because no shell watches over it. The kernel discards such stops.
+pub(crate) fn is_orphaned() -> bool {
+    let (group, session) = (getpgrp(), rustix::process::getsid(None));
+    let watches = |parent: Option<Pid>| {
+        let Some(parent) = parent else { return false };
+        rustix::process::getsid(Some(parent)) == session
+            && getpgid(Some(parent)).is_ok_and(|its| its != group)
+    };
+    let ours = all().into_iter().filter(|process| process.group == group.as_raw_nonzero().get());
+    let parents = ours.map(|process| Pid::from_raw(process.parent));
+    !parents.chain([rustix::process::getppid()]).any(watches)
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_cannot_shift_the_fields() {
-        let process = Process::parse(7, "7 (a) S 1 2 (x) S 4 5 6 0\n").unwrap();
-        assert_eq!((process.parent, process.group), (4, 5));
+        let process = Process::parse(7, "7 (a) S 1 2 (x) Z 4 5 6 0\n").unwrap();
+        assert_eq!(process, Process { pid: 7, parent: 4, group: 5, session: 6, ended: true });
+        assert!(!Process::parse(7, "7 (a) S 4 5 6 0\n").unwrap().ended);
         assert!(Process::parse(7, "").is_none());
     }
 }

@@ -1,8 +1,11 @@
-//! Waiting for the command and its group, on a thread of its own.
+//! Waiting for the command and its group, on threads of their own.
+//!
+//! No wait here is for a *group*: the kernel looks at a process's group when the wait begins and when the process ends, so a
+//! wait for a group never returns when the last member moves to another one. Waits are for a process, or for any child.
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -10,16 +13,20 @@ use std::{
 use rustix::{
     io::Errno,
     process::{
-        Pid, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, test_kill_process_group, waitid,
-        waitpgid, waitpid,
+        Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, kill_process, waitid, waitpid,
     },
 };
 use tokio::sync::mpsc;
 
-use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME};
+use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME, tree};
 
-/// How often to look whether processes that are not our children are still in the group; no event tells.
-const STRANGERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often to look whether members of the group have moved to another one; no event tells.
+const MOVED_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A child that somebody else in this process waits for is left alone for this long.
+const OTHERS_FIRST: Duration = Duration::from_millis(2);
+/// How many members of the group are watched at once, each with a descriptor.
+#[cfg(target_os = "linux")]
+const WATCHED_MAX: usize = 64;
 
 /// Reports when the command ends, and when nobody of its group is left.
 pub(super) fn watch(
@@ -30,10 +37,11 @@ pub(super) fn watch(
 ) -> io::Result<mpsc::Receiver<Event>> {
     // A full channel holds up the thread that waits, and stops of the command wait in the kernel meanwhile.
     let (sender, receiver) = mpsc::channel(2);
-    let watcher = Arc::new(Watcher { pid, group, gone });
-    if adopts {
+    let watcher = Arc::new(Watcher { pid, group, adopts, gone, collected: Condvar::new() });
+    // Where orphans are not adopted there are no others, and no list of them either.
+    if cfg!(target_os = "linux") {
         let watcher = watcher.clone();
-        thread::Builder::new().name("reap".into()).spawn(move || watcher.collect_orphans())?;
+        thread::Builder::new().name("reap".into()).spawn(move || watcher.collect_others())?;
     }
     thread::Builder::new().name("wait".into()).spawn(move || {
         // Nobody listens any more when supervision has ended.
@@ -41,10 +49,7 @@ pub(super) fn watch(
         // The command comes first and by its id: it may leave the group, and must not be taken for gone then.
         watcher.stops(send);
         send(Event::Ended(watcher.command()));
-        if adopts {
-            watcher.rest_of_group();
-        }
-        watcher.strangers();
+        watcher.rest_of_group();
         send(Event::GroupEmpty);
     })?;
     Ok(receiver)
@@ -53,7 +58,10 @@ pub(super) fn watch(
 struct Watcher {
     pid: Pid,
     group: Group,
+    adopts: bool,
     gone: Arc<Mutex<Gone>>,
+    /// Notified when the command has been collected.
+    collected: Condvar,
 }
 
 /// Blocks until `id` has something to collect; false when there is nobody to wait for.
@@ -70,13 +78,6 @@ fn block(id: WaitId<'_>) -> bool {
 impl Watcher {
     fn lock(&self) -> MutexGuard<'_, Gone> {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn group_id(&self) -> Pid {
-        match self.group {
-            Group::Own => self.pid,
-            Group::Shared => getpgrp(),
-        }
     }
 
     fn has_ended(&self) -> bool {
@@ -108,48 +109,106 @@ impl Watcher {
         let mut gone = self.lock();
         let name =
             std::fs::read_to_string(format!("/proc/{}/comm", self.pid.as_raw_nonzero())).unwrap_or_default();
-        if let Ok(Some((_, status))) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
-            gone.status = Some(status);
-        }
+        let status = waitpid(Some(self.pid), WaitOptions::NOHANG).ok().flatten();
         gone.child = true;
-        decode(gone.status, name.trim_end() == PROCESS_NAME)
+        drop(gone);
+        self.collected.notify_all();
+        decode(status.map(|(_, status)| status), name.trim_end() == PROCESS_NAME)
     }
 
-    /// Collects the orphans that end while the command runs, which a long-lived command may make many of.
-    fn collect_orphans(&self) {
-        while block(WaitId::Pgid(Some(self.group_id()))) {
+    /// Collects every child but the command: the orphans that were adopted, in whatever group or session they ended, or the
+    /// process table would fill up with them. Ends when there is no child any more.
+    fn collect_others(&self) {
+        while block(WaitId::All) {
             let mut gone = self.lock();
-            if gone.child || self.has_ended() {
-                return;
+            if !gone.child && self.has_ended() {
+                while !gone.child {
+                    gone = self.collected.wait(gone).unwrap_or_else(PoisonError::into_inner);
+                }
+                continue;
             }
-            match waitpgid(self.group_id(), WaitOptions::NOHANG) {
-                // It ended between the two looks.
-                Ok(Some((pid, status))) if pid == self.pid => gone.status = Some(status),
-                _ => {}
+            drop(gone);
+            thread::sleep(OTHERS_FIRST);
+            for child in tree::children() {
+                let mut gone = self.lock();
+                if child != self.pid || gone.child {
+                    let collected = waitpid(Some(child), WaitOptions::NOHANG);
+                    if gone.guard == Some(child) && !matches!(collected, Ok(None)) {
+                        gone.guard = None;
+                    }
+                }
             }
         }
     }
 
-    /// Waits for what the ended command left in the group, which has become ours.
+    /// Waits for what the ended command left in the group.
     fn rest_of_group(&self) {
-        while block(WaitId::Pgid(Some(self.group_id()))) {
-            let _gone = self.lock();
-            // Whoever it is has ended and was waited for; nothing more is wanted of it.
-            _ = waitpgid(self.group_id(), WaitOptions::NOHANG);
-        }
-    }
-
-    /// Waits for members of the group that are nobody's orphans: their parents left the group and still live.
-    fn strangers(&self) {
-        if self.group == Group::Own {
-            while test_kill_process_group(self.pid).is_ok() {
-                thread::sleep(STRANGERS_POLL_INTERVAL);
-            }
+        while let Some(left) = self.left() {
+            await_departure(left, self.group_id());
         }
         let mut gone = self.lock();
-        gone.child = true;
         gone.group = true;
+        // From here on the number of the group may be given to others, so nobody may kill it any more.
+        if let Some(guard) = gone.guard.take() {
+            _ = kill_process(guard, Signal::KILL);
+            _ = waitpid(Some(guard), WaitOptions::empty());
+        }
     }
+
+    /// Who is left in the group, as far as they can be seen; nothing when it is empty.
+    fn left(&self) -> Option<Vec<Pid>> {
+        match self.group {
+            Group::Own if tree::is_empty(self.pid) => None,
+            Group::Own => Some(tree::members(self.pid)),
+            Group::Shared if !self.adopts => None,
+            Group::Shared => {
+                let guard = self.lock().guard;
+                // Descendants hang on children.
+                if tree::children().into_iter().all(|child| Some(child) == guard) {
+                    return None;
+                }
+                Some(tree::descendants_in_group()).filter(|left| !left.is_empty())
+            }
+        }
+    }
+
+    fn group_id(&self) -> Pid {
+        match self.group {
+            Group::Own => self.pid,
+            Group::Shared => getpgrp(),
+        }
+    }
+}
+
+/// Waits until all of these have ended or moved to another group; for a moment if they cannot be watched.
+#[cfg(target_os = "linux")]
+fn await_departure(left: Vec<Pid>, group: Pid) {
+    use rustix::{
+        event::{PollFd, PollFlags, Timespec, poll},
+        process::{PidfdFlags, getpgid, pidfd_open},
+    };
+
+    let watched = left.into_iter().take(WATCHED_MAX);
+    let mut watched: Vec<_> =
+        watched.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))).collect();
+    if watched.is_empty() {
+        thread::sleep(MOVED_POLL_INTERVAL);
+    }
+    let limit = Timespec::try_from(MOVED_POLL_INTERVAL).ok();
+    while !watched.is_empty() {
+        let mut ends: Vec<PollFd<'_>> =
+            watched.iter().map(|(_, end)| PollFd::new(end, PollFlags::IN)).collect();
+        if poll(&mut ends, limit.as_ref()).is_err() {
+            thread::sleep(MOVED_POLL_INTERVAL);
+        }
+        let mut ended = ends.iter().map(|end| !end.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        watched.retain(|(pid, _)| !ended.next().unwrap_or(false) && getpgid(Some(*pid)) == Ok(group));
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn await_departure(_left: Vec<Pid>, _group: Pid) {
+    thread::sleep(MOVED_POLL_INTERVAL);
 }
 
 fn decode(status: Option<WaitStatus>, never_ran: bool) -> Ended {

@@ -42,14 +42,14 @@ impl Record for Taken {
 }
 
 pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
-    let mut signals =
-        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     let kind = args.kind.kind(std::slice::from_ref(&args.name))?;
     let names = [lock_name(args.name)?];
     let name = &names[0];
     let settings = context.settings()?;
     let patience = Patience::from(args.wait);
     let format = output::format(args.output, &settings);
+    let mut signals =
+        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     store::with_client(&settings, async |client| {
         let request = Request {
             client,

@@ -1,6 +1,9 @@
 //! `redlatch run`: hold a lock while a command runs.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    ffi::OsString,
+    time::{Duration, Instant, SystemTime},
+};
 
 use redlatch::{Client, Lease, LockName, ReplicaAck, Unlocked};
 
@@ -13,6 +16,7 @@ use crate::{
     child::{self, Child, Ended, Group, Spec},
     config::Settings,
     durations::human,
+    escape,
     exit::{self, Failure},
     run::{
         acquire::{self, Acquired, Patience, Request, quoted},
@@ -30,9 +34,6 @@ use crate::{
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
-    // Before anything else: a signal that comes while we connect must not leave a command or a lock behind.
-    let mut signals =
-        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     let kind = args.kind.kind(&args.names)?;
     let ack = args.replicas.ack();
     let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;
@@ -40,6 +41,11 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     let lease = args.hold.lease.unwrap_or(settings.lease);
     let grace = args.hold.grace(lease)?;
     let file = ReportFile::open(args.child.report.as_deref())?;
+    // Now, because what comes before may block and ends by any signal; and not later, because a signal that comes while we
+    // connect must not leave a command or a lock behind.
+    let mut signals =
+        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
+    talk::never_wait();
     let mut report = Report::new(&names, kind, args.child.why.as_deref());
     let job = Job { names, kind, ack, lease, grace, settings, talk: context.talk, args };
     let result = store::runtime()?.block_on(job.run(&mut signals, &mut report));
@@ -127,17 +133,21 @@ impl Job {
             let token = token.map(|token| format!(", token {token}")).unwrap_or_default();
             self.talk.detail(format_args!("{} is ours as {owner}{token}", quoted(name)));
         }
+        let run = environment::word_of_run(acquired_at);
         let told = Told {
             names: &names,
             kind: self.kind,
             lease: self.lease,
             acquired_at,
             why: self.args.child.why.as_deref(),
+            run: &run,
         };
         let env = environment::for_command(&told);
         let command = std::mem::take(&mut self.args.command);
         let command = if self.args.child.shell { child::in_shell(command) } else { command };
-        let spec = Spec { command, env, group: Group::choose() };
+        let gains_rights = !self.args.child.no_new_privs;
+        self.warn_of_rights(&command, gains_rights);
+        let spec = Spec { command, env, group: Group::choose(), mark: environment::mark(&run), gains_rights };
         let mut child = match Child::spawn(&spec) {
             Ok(child) => child,
             Err(error) => {
@@ -155,6 +165,13 @@ impl Job {
         };
         let watched = supervise::supervise(&mut child, &holding, plan, signals, self.talk).await;
         report.child(watched.ended, held_since.elapsed());
+        report.left_running(&watched.left);
+        if !watched.left.is_empty() {
+            // Given back, it would be somebody else's at once, beside those that work on. Its lease is all the time there is.
+            holding.detach();
+            report.released(false);
+            return Ok(self.verdict(&watched, watched.lost, report));
+        }
         let least =
             self.args.hold.at_least.filter(|_| !holding.is_nested() && !holding.remaining().is_zero());
         let rest = least.and_then(|least| least.checked_sub(held_since.elapsed()));
@@ -166,6 +183,20 @@ impl Job {
         Ok(self.verdict(&watched, lost, report))
     }
 
+    /// Says before the start what could not be stopped later.
+    fn warn_of_rights(&self, command: &[OsString], gains_rights: bool) {
+        let program = command.first().filter(|_| gains_rights);
+        let Some((program, uid)) = program.and_then(|program| Some((program, child::owner_of(program)?)))
+        else {
+            return;
+        };
+        let program = escape::bytes(program.as_encoded_bytes());
+        self.talk.say(format_args!(
+            "\"{program}\" runs as another user (uid {uid}), and this run may be unable to stop it when the lock is lost; \
+             put redlatch behind it instead: `{program} redlatch run …`"
+        ));
+    }
+
     fn verdict(&self, watched: &supervise::Outcome, lost: bool, report: &mut Report) -> u8 {
         let own = match watched.ended {
             Ended::Code(code) | Ended::NotStarted(code) => code,
@@ -174,6 +205,7 @@ impl Job {
         };
         match (&watched.stopped, watched.ended) {
             (Some(Stopped::Lost(_)), _) => report.end(Outcome::Lost, exit::LOST),
+            (Some(Stopped::GivenUp(signal)), _) => report.end(Outcome::LeftRunning, exit::by_signal(*signal)),
             (Some(Stopped::MaxHold), _) => report.end(Outcome::MaxHold, exit::MAX_HOLD),
             // It ended by itself, but part of its work may have been done without the lock: that is no success.
             (None, _) if lost && own == exit::OK && self.args.hold.on_lost != OnLost::Warn => {

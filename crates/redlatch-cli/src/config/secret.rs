@@ -6,10 +6,10 @@ use std::{
     path::Path,
 };
 
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, tcgetattr};
 
 use super::read_bounded;
-use crate::{escape, exit::Failure};
+use crate::{escape, exit::Failure, signals::Silence};
 
 /// The longest password that is read from a terminal, in bytes.
 const TYPED_BYTES_MAX: u64 = 64 * 1024;
@@ -57,8 +57,7 @@ pub(super) fn typed() -> Result<Secret, Failure> {
     silent.local_modes.insert(LocalModes::ECHONL);
     let mut line = String::new();
     {
-        let _restored = Restored(before);
-        tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(|error| failed(error.into()))?;
+        let _silence = Silence::begin(before, silent).map_err(failed)?;
         let mut stderr = io::stderr();
         // Whoever cannot see the question can still answer it.
         let _ = stderr.write_all(b"Password: ").and_then(|()| stderr.flush());
@@ -67,15 +66,5 @@ pub(super) fn typed() -> Result<Secret, Failure> {
     match line.trim_end_matches(['\r', '\n']) {
         "" => Err(Failure::config("no password was typed")),
         password => Ok(Secret(password.to_owned())),
-    }
-}
-
-/// Puts the terminal back as it was, however the question ends.
-struct Restored(Termios);
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        // There is nobody to tell; the shell puts its terminal right as well.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }

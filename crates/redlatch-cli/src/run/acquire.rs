@@ -6,6 +6,7 @@ use std::{
 };
 
 use redlatch::{Client, ErrorKind, Lease, LockKind, LockName, LockState, MultiLock, ReplicaAck, Replicas};
+use signal_hook::consts::SIGTSTP;
 use tokio::time::{interval, sleep};
 
 use super::{
@@ -15,6 +16,7 @@ use super::{
 };
 use crate::{
     args::{IfBusy, WaitArgs, kind::Kind, run::Reenter},
+    child,
     durations::{self, Wait},
     escape,
     exit::{self, Failure},
@@ -97,12 +99,15 @@ pub(crate) async fn acquire(request: Request<'_>, signals: &mut Signals) -> Resu
     result
 }
 
-/// The next signal that asks us to end. Others mean nothing before there is a command.
+/// The next signal that asks us to end. A stop from the terminal stops us; others mean nothing before there is a command.
 pub(crate) async fn ending(signals: &mut Signals) -> i32 {
     loop {
         let received = signals.next().await;
         if received.asks_to_end() {
             return received.signal;
+        }
+        if received.signal == SIGTSTP && !child::is_orphaned() {
+            _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::{
 const HOLDS: &str = "REDLATCH_HOLDS";
 const NAME: &str = "REDLATCH_NAME";
 const OWNER: &str = "REDLATCH_OWNER";
+/// Which run the command belongs to, and by inheritance what it starts.
+const RUN: &str = "REDLATCH_RUN";
 
 /// How many nested holds are passed on. Deeper nesting contends like a stranger.
 const HOLDS_MAX: usize = 32;
@@ -33,6 +35,19 @@ pub(crate) struct Told<'a> {
     pub(crate) lease: Duration,
     pub(crate) acquired_at: SystemTime,
     pub(crate) why: Option<&'a str>,
+    /// This run, as no other.
+    pub(crate) run: &'a str,
+}
+
+/// A word for this run that no other has on this machine.
+pub(crate) fn word_of_run(at: SystemTime) -> String {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}", std::process::id(), since.as_nanos())
+}
+
+/// The variable that marks the processes of a run.
+pub(crate) fn mark(run: &str) -> String {
+    format!("{RUN}={run}")
 }
 
 /// The variables to set, and those to take away: ours win over inherited ones, and no credentials are passed on.
@@ -55,6 +70,7 @@ pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString
         (HOLDS, Some(holds.join(" ").into())),
         ("REDLATCH_LEASE_MS", Some(durations::ms(told.lease).to_string().into())),
         ("REDLATCH_ACQUIRED_AT", Some(rfc3339(told.acquired_at).into())),
+        (RUN, Some(told.run.into())),
         ("REDLATCH_WHY", told.why.map(Into::into)),
         (URL_ENV, url),
         (PASSWORD_ENV, None),

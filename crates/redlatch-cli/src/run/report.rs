@@ -12,7 +12,12 @@ use serde::Serialize;
 
 use super::holding::Name;
 use crate::{
-    args::kind::Kind, child::Ended, durations, escape, exit::Failure, output::SCHEMA, timestamp::rfc3339,
+    args::kind::Kind,
+    child::{Ended, Left},
+    durations, escape,
+    exit::Failure,
+    output::SCHEMA,
+    timestamp::rfc3339,
 };
 
 /// How a run ended.
@@ -31,6 +36,8 @@ pub(crate) enum Outcome {
     Lost,
     /// `--max-hold` was reached.
     MaxHold,
+    /// Asked to end, with processes of the command that could not be ended.
+    LeftRunning,
     /// A signal came while still waiting.
     Interrupted,
     /// Something failed before the command ran.
@@ -72,6 +79,8 @@ pub(crate) struct Report {
     waited_ms: u64,
     held_ms: Option<u64>,
     released: Option<bool>,
+    /// Who of the command was to be ended and could not be.
+    left_running: Vec<Left>,
     why: Option<String>,
     error: Option<String>,
 }
@@ -95,6 +104,7 @@ impl Report {
             waited_ms: 0,
             held_ms: None,
             released: None,
+            left_running: Vec::new(),
             why: why.map(str::to_owned),
             error: None,
         }
@@ -124,6 +134,11 @@ impl Report {
             Ended::Signal(signal) => Some(ChildStatus::Signal(signal)),
             Ended::NotStarted(_) | Ended::Unknown => None,
         };
+    }
+
+    /// Who of the command works on although it was to be ended.
+    pub(crate) fn left_running(&mut self, left: &[Left]) {
+        self.left_running = left.to_vec();
     }
 
     /// Whether the server confirmed the release.

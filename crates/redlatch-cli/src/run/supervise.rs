@@ -7,12 +7,12 @@
 use std::time::{Duration, Instant};
 
 use redlatch::LossReason;
-use signal_hook::consts::{SIGCONT, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGTSTP};
 use tokio::time::{sleep_until, timeout};
 
 use crate::{
     args::run::OnLost,
-    child::{Child, Ended, Event, Group},
+    child::{Child, Ended, Event, Group, Left},
     durations::human,
     run::holding::{Holding, Loss},
     signals::{Received, Signals},
@@ -25,6 +25,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const REASON_TIMEOUT: Duration = Duration::from_millis(20);
 /// After the command itself ended, others of its group get this long before a word is said about them.
 const LEFTOVERS_TOLD_AFTER: Duration = Duration::from_secs(1);
+/// Who is still there so long after a KILL does not end soon.
+const DEATH_TIME: Duration = Duration::from_secs(1);
+/// How many processes a message names.
+const NAMED_MAX: usize = 3;
 
 /// The rules for one run.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,8 @@ pub(crate) enum Stopped {
     Lost(String),
     /// `--max-hold` was reached.
     MaxHold,
+    /// This signal asked for the end a second time, and what was left could not be ended.
+    GivenUp(i32),
 }
 
 /// How it went.
@@ -59,6 +65,8 @@ pub(crate) struct Outcome {
     pub(crate) stopped: Option<Stopped>,
     /// Whether the lock was lost, whatever came of it.
     pub(crate) lost: bool,
+    /// Who works on although it was to be ended.
+    pub(crate) left: Vec<Left>,
 }
 
 /// Waits until the command and its group are gone, forwarding signals and stopping it when it must.
@@ -80,13 +88,19 @@ pub(crate) async fn supervise(
             watch.loss = Some(known.unwrap_or_else(|_| LossReason::Expired.into()));
         }
         let next = watch.step(child, remaining, Instant::now());
+        if watch.gives_up {
+            return watch.outcome();
+        }
         tokio::select! {
             biased;
             event = child.event() => match event {
                 Event::Stopped => watch.suspension.command_is_stopped = true,
                 Event::Continued => watch.suspension.command_is_stopped = false,
                 Event::Ended(ended) => watch.ended(ended),
-                Event::GroupEmpty => return watch.outcome(),
+                Event::GroupEmpty => {
+                    watch.left.clear();
+                    return watch.outcome();
+                }
             },
             known = &mut loss, if watch.loss.is_none() => watch.loss = Some(known),
             received = signals.next() => {
@@ -138,7 +152,10 @@ struct Watch {
     stopped: Option<Stopped>,
     suspension: Suspension,
     kill_at: Option<Instant>,
-    killed: bool,
+    killed: Option<Instant>,
+    /// Who could not be ended, told of already.
+    left: Vec<Left>,
+    gives_up: bool,
     warned: bool,
     ended: Option<(Ended, Instant)>,
     leftovers_told: bool,
@@ -153,7 +170,9 @@ impl Watch {
             stopped: None,
             suspension: Suspension::default(),
             kill_at: None,
-            killed: false,
+            killed: None,
+            left: Vec::new(),
+            gives_up: false,
             warned: false,
             ended: None,
             leftovers_told: false,
@@ -171,17 +190,28 @@ impl Watch {
                 self.stopped = Some(Stopped::MaxHold);
                 self.kill_at = Some(now + self.plan.kill_after);
                 child.terminate();
+                self.refused(child);
             } else {
                 next = next.min(limit);
             }
         }
-        if let Some(kill_at) = self.kill_at.filter(|_| !self.killed) {
+        if let Some(kill_at) = self.kill_at.filter(|_| self.killed.is_none()) {
             if now >= kill_at {
-                self.killed = true;
+                self.killed = Some(now);
                 self.talk.detail(format_args!("killing the command (pid {})", child.pid()));
                 child.kill();
+                self.refused(child);
             } else {
                 next = next.min(kill_at);
+            }
+        }
+        if let Some(killed) = self.killed.filter(|_| self.left.is_empty() || self.is_lost()) {
+            if now >= killed + DEATH_TIME {
+                self.undead(child);
+                // Nothing is held any more that waiting could protect, and the caller is to hear of it.
+                self.gives_up = self.is_lost() && !self.left.is_empty();
+            } else {
+                next = next.min(killed + DEATH_TIME);
             }
         }
         if let Some((_, at)) = self.ended.filter(|_| !self.leftovers_told) {
@@ -242,14 +272,62 @@ impl Watch {
         if now < kill_at {
             child.terminate();
         }
+        self.refused(child);
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self.stopped, Some(Stopped::Lost(_)))
+    }
+
+    /// Says who of those that were just signalled may not be, because they run as another user.
+    fn refused(&mut self, child: &Child) {
+        let refused: Vec<Left> = child.left().into_iter().filter(Left::is_refused).collect();
+        if !refused.is_empty() && self.left.is_empty() {
+            self.tell_of(&refused, "runs as another user, and the system lets nobody else stop it");
+            self.left = refused;
+        }
+    }
+
+    /// Says who is still there long after a KILL.
+    fn undead(&mut self, child: &Child) {
+        let left = child.left();
+        if self.left.is_empty() && !left.is_empty() {
+            self.tell_of(&left, "was killed and does not end");
+        }
+        self.left = left;
+    }
+
+    fn tell_of(&self, left: &[Left], why: &str) {
+        let named: Vec<String> = left.iter().take(NAMED_MAX).map(Left::to_string).collect();
+        let more = left.len().saturating_sub(named.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named = named.join(", ");
+        let meanwhile = if self.is_lost() {
+            "it works on WITHOUT THE LOCK, beside the next holder: end it by hand"
+        } else {
+            "the lock stays held until it ends; asked to end once more, this run goes and leaves the lock to its lease"
+        };
+        self.talk.insist(format_args!("CANNOT STOP {named}{more}: it {why}; {meanwhile}"));
     }
 
     /// A request to end ends what the command left behind too: nobody else passes it on, and shells start such
     /// processes with Ctrl-C ignored.
     fn asked(&mut self, child: &Child, received: Received) {
-        if self.ended.is_some() && received.asks_to_end() && self.kill_at.is_none() {
+        if !received.asks_to_end() {
+            return;
+        }
+        if !self.left.is_empty() {
+            self.left = child.left();
+            self.stopped.get_or_insert(Stopped::GivenUp(received.signal));
+            self.gives_up = true;
+            return;
+        }
+        if self.ended.is_some() && self.kill_at.is_none() {
             child.terminate();
             self.kill_at = Some(Instant::now() + self.plan.kill_after);
+        }
+        if !reached_by_terminal(child, received) {
+            self.refused(child);
         }
     }
 
@@ -259,13 +337,26 @@ impl Watch {
 
     fn outcome(self) -> Outcome {
         let ended = self.ended.map_or(Ended::Unknown, |(ended, _)| ended);
-        Outcome { ended, stopped: self.stopped, lost: self.loss.is_some() }
+        Outcome { ended, stopped: self.stopped, lost: self.loss.is_some(), left: self.left }
     }
 }
 
 /// Hands a signal on to the command, unless the terminal has sent it to the whole group already.
 fn forward(child: &Child, received: Received) {
-    if !(child.group() == Group::Shared && received.by_kernel) {
+    if reached_by_terminal(child, received) {
+        return;
+    }
+    if received.by_kernel && child.group() == Group::Shared {
+        child.forward_to_all(received.signal);
+    } else {
         child.forward(received.signal);
     }
+}
+
+/// Whether the command has had this signal by itself. When a terminal hangs up, the kernel tells the leader of its session and
+/// nobody else, and that is us under `ssh -t host redlatch run …`.
+fn reached_by_terminal(child: &Child, received: Received) -> bool {
+    let leads = || rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
+    let leader_only = matches!(received.signal, SIGHUP | SIGCONT) && leads();
+    child.group() == Group::Shared && received.by_kernel && !leader_only
 }

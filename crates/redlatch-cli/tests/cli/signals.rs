@@ -1,14 +1,10 @@
 //! Signals: each reaches the command exactly once, and a wait ends cleanly.
 
-use std::{
-    fs,
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::{fs, io::Write, process::Stdio};
 
 use rustix::process::Signal;
 
-use crate::support::{GRACE, LEASE, Place, Running, both, eventually, finish, is_alive};
+use crate::support::{GRACE, LEASE, Place, Running, both, eventually, finish, is_alive, on_a_terminal};
 
 /// A command that notes every signal it gets and ends on TERM with 5.
 fn noting(place: &Place) -> String {
@@ -114,20 +110,6 @@ fn what_the_parent_ignores_stays_ignored() {
     let script = "trap '' HUP; exec redlatch run job -- sh -c 'kill -HUP $$; kill -HUP $PPID; echo alive'";
     let output = finish(place.shell(script));
     assert_eq!(output.stdout, b"alive\n", "{output:?}");
-}
-
-/// Runs a command on a terminal of its own.
-///
-/// The shell that `script` starts gives its place to the command: whether it would by itself depends on the shell, and
-/// one that stays gets the signals of the terminal too and answers with its own exit code.
-fn on_a_terminal(place: &Place, line: &str) -> Command {
-    let mut command = Command::new("script");
-    // Whoever runs the tests may ignore signals, and what is ignored is inherited.
-    let line = format!("exec env --default-signal {line}");
-    command.args(["-q", "-e", "-c", &line, "/dev/null"]);
-    place.surround(&mut command);
-    command.env("SHELL", "/bin/sh").stdin(Stdio::piped());
-    command
 }
 
 #[test]

@@ -206,6 +206,18 @@ impl Running {
         }
     }
 
+    /// Reads its stdout until it has printed this: on a terminal, everything that is shown.
+    pub(crate) fn until_printed(&mut self, what: &str) {
+        let stdout = self.child().stdout.as_mut().unwrap();
+        let mut printed = Vec::new();
+        while !String::from_utf8_lossy(&printed).contains(what) {
+            let mut byte = [0];
+            let shown = || String::from_utf8_lossy(&printed).into_owned();
+            assert_eq!(stdout.read(&mut byte).unwrap(), 1, "it ended: {}", shown());
+            printed.push(byte[0]);
+        }
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
@@ -259,6 +271,20 @@ impl Drop for Running {
 /// Runs a command to its end, within the limit.
 pub(crate) fn finish(command: Command) -> Output {
     Running::spawn(command).finish()
+}
+
+/// Runs a command on a terminal of its own.
+///
+/// The shell that `script` starts gives its place to the command: whether it would by itself depends on the shell, and
+/// one that stays gets the signals of the terminal too and answers with its own exit code.
+pub(crate) fn on_a_terminal(place: &Place, line: &str) -> Command {
+    let mut command = Command::new("script");
+    // Whoever runs the tests may ignore signals, and what is ignored is inherited.
+    let line = format!("exec env --default-signal {line}");
+    command.args(["-q", "-e", "-c", &line, "/dev/null"]);
+    place.surround(&mut command);
+    command.env("SHELL", "/bin/sh").stdin(Stdio::piped());
+    command
 }
 
 /// Waits until something is there.

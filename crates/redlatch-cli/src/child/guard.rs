@@ -1,0 +1,143 @@
+//! The process that ends what a killed run leaves behind.
+//!
+//! The kernel ends the command with us (see the trampoline), but not what the command started. So a process of our own stands
+//! beside the command and reads from a pipe that only we write to. When the pipe closes, we are gone: the guard then ends
+//! whatever is left of the command's group. It is killed itself as soon as the group is empty.
+
+use std::{
+    ffi::OsString,
+    io::{self, Read, Write},
+    process::{Command, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::{Group, trampoline, tree};
+
+/// The hidden verb of the guard.
+pub(crate) const VERB: &str = "__guard";
+
+/// The name of the process.
+#[cfg(target_os = "linux")]
+const PROCESS_NAME: &std::ffi::CStr = c"redlatch:guard";
+
+/// How long it goes on: what is in the kernel's hands may take a moment to die.
+const KILLING_TIME: Duration = Duration::from_secs(5);
+/// Between two looks at what is left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest order that is read, in bytes.
+const ORDER_BYTES_MAX: u64 = 4096;
+
+/// A guard that has been started. It goes when this is dropped, and does what it has been told to do.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pid: Pid,
+    order: std::process::ChildStdin,
+}
+
+impl Guard {
+    /// Starts one that has no orders yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system: no process, no memory.
+    pub(super) fn start() -> io::Result<Self> {
+        use std::os::unix::process::CommandExt;
+
+        let mut command: Command = trampoline::own()?;
+        command.arg(VERB).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Nothing that is sent to the command or to us may reach it.
+        let mut child = command.process_group(0).spawn()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let order = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Guard { pid, order })
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Says what to end: the command's own group, or in a shared one the processes that have the variable `mark`
+    /// in their environment.
+    ///
+    /// # Errors
+    ///
+    /// When the guard has died.
+    pub(super) fn watch_over(&mut self, command: Pid, group: Group, mark: &str) -> io::Result<()> {
+        let (word, group) = match group {
+            Group::Own => ("own", command),
+            Group::Shared => ("shared", getpgrp()),
+        };
+        self.order.write_all(format!("{word} {} {mark}\n", group.as_raw_nonzero()).as_bytes())
+    }
+}
+
+/// The guard itself: waits until the run is gone, and ends what is left.
+pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
+    name_process();
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        // A service manager asks all processes to end at once, and the run still needs its guard while its command ends.
+        _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let mut order = String::new();
+    if io::stdin().take(ORDER_BYTES_MAX).read_to_string(&mut order).is_err() {
+        return crate::exit::INTERNAL;
+    }
+    // Without an order there is no command: the kernel has ended the step before it.
+    let Some(line) = order.lines().next() else { return crate::exit::OK };
+    let mut words = line.split(' ');
+    let (word, group, mark) = (words.next(), words.next(), words.next());
+    let Some(group) = group.and_then(|group| Pid::from_raw(group.parse().ok()?)) else {
+        return crate::exit::INTERNAL;
+    };
+    match (word, mark) {
+        (Some("own"), _) => until_none(|| own_group(group)),
+        (Some("shared"), Some(mark)) if !mark.is_empty() => until_none(|| marked(group, mark)),
+        _ => return crate::exit::INTERNAL,
+    }
+    crate::exit::OK
+}
+
+#[cfg(target_os = "linux")]
+fn name_process() {
+    _ = rustix::thread::set_name(PROCESS_NAME);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn name_process() {}
+
+/// Goes on until `kill` finds nobody any more whom it can end.
+fn until_none(mut kill: impl FnMut() -> bool) {
+    let deadline = Instant::now() + KILLING_TIME;
+    while kill() && Instant::now() < deadline {
+        thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Ends a group at once. The session is compared, because the number may have been given to others since.
+fn own_group(group: Pid) -> bool {
+    let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
+    let number = group.as_raw_nonzero().get();
+    let mut all = tree::all().into_iter();
+    all.any(|process| process.group == number && process.session == session && !process.ended)
+        && kill_process_group(group, Signal::KILL).is_ok()
+}
+
+/// Ends those of a group that descend from the command. Their parents are gone, but they have inherited its environment.
+fn marked(group: Pid, mark: &str) -> bool {
+    let mut found = false;
+    let mark = format!("{mark}\0").into_bytes();
+    for pid in tree::members(group) {
+        let environment =
+            std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+        if environment.windows(mark.len()).any(|window| window == mark) {
+            found |= kill_process(pid, Signal::KILL).is_ok();
+        }
+    }
+    found
+}

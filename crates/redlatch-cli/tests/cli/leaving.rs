@@ -1,0 +1,137 @@
+//! Processes that the command leaves behind: those that move away, those that nobody collects, and those of a killed run.
+
+use std::fs;
+
+use redlatch_testkit::server::RedisServer;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Place, Running, eventually, is_alive, on_a_terminal};
+
+/// Ends a process that a test has let go on purpose.
+fn end(pid: i32) {
+    _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
+
+/// How many children of this process have ended and wait to be collected.
+fn zombies_of(parent: i32) -> usize {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let zombies = stats.filter(|stat| {
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
+        fields.is_some_and(|mut fields| {
+            fields.next() == Some("Z") && fields.next() == Some(parent.to_string().as_str())
+        })
+    });
+    zombies.count()
+}
+
+#[test]
+fn a_process_that_moves_to_another_session_is_not_waited_for() {
+    let place = Place::local();
+    // It leaves the group when the run waits for it already.
+    let mover = format!(
+        "echo $$ > {}; while [ ! -e {} ]; do sleep 0.02; done; exec setsid sleep 600",
+        place.path("job.pid").display(),
+        place.path("go").display()
+    );
+    let script = format!("sh -c '{mover}' > /dev/null 2>&1 & exit 4");
+    let mut run = place.start(["run", "job", "--", "sh", "-c", &script]);
+    let mover = place.pid("job");
+    run.until_told("others of its process group");
+    fs::write(place.path("go"), "").unwrap();
+    let output = run.finish();
+    assert!(is_alive(mover), "it was to go on");
+    end(mover);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert_eq!(place.show("job")["kind"], "free");
+}
+
+#[test]
+fn a_zombie_whose_parent_has_moved_away_is_not_waited_for() {
+    let place = Place::local();
+    // The child of the one who moved stays in the group, and its parent never collects it.
+    let pid = place.path("job.pid");
+    let mover = format!("echo $$ > {}; sleep 0.2 & exec setsid sleep 600", pid.display());
+    let script = format!("sh -c '{mover}' > /dev/null 2>&1 & exit 4");
+    let run = place.start(["run", "job", "--", "sh", "-c", &script]);
+    let mover = place.pid("job");
+    let output = run.finish();
+    end(mover);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+}
+
+#[test]
+fn adopted_processes_are_collected_wherever_they_ended() {
+    let place = Place::local();
+    let script = format!(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do setsid -f true; (true &); done; echo $$ > {}; while [ ! -e {} ]; do sleep 0.02; done",
+        place.word("job.pid"),
+        place.word("job.end")
+    );
+    let run = place.start(["run", "job", "--", "sh", "-c", &script]);
+    place.pid("job");
+    eventually("all are collected", || (zombies_of(run.pid()) == 0).then_some(()));
+    place.end("job");
+    assert_eq!(run.finish().status.code(), Some(0));
+}
+
+/// The command, and what it started, in the places that a killed run leaves behind.
+fn killed(place: &Place, run: &Running, pid_of_run: i32) {
+    let grandchild = place.pid("grandchild");
+    let command = place.pid("job");
+    assert!(is_alive(command) && is_alive(grandchild) && is_alive(run.pid()));
+    kill_process(Pid::from_raw(pid_of_run).unwrap(), Signal::KILL).unwrap();
+    eventually("the command ends", || (!is_alive(command)).then_some(()));
+    eventually("what it started ends", || (!is_alive(grandchild)).then_some(()));
+}
+
+/// A command whose child ignores everything that can be ignored.
+fn with_a_grandchild(place: &Place) -> String {
+    format!(
+        "echo $PPID > {run}; sh -c \"trap '' HUP TERM; echo \\$\\$ > {grandchild}; while :; do sleep 0.05; done\" & echo $$ > {job}; wait",
+        run = place.path("run.pid").display(),
+        grandchild = place.path("grandchild.pid").display(),
+        job = place.path("job.pid").display()
+    )
+}
+
+#[test]
+fn a_killed_run_takes_its_grandchildren_along() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let run = place.start(["run", "job", "--", "sh", "-c", &with_a_grandchild(&place)]);
+    killed(&place, &run, run.pid());
+}
+
+#[test]
+fn a_killed_run_on_a_terminal_takes_its_grandchildren_along_and_nobody_else() {
+    let place = Place::local();
+    fs::write(place.path("job.sh"), with_a_grandchild(&place)).unwrap();
+    // The shell shares the process group with the run, as in a pipeline or a script.
+    let shell = format!(
+        "redlatch run job -- sh job.sh; echo $? > {}; while [ ! -e {} ]; do sleep 0.02; done",
+        place.path("code").display(),
+        place.path("shell.end").display()
+    );
+    fs::write(place.path("shell.sh"), shell).unwrap();
+    let terminal = Running::spawn(on_a_terminal(&place, "sh shell.sh"));
+    place.pid("job");
+    killed(&place, &terminal, place.pid("run"));
+    eventually("the shell goes on", || place.read("code").ends_with('\n').then_some(()));
+    place.end("shell");
+    assert_eq!(terminal.finish().status.code(), Some(0));
+}
+
+#[test]
+fn a_run_that_ends_leaves_what_has_moved_away() {
+    let place = Place::local();
+    let script = format!(
+        "setsid sh -c 'echo $$ > {pid}; exec sleep 600' > /dev/null 2>&1 & while [ ! -s {pid} ]; do sleep 0.02; done",
+        pid = place.path("job.pid").display()
+    );
+    assert_eq!(place.code(["run", "job", "--", "sh", "-c", &script]), 0);
+    let moved = place.pid("job");
+    let lives = is_alive(moved);
+    end(moved);
+    assert!(lives, "a daemon that was started on purpose");
+}

@@ -73,8 +73,8 @@ if (held and not held[1]) or (not held and head and head ~= owner) then
     end
     redis.call('zadd', times, string.format('%.0f', alone + before * ARGV[8]), owner)
   end
-  if not held and dropped then
-    -- Those who were dropped may have been the last ones that were told.
+  if dropped and head ~= owner then
+    -- Those who were dropped may have been the last ones that were told; and no message comes when a lease runs out.
     redis.pcall(ARGV[7], ARGV[6] .. ':' .. head, '0')
   end
   if head and head ~= owner and (wait > 0 or not held) then return {n, 0, recount and -4 or -3} end

@@ -3,15 +3,14 @@
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   ARGV[1] call number   ARGV[2] owner field that must be there, or ''
 -- ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 --
--- Check:  the key is a hash without a `mode` field, and has the named owner when one is named.
--- Change: DEL; heads of the queue whose time is over are dropped, and the next is told even when nothing was held.
+-- Check:  the key is a hash without a `mode` field, and has the named owner when one is named; queue and times can be read.
+-- Change: heads of the queue whose time is over are dropped; DEL; the next is told even when nothing was held.
 -- Reply:  {number, 1 or 0, receivers}; {number, -1, 0} another owner holds it; {number, -2, 0} a read-write lock.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])
 local held = redis.call('hmget', key, ARGV[2], 'mode')
 if held[2] then return {n, -2, 0} end
 if ARGV[2] ~= '' and not held[1] and redis.call('exists', key) == 1 then return {n, -1, 0} end
-local gone = redis.call('del', key)
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local head = false
@@ -22,6 +21,7 @@ for _ = 1, 1000 do
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
 end
+local gone = redis.call('del', key)
 if not head then return {n, gone, 0} end
 local heard = redis.pcall(ARGV[4], ARGV[3] .. ':' .. head, '0')
 if type(heard) == 'table' then heard = -1 end

@@ -4,21 +4,26 @@
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
--- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
+-- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat). At zero, queue and
+--         times can be read, which comes first because it may fail.
 -- Change: as in leave.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
---         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next for a
---         free lock, it has been told, so the one behind it is told now.
+--         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next, the one
+--         behind it is told, as in fair_undo.lua.
 -- Reply:  {number, holds left, receivers}; {number, -1, receivers} when the owner holds nothing.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
 local count = tonumber(redis.call('hget', key, owner) or '-1')
 local left = 0
 if count == -1 then
-  redis.call('hdel', key, owner)
   local next = redis.call('lindex', queue, 0) == owner
-  if next then redis.call('lpop', queue) end
-  if redis.call('zrem', times, owner) == 1 and not next then redis.call('lrem', queue, 1, owner) end
-  if not next or redis.call('exists', key) == 1 then return {n, -1, 0} end
+  local placed = redis.call('zrem', times, owner) == 1
+  redis.call('hdel', key, owner)
+  if next then
+    redis.call('lpop', queue)
+  elseif placed then
+    redis.call('lrem', queue, 1, owner)
+  end
+  if not next then return {n, -1, 0} end
   left = -1
 end
 if count < tonumber(ARGV[5]) and left == 0 then return {n, count, 0} end
@@ -27,7 +32,6 @@ if count > 1 then
   if tonumber(ARGV[6]) > redis.call('pttl', key) then redis.call('pexpire', key, ARGV[6]) end
   return {n, count - 1, 0}
 end
-redis.call('hdel', key, owner)
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local head = false
@@ -38,6 +42,7 @@ for _ = 1, 1000 do
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
 end
+redis.call('hdel', key, owner)
 if not head then return {n, left, 0} end
 local heard = redis.pcall(ARGV[4], ARGV[3] .. ':' .. head, '0')
 if type(heard) == 'table' then heard = -1 end

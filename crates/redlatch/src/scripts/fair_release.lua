@@ -4,13 +4,13 @@
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] heir: the owner of this process that has waited longest, or ''   ARGV[6] its lease in ms   ARGV[7] 1 = it draws a token
 --
--- Check and change: HDEL removes the owner field, and with the only field the hash goes too. Heads of the queue whose time
---         is over are dropped. If the head is the heir, it gets the lock here and now, as it would by asking; if it is
---         anybody else, it is told. Whatever is refused to the heir leaves the lock free and the heir told.
+-- Check:  queue and times can be read, which comes first because it may fail.
+-- Change: heads of the queue whose time is over are dropped. HDEL removes the owner field, and with the only field the hash goes
+--         too. If the head is the heir, it gets the lock here and now, as it would by asking; if it is anybody else,
+--         it is told. Whatever is refused to the heir, or fails for it, leaves the lock free and the heir told.
 -- Reply:  {number, 1, receivers}; {number, 2, token or 0} when the heir has it; {number, 0, 0} when the owner held nothing.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])
-if redis.call('hdel', key, ARGV[2]) == 0 then return {n, 0, 0} end
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local head = false
@@ -21,15 +21,16 @@ for _ = 1, 1000 do
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
 end
+if redis.call('hdel', key, ARGV[2]) == 0 then return {n, 0, 0} end
 if not head then return {n, 1, 0} end
 if head == ARGV[5] and redis.call('exists', key) == 0 then
   local token, refused = 0, false
   if ARGV[7] == '1' then
     token = clock[1] * 1000000 + clock[2]
     local last = redis.pcall('get', KEYS[4])
-    refused = type(last) == 'table'
+    last = type(last) ~= 'table' and tonumber(last or '0')
+    refused = not last
     if not refused then
-      last = tonumber(last or '0')
       if last >= token then token = last + 1 end
       refused = redis.pcall('set', KEYS[4], string.format('%.0f', token))['err'] ~= nil
     end

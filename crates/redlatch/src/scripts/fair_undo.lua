@@ -3,17 +3,21 @@
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 --
--- Check:  nothing; removing what is not there changes nothing.
--- Change: the owner's field, time and place go. If the lock is free then, and the owner held it or was next, whoever is
---         next now is told, because the message before this was for the owner.
+-- Check:  queue and times can be read, which comes first because it may fail; removing what is not there changes nothing.
+-- Change: the owner's field, time and place go. If it held the lock or was next, the one that is next now is told: the message
+--         before this was for the owner, and if somebody holds the lock, no message comes when the lease runs out.
 -- Reply:  {number, 1, receivers} when it held the lock; {number, 0, receivers} when it only waited, or not even that.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
-local held = redis.call('hdel', key, owner)
 local next = redis.call('lindex', queue, 0) == owner
-if next then redis.call('lpop', queue) end
-if redis.call('zrem', times, owner) == 1 and not next then redis.call('lrem', queue, 1, owner) end
-if (held == 0 and not next) or redis.call('exists', key) == 1 then return {n, held, 0} end
+local placed = redis.call('zrem', times, owner) == 1
+local held = redis.call('hdel', key, owner)
+if next then
+  redis.call('lpop', queue)
+elseif placed then
+  redis.call('lrem', queue, 1, owner)
+end
+if held == 0 and not next then return {n, held, 0} end
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local head = false

@@ -15,7 +15,7 @@ use crate::{
     faults::rig,
     fixture::{LATE, awake, ms, soon},
     wire::{alone, heard},
-    wire_fair::{CHANNEL, QUEUE, TIMES, ended, line, members, move_time, waiting},
+    wire_fair::{CHANNEL, QUEUE, TIMES, ended, line, members, move_time, told, waiting},
     wire_fair_java::Java,
 };
 
@@ -415,4 +415,74 @@ async fn a_place_in_the_queue_is_given_up_though_the_server_was_away_for_longer_
     })
     .await;
     held.unlock().await.unwrap();
+}
+
+/// Otherwise it would find a lease that has run out only when it looks by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_to_be_next_is_told_though_the_lock_is_held() {
+    let (server, client) = alone().await;
+    let lock = client.fair_lock("x");
+    assert!(Java::new(&server, 1).ask());
+    let (first, _) = waiting(&server, &lock).await;
+    let (second, next) = waiting(&server, &lock).await;
+    let messages = heard(&server, async {
+        first.abort();
+        soon("the head's leaving", async { while members(&server) != [next.clone()] {} }).await;
+    })
+    .await;
+    assert_eq!(messages, told(&[&next]), "after the head has left");
+
+    // A dead one comes first now, and somebody who is not the next finds that its time is over.
+    server.cmd(&["LPUSH", QUEUE, GONE]).unwrap();
+    server.cmd(&["ZADD", TIMES, "1", GONE]).unwrap();
+    let messages = heard(&server, async {
+        let third = tokio::spawn(async move { lock.lock().await });
+        soon("the dead one's end", async { while members(&server)[0] != next {} }).await;
+        third.abort();
+    })
+    .await;
+    assert_eq!(messages, told(&[&next]), "after a dead head was dropped");
+    second.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_gives_back_what_it_only_waits_for_makes_way_and_the_next_is_told() {
+    let (server, client) = alone().await;
+    assert!(Java::new(&server, 1).ask());
+    leave_behind(&server, GONE, 60_000);
+    let (second, next) = waiting(&server, &client.fair_lock("x")).await;
+    let messages = heard(&server, async {
+        let owner = GONE.parse().unwrap();
+        client.fair_lock("x").release(&owner).await.unwrap_err();
+    })
+    .await;
+    assert_eq!(members(&server), [next.clone()]);
+    assert_eq!(messages, told(&[&next]));
+    second.abort();
+}
+
+/// What may fail for the heir is the heir's; what may fail for all comes before anything has changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_fails_has_changed_nothing_and_one_that_fails_for_its_heir_does_not_fail() {
+    let (server, client) = alone().await;
+    let lock = client.fair_lock("x");
+    let guard = lock.lock().await.unwrap();
+    let heir = lock.clone();
+    let heir = tokio::spawn(async move { heir.acquire().fenced().wait(Wait::Forever).await });
+    soon("the heir in line", async { while members(&server).is_empty() {} }).await;
+    server.cmd(&["SET", "redisson_lock_token:{x}", "nonsense"]).unwrap();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    soon("the heir's error", heir).await.unwrap().unwrap_err();
+    server.flush_all().unwrap();
+
+    for (spoilt, value) in [(QUEUE, "no queue"), (TIMES, "no times")] {
+        let guard = lock.lock().await.unwrap();
+        if spoilt == TIMES {
+            server.cmd(&["RPUSH", QUEUE, GONE]).unwrap();
+        }
+        server.cmd(&["SET", spoilt, value]).unwrap();
+        assert_eq!(guard.unlock().await.unwrap_err().kind(), ErrorKind::WrongType, "{spoilt}");
+        assert!(lock.is_locked().await.unwrap(), "half a release: {spoilt}");
+        server.flush_all().unwrap();
+    }
 }

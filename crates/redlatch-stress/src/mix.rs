@@ -10,6 +10,8 @@ use crate::worker::kind::Kind;
 pub(crate) enum Mix {
     /// Everything with every kind of lock.
     All,
+    /// Every kind of lock, each acquire with an owner of its own.
+    Fresh,
     /// Renewed leases that are passed on inside the process at awkward moments and then held for long.
     Passes,
     /// Owners that queue while their cancelled requests are still under way.
@@ -144,6 +146,27 @@ impl Mix {
                     (2, Deed::Cycle),
                 ],
                 delay_ms: Some((5, 900)),
+                delay_every_ms: 250,
+                ..base
+            },
+            Mix::Fresh => Numbers {
+                deeds: vec![
+                    (10, Deed::Hold(Kind::Plain)),
+                    (6, Deed::Hold(Kind::Fair)),
+                    (6, Deed::Hold(Kind::Read)),
+                    (5, Deed::Hold(Kind::Write)),
+                    (4, Deed::Hold(Kind::Fenced)),
+                    (3, Deed::Hold(Kind::Spin)),
+                    (3, Deed::Hold(Kind::NonReentrant)),
+                    (2, Deed::Hold(Kind::NonReentrantFair)),
+                    (4, Deed::Hold(Kind::Permits)),
+                    (3, Deed::Hold(Kind::Multi)),
+                    (2, Deed::Adopt),
+                ],
+                reuse: 0,
+                threads: 0,
+                delay_ms: Some((5, 900)),
+                delay_every_ms: 250,
                 ..base
             },
             Mix::Passes => Numbers {
@@ -176,7 +199,8 @@ impl Mix {
             },
             Mix::Late => Numbers {
                 deeds: vec![(1, Deed::Cycle)],
-                names: 3,
+                // Few for each name, so that an owner soon has it again.
+                names: 8,
                 reuse: 100,
                 cut: 0,
                 hold_ms: (100, 800),

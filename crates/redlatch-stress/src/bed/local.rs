@@ -1,6 +1,8 @@
 //! The local engine, with a directory of its own.
 
 use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
@@ -26,6 +28,8 @@ impl Local {
             return Err(format!("{} is missing: build the whole workspace", binary.display()).into());
         }
         let dir = dir::for_sockets("redlatch-stress-")?;
+        // The engine refuses a place that others could reach.
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700))?;
         let mut daemon = Command::new(&binary);
         daemon.args(["engine", "run", "--dir"]).arg(dir.path()).stderr(Stdio::null());
         Ok(Local { _daemon: ChildProcess::spawn(daemon)?, dir, binary })

@@ -72,6 +72,15 @@ impl Client {
         Self::build(crate::Client::builder().url(url))
     }
 
+    /// A client that connects when it is first used; see [`redlatch::Client::connect_lazy`](crate::Client::connect_lazy).
+    ///
+    /// # Errors
+    ///
+    /// As there. It may be called from async code, which must not use what it gives.
+    pub fn connect_lazy(url: &str) -> Result<Client, Error> {
+        crate::Client::connect_lazy(url).map(Client)
+    }
+
     /// Connects with options.
     ///
     /// # Errors
@@ -82,6 +91,12 @@ impl Client {
         let keeper = Keeper::start()?;
         let handle = keeper.handle().clone();
         handle.block_on(builder.connect_with(keeper)).map(Client)
+    }
+
+    /// The blocking face of a client, with which it shares everything: for one that was made
+    /// [lazily](ClientBuilder::connect_lazy) with options, or that async code uses as well.
+    pub fn of(client: crate::Client) -> Client {
+        Client(client)
     }
 
     /// The async client that this one wraps.

@@ -9,7 +9,7 @@ use crate::{
         AddressMap, Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub,
         TlsOptions, settings::Settings,
     },
-    core::{Core, keeper::Keeper},
+    core::{Core, Origin, home::Home, keeper::Keeper},
     error::{Error, ErrorKind},
     fair::FairLock,
     fenced::FencedLock,
@@ -31,7 +31,7 @@ use crate::{
 /// One client is enough for a process. Its identity (a UUID) stands in the owner of every lock taken through it.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Home,
 }
 
 impl fmt::Debug for Client {
@@ -80,6 +80,29 @@ impl Client {
     /// cannot be started.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::builder().url(url).connect().await
+    }
+
+    /// A client that connects when it is first used, and anew after a failure: for servers that may be down at present, such as
+    /// the members of a [`QuorumLock`](crate::QuorumLock). No server is asked for anything, and no engine is started; a file of
+    /// Redisson that the URL names is read.
+    ///
+    /// # Errors
+    ///
+    /// A URL that cannot be understood. Everything else, such as a server that is unreachable, refused credentials or a
+    /// certificate that cannot be read, is an error of the first call that needs it, and may be over by the next.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// // Nobody listens there.
+    /// let client = redlatch::Client::connect_lazy("redis://127.0.0.1:1")?;
+    /// let error = client.lock("orders").try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), redlatch::ErrorKind::Unreachable);
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_lazy(url: &str) -> Result<Client, Error> {
+        Client::builder().url(url).connect_lazy()
     }
 
     /// A client with options.
@@ -183,6 +206,9 @@ impl Client {
 
     /// What the client is busy with.
     pub fn stats(&self) -> Stats {
+        if self.core.is_forked() {
+            return Stats { names: 0, in_line: 0, background_jobs: 0 };
+        }
         let (names, in_line) = self.core.lanes.count();
         Stats { names, in_line, background_jobs: self.core.keeper.jobs() }
     }
@@ -478,17 +504,36 @@ impl ClientBuilder {
         Ok(notices)
     }
 
-    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+    /// A client that connects when it is first used; see [`Client::connect_lazy`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn connect_lazy(mut self) -> Result<Client, Error> {
+        self.settle_aloud()?;
+        let keeper = Keeper::start()?;
+        let (origin, store) = match self.store {
+            Some(store) => (Origin::Given, store),
+            None => (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?),
+        };
+        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
+    }
+
+    /// Settles what is to be used, and logs what is not followed.
+    fn settle_aloud(&mut self) -> Result<(), Error> {
         for notice in self.settle()? {
             tracing::warn!(%notice, "Redisson's file says something that is not followed");
         }
-        self.config.check()?;
-        let store = match self.store {
-            Some(store) => store,
-            None => store::open(&self.config, keeper.handle()).await?,
+        self.config.check()
+    }
+
+    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+        self.settle_aloud()?;
+        let (origin, store) = match self.store {
+            Some(store) => (Origin::Given, store),
+            None => (Origin::Connected, store::open(&self.config, keeper.handle()).await?),
         };
-        let id = client_id(uuid::Uuid::new_v4());
-        Ok(Client { core: Core::new(id, self.config, store, keeper) })
+        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
     }
 }
 
@@ -497,18 +542,6 @@ fn two_stores() -> Error {
     Error::new(ErrorKind::InvalidOption, "both a URL and a Redisson file say where the locks live")
         .remedy("give one of them")
 }
-
-/// The id of a client: a random UUID of version 4 like that of any Redisson client, with a fixed part in the middle by which
-/// scripts know our waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock). 96
-/// random bits are left.
-fn client_id(random: uuid::Uuid) -> String {
-    let mut bytes = random.into_bytes();
-    bytes[6..10].copy_from_slice(&MARK);
-    uuid::Uuid::from_bytes(bytes).to_string()
-}
-
-/// Characters 15 to 23 of our ids, without the dash. Its first digit is the version, the first bits of its fifth the variant.
-const MARK: [u8; 4] = [0x4e, 0xd1, 0xa7, 0xc4];
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     config::lease_ms,
     core::{
-        Core, Numbers,
+        Numbers,
         flight::{After, Flight},
+        home::Home,
     },
     error::{Error, ErrorKind},
     name::LockName,
@@ -15,7 +16,7 @@ use crate::{
 };
 
 pub(crate) struct Counter {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Home,
     pub(crate) name: LockName,
     pub(crate) channel: Arc<[u8]>,
     key: Arc<[u8]>,
@@ -25,7 +26,7 @@ pub(crate) struct Counter {
 
 impl Counter {
     /// `fault` is what its kind has against the name, besides what every kind has.
-    pub(crate) fn new(core: &Arc<Core>, name: LockName, channel: Vec<u8>, fault: Option<Error>) -> Arc<Self> {
+    pub(crate) fn new(core: &Home, name: LockName, channel: Vec<u8>, fault: Option<Error>) -> Arc<Self> {
         Arc::new(Counter {
             core: core.clone(),
             channel: channel.into(),

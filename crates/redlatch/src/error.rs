@@ -56,7 +56,7 @@ pub enum ErrorKind {
     Closed,
     /// The wait was cancelled.
     Cancelled,
-    /// The client was inherited over `fork()` and belongs to the parent process.
+    /// A hold, an owner, or a client that cannot be made anew was inherited over `fork()` and belongs to the parent process.
     Forked,
     /// The server refused a script for a key that it had not declared. Keys are declared where a server turns out to want that,
     /// so this is left for a server that has begun to want it while a read lock was held.
@@ -187,7 +187,7 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         }
         Unsupported => "do without it there",
         Closed => "connect a new client",
-        Forked => "connect a new client in the child process",
+        Forked => "acquire the lock in the child process",
         InsideRuntime => "use the async client there",
         _ => return None,
     })
@@ -235,6 +235,8 @@ pub enum LossReason {
     Deleted,
     /// The client was shut down.
     Shutdown,
+    /// The guard was inherited over `fork()`: the parent process has the hold, not this one.
+    Forked,
 }
 
 impl fmt::Display for LossReason {
@@ -243,6 +245,7 @@ impl fmt::Display for LossReason {
             LossReason::Expired => f.write_str("the lease ran out before it could be renewed"),
             LossReason::TakenOver { by } => write!(f, "the lock was taken over by {by}"),
             LossReason::Deleted => f.write_str("the lock was deleted on the server"),
+            LossReason::Forked => f.write_str("the hold is the parent process's"),
             LossReason::Shutdown => f.write_str("the client was shut down"),
         }
     }

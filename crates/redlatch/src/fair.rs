@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
-    core::{Asks, Core, Heir, Recipe, lane::LanePolicy, lease::Lease},
+    core::{Asks, Heir, Recipe, home::Home, lane::LanePolicy, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -132,7 +132,7 @@ impl Recipe for Fair {
 pub struct FairLock(pub(crate) Locker);
 
 impl FairLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         FairLock(Locker::new(core, name, Kind::Fair, &FAIR))
     }
 }

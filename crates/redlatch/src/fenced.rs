@@ -1,10 +1,8 @@
 //! `FencedLock`: a lock whose every grant carries a token that grows; shares its state and its counter with Redisson's
 //! `RFencedLock` (`docs/protocol.md`, fenced lock).
 
-use std::sync::Arc;
-
 use crate::{
-    core::Core,
+    core::home::Home,
     error::Error,
     lock::{
         PLAIN,
@@ -52,7 +50,7 @@ impl FencedGuard {
 pub struct FencedLock(pub(crate) Locker);
 
 impl FencedLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         FencedLock(Locker { fenced: true, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 

@@ -7,6 +7,7 @@ use crate::{
     core::{
         Core, Wait,
         contest::{Attempt, Contender},
+        home::Home,
         wait::Deadline,
     },
     counter::{Counter, amount, item},
@@ -34,7 +35,7 @@ fn channel(name: &[u8]) -> Vec<u8> {
 }
 
 impl CountDownLatch {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let channel = channel(name.as_bytes());
         let fault = (hash_tag(&channel) != hash_tag(name.as_bytes())).then(|| {
             Error::new(

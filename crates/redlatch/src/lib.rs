@@ -38,6 +38,7 @@ mod doctor;
 mod error;
 mod fair;
 mod fenced;
+mod fork;
 mod inspect;
 mod latch;
 mod lock;

@@ -250,6 +250,10 @@ impl Holding {
 
     pub(crate) fn loss_token(&self) -> CancellationToken {
         let token = CancellationToken::new();
+        if self.check_process().is_err() {
+            token.cancel();
+            return token;
+        }
         let (lost, cancel) = (self.lost(), token.clone());
         let ended = join_all(self.guards.iter().map(Guard::ended));
         // The task ends with the holds, however they end.
@@ -263,11 +267,18 @@ impl Holding {
         token
     }
 
+    /// An error in a process that did not make the holds.
+    fn check_process(&self) -> Result<(), Error> {
+        self.guards.iter().try_for_each(Guard::check_process)
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.loss().map_or(Ok(()), |lost| Err(lost_error(&lost)))
     }
 
     pub(crate) async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check_process()?;
         tokio::select! {
             biased;
             lost = self.lost() => Err(lost_error(&lost)),
@@ -304,7 +315,7 @@ impl Holding {
                 let Some(work) = work else {
                     return at
                         .into_iter()
-                        .map(|at| (at, core.check_open().map(|()| Unlocked::Released)))
+                        .map(|at| (at, core.check_process().map(|()| Unlocked::Released)))
                         .collect();
                 };
                 let outcomes = match patience {

@@ -1,10 +1,8 @@
 //! `NonReentrantLock` and `NonReentrantFairLock`: locks that their owner cannot enter twice; share their state with
 //! Redisson's locks of these names (`docs/protocol.md`, non-reentrant lock).
 
-use std::sync::Arc;
-
 use crate::{
-    core::Core,
+    core::home::Home,
     fair::FAIR,
     lock::{Guard, PLAIN, face::lock_face, locker::Locker},
     name::{Kind, LockName},
@@ -32,7 +30,7 @@ use crate::{
 pub struct NonReentrantLock(pub(crate) Locker);
 
 impl NonReentrantLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         NonReentrantLock(Locker { reentrant: false, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 }
@@ -44,7 +42,7 @@ lock_face!(NonReentrantLock, Guard);
 pub struct NonReentrantFairLock(pub(crate) Locker);
 
 impl NonReentrantFairLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         NonReentrantFairLock(Locker { reentrant: false, ..Locker::new(core, name, Kind::Fair, &FAIR) })
     }
 }

@@ -154,6 +154,18 @@ impl FromStr for Owner {
     }
 }
 
+/// The id of a client: a random UUID of version 4 like that of any Redisson client, with a fixed part in the middle by which
+/// scripts know our waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock). 96
+/// random bits are left.
+pub(crate) fn client_id() -> String {
+    let mut bytes = uuid::Uuid::new_v4().into_bytes();
+    bytes[6..10].copy_from_slice(&MARK);
+    uuid::Uuid::from_bytes(bytes).to_string()
+}
+
+/// Characters 15 to 23 of our ids, without the dash. Its first digit is the version, the first bits of its fifth the variant.
+const MARK: [u8; 4] = [0x4e, 0xd1, 0xa7, 0xc4];
+
 #[cfg(test)]
 mod tests {
     use super::*;

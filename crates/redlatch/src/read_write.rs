@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    core::{Core, Recipe, Request, Wait, lane::LanePolicy, lease::Lease},
+    core::{Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
     error::{Error, ErrorKind, LossReason},
     lock::{
         Guard,
@@ -199,7 +199,7 @@ impl fmt::Debug for ReadWriteLock {
 }
 
 impl ReadWriteLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let read = Locker::new(core, name.clone(), Kind::Read, &READ);
         let mut write = Locker::new(core, name, Kind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));

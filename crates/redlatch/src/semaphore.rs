@@ -8,6 +8,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::After,
         gate::GateKey,
+        home::Home,
         jitter::jittered,
         wait::Deadline,
     },
@@ -42,7 +43,7 @@ impl fmt::Debug for Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let channel = prefixed(b"redisson_sc", name.as_bytes());
         Semaphore(Counter::new(core, name, channel, None))
     }

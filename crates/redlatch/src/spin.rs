@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    core::{Core, Recipe, backoff::Backoff, lease::Lease},
+    core::{Recipe, backoff::Backoff, home::Home, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -77,7 +77,7 @@ impl Recipe for Spin {
 pub struct SpinLock(pub(crate) Locker);
 
 impl SpinLock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let locker = Locker::new(core, name, Kind::Lock, &SPIN);
         SpinLock(Locker { backoff: Some(Backoff::default()), ..locker })
     }

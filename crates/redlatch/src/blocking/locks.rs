@@ -307,8 +307,9 @@ impl<G: Hold> Guard<G> {
     ///
     /// [`ErrorKind::InsideRuntime`] when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
-        let (lost, end) = (self.inner.as_guard().lost(), self.core.keeper.sleep(limit));
+        let lost = self.inner.as_guard().lost();
         wait_for(&self.core, async {
+            let end = self.core.keeper.sleep(limit);
             tokio::select! {
                 biased;
                 reason = lost => Ok(Some(reason)),

@@ -281,8 +281,9 @@ impl PermitGuard {
     ///
     /// [`ErrorKind::InsideRuntime`] when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
-        let (lost, end) = (self.inner.lost(), self.core.keeper.sleep(limit));
+        let lost = self.inner.lost();
         wait_for(&self.core, async {
+            let end = self.core.keeper.sleep(limit);
             tokio::select! {
                 biased;
                 reason = lost => Ok(Some(reason)),

@@ -115,8 +115,9 @@ macro_rules! blocking_set {
             /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn lost_within(&self, limit: Duration) -> Result<Option<LostMember>, Error> {
                 let core = self.0.members()[0].core();
-                let (lost, end) = (self.0.lost(), core.keeper.sleep(limit));
+                let lost = self.0.lost();
                 wait_for(core, async {
+                    let end = core.keeper.sleep(limit);
                     tokio::select! {
                         biased;
                         lost = lost => Ok(Some(lost)),

@@ -34,6 +34,7 @@ use crate::{
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
     pub(crate) async fn acquire(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Error> {
+        self.check_process()?;
         // Noted before looking whether the client is open, so that shutting down waits for whoever found it so.
         let _under_way = self.keeper.begin();
         self.check_open()?;

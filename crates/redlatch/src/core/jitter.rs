@@ -5,8 +5,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use crate::fork;
+
 thread_local! {
-    static STATE: Cell<u64> = Cell::new(seed());
+    /// The process, and its state: one that was forked off must not move in step with its parent.
+    static STATE: Cell<(u32, u64)> = Cell::new((fork::here(), seed()));
 }
 
 fn seed() -> u64 {
@@ -22,11 +25,15 @@ fn seed() -> u64 {
 fn next() -> u64 {
     STATE.with(|state| {
         // xorshift: enough for spreading.
-        let mut x = state.get();
+        let (process, mut x) = state.get();
+        let here = fork::here();
+        if process != here {
+            x = seed();
+        }
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        state.set(x);
+        state.set((here, x));
         x
     })
 }

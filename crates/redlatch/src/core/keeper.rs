@@ -22,7 +22,10 @@ use tokio::{
 };
 
 use super::{Core, lease::Lease, watch::WATCH_SOON_MS};
-use crate::error::{Error, ErrorKind, LossReason};
+use crate::{
+    error::{Error, ErrorKind, LossReason},
+    fork,
+};
 
 /// How often stores are asked to look for dead connections while calls are being made.
 const TICK_MS: u64 = 250;
@@ -35,13 +38,12 @@ const SLEEP_IDLE_MS_MAX: u64 = 3_600_000;
 pub(crate) struct Keeper {
     handle: Handle,
     shared: Arc<Shared>,
-    pid: u32,
 }
 
 impl Drop for Keeper {
     /// Ends the thread: the core is gone, so nothing uses its timers any more. A forked child has no such thread.
     fn drop(&mut self) {
-        if std::process::id() == self.pid {
+        if fork::here() == self.shared.pid {
             self.shared.stopped.store(true, Ordering::Release);
             self.shared.stop.notify_one();
             self.shared.wake();
@@ -50,6 +52,8 @@ impl Drop for Keeper {
 }
 
 struct Shared {
+    /// The process that the thread belongs to.
+    pid: u32,
     /// Wakes the round, of which there is one.
     wake: Notify,
     /// Wakes the thread's end.
@@ -77,7 +81,8 @@ pub(crate) struct Job(Arc<Shared>);
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // In a forked child nobody waits, and the lock inside may be held for ever.
+        if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 && fork::here() == self.0.pid {
             self.0.job_done.notify_waiters();
         }
     }
@@ -91,6 +96,7 @@ impl Keeper {
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let shared = Arc::new(Shared {
+            pid: fork::here(),
             wake: Notify::new(),
             stop: Notify::new(),
             stopped: AtomicBool::new(false),
@@ -104,8 +110,7 @@ impl Keeper {
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),
         });
-        let keeper =
-            Keeper { handle: runtime.handle().clone(), shared: shared.clone(), pid: std::process::id() };
+        let keeper = Keeper { handle: runtime.handle().clone(), shared: shared.clone() };
         thread::Builder::new()
             .name("redlatch-keeper".into())
             .spawn(move || {

@@ -12,6 +12,7 @@ mod declare;
 mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
+pub(crate) mod home;
 pub(crate) mod jitter;
 pub(crate) mod keeper;
 pub(crate) mod lane;
@@ -46,11 +47,12 @@ use self::{
 use crate::{
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
+    fork::{self, OfProcess, Successor, Successors},
     name::{Keys, LockName},
-    owner::Owner,
+    owner::{Owner, client_id},
     replica_ack::Replication,
     scripts::Script,
-    store::{Call, Fault, Reply, Store, protocol_error},
+    store::{self, Call, Fault, Reply, Store, protocol_error},
 };
 
 /// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
@@ -178,13 +180,14 @@ pub(crate) struct Heir<'a> {
 pub(crate) struct Core {
     pub(crate) id: Arc<str>,
     pub(crate) config: Config,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) origin: Origin,
+    pub(crate) store: OfProcess<Arc<dyn Store>>,
     /// Whether the server wants every key of a script declared.
     strictness: Arc<declare::Strictness>,
-    pub(crate) lanes: Lanes,
-    gates: Gates,
-    pub(crate) keeper: Keeper,
-    watched: watch::Watched,
+    pub(crate) lanes: OfProcess<Lanes>,
+    gates: OfProcess<Gates>,
+    pub(crate) keeper: OfProcess<Keeper>,
+    watched: OfProcess<watch::Watched>,
     next_number: AtomicI64,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     doubt_ms: AtomicU64,
@@ -194,32 +197,62 @@ pub(crate) struct Core {
     pub(crate) closing: Notify,
     /// The process that the client belongs to.
     pid: AtomicU32,
+    /// Its successors in forked children.
+    successors: Successors<Arc<Core>>,
+    /// The ids of those that this one succeeds.
+    forebears: Vec<Arc<str>>,
+}
+
+/// How a client came to its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The server was reached before the client was there.
+    Connected,
+    /// The server need not be there before the first call.
+    Lazy,
+    /// The store was given, and can be made by nobody else.
+    Given,
 }
 
 impl Core {
-    pub(crate) fn new(id: String, config: Config, store: Arc<dyn Store>, keeper: Keeper) -> Arc<Core> {
+    pub(crate) fn new(config: Config, origin: Origin, store: Arc<dyn Store>, keeper: Keeper) -> Arc<Core> {
+        Self::of(config, origin, store, keeper, Vec::new())
+    }
+
+    fn of(
+        config: Config,
+        origin: Origin,
+        store: Arc<dyn Store>,
+        keeper: Keeper,
+        forebears: Vec<Arc<str>>,
+    ) -> Arc<Core> {
         let bounds =
             Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
         let strictness = declare::Strictness::of(&config.url);
         let core = Arc::new(Core {
-            id: id.into(),
+            id: client_id().into(),
             config,
-            store,
+            origin,
+            store: OfProcess::new(store),
             strictness: Arc::new(strictness),
-            lanes: Lanes::new(bounds),
-            gates: Gates::default(),
-            keeper,
-            watched: watch::Watched::default(),
+            lanes: OfProcess::new(Lanes::new(bounds)),
+            gates: OfProcess::new(Gates::default()),
+            keeper: OfProcess::new(keeper),
+            watched: OfProcess::new(watch::Watched::default()),
             next_number: AtomicI64::new(1),
             doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
             closing: Notify::new(),
-            pid: AtomicU32::new(std::process::id()),
+            pid: AtomicU32::new(fork::here()),
+            successors: Successors::new(),
+            forebears,
         });
         let weak = Arc::downgrade(&core);
         core.store.on_interruption(Arc::new(move || {
-            if let Some(core) = weak.upgrade() {
+            if let Some(core) = weak.upgrade()
+                && !core.is_forked()
+            {
                 // What was sent in this very millisecond may have been sent before.
                 core.doubt_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
                 core.keeper.recheck();
@@ -260,23 +293,73 @@ impl Core {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this process inherited the client over `fork()`: its threads and sockets belong to the parent.
+    /// Whether this process inherited the client over `fork()`: its threads and sockets belong to the parent, and its locks may
+    /// be held by threads of the parent for ever.
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.pid.load(Ordering::Relaxed)
+        fork::here() != self.pid()
+    }
+
+    /// The process that it belongs to.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::new(
-                ErrorKind::Forked,
-                "the client was created before fork() and belongs to the parent process",
-            ));
+    /// The core that this process works with: itself, or in a forked child its successor there. Where none can be made it is
+    /// itself, which [refuses](Self::check_open).
+    pub(crate) fn here(self: &Arc<Self>) -> &Arc<Core> {
+        let mut core = self;
+        while core.is_forked() {
+            match core.successors.find(|| core.again()) {
+                Ok(Some(Successor::Own(own))) => return own,
+                Ok(Some(Successor::Ancestor(nearer))) => core = nearer,
+                Ok(None) => return self,
+                Err(error) => {
+                    tracing::warn!(%error, "a client that was inherited over fork() could not be made anew");
+                    return self;
+                }
+            }
         }
-        if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
+        core
+    }
+
+    /// The same client for this process: a background thread, connections and an identity of its own.
+    fn again(&self) -> Result<Arc<Core>, Error> {
+        if self.is_closed() {
+            return Err(self.closed_error());
+        }
+        if self.origin == Origin::Given {
+            return Err(forked().remedy("connect a new client in the child process"));
+        }
+        let keeper = Keeper::start()?;
+        let store = store::open_lazily(&self.config, keeper.handle())?;
+        let forebears = self.forebears.iter().chain([&self.id]).cloned().collect();
+        Ok(Self::of(self.config.clone(), self.origin, store, keeper, forebears))
+    }
+
+    /// An error for what belongs to another process.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_forked() { Err(forked()) } else { Ok(()) }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(self.closed_error());
+        }
+        self.check_process()
+    }
+
+    /// Refuses an owner that this process has inherited: the parent holds under it, and would seem to enter again.
+    pub(crate) fn check_owner(&self, owner: &Owner) -> Result<(), Error> {
+        let of = |id: &Arc<str>| owner.field().strip_prefix(&**id).is_some_and(|rest| rest.starts_with(':'));
+        if owner.is_foreign() || !self.forebears.iter().any(of) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")
+            .remedy("make an owner in the child process"))
     }
 
     pub(crate) fn closed_error(&self) -> Error {
@@ -350,7 +433,7 @@ impl Core {
     ///
     /// Answers how many holds were released and which were not, with the reason.
     pub(crate) async fn shutdown(self: &Arc<Self>, limit: Duration) -> (usize, Vec<(LockName, Error)>) {
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if self.is_forked() || self.closed.swap(true, Ordering::SeqCst) {
             return (0, Vec::new());
         }
         self.closing.notify_waiters();
@@ -403,6 +486,10 @@ impl Drop for Core {
             self.store.close();
         }
     }
+}
+
+fn forked() -> Error {
+    Error::new(ErrorKind::Forked, "it was made before fork() and belongs to the parent process")
 }
 
 /// A reply of a few integers.
@@ -483,19 +570,20 @@ mod tests {
 
     use crate::{Client, ErrorKind};
 
+    // With real processes: tests/fork.rs.
     #[tokio::test]
-    async fn row_36_a_forked_child_touches_nothing() {
+    async fn row_36_what_is_inherited_is_not_touched() {
         let (parent, other) =
             (Client::connect("memory:fork").await.unwrap(), Client::connect("memory:fork").await.unwrap());
         let guard = parent.lock("inherited").lock().await.unwrap();
         // A child sees the same memory under another process number.
-        let own = parent.core.pid.swap(0, Ordering::Relaxed);
-        let error = parent.lock("new").try_lock().await.map(|_| ()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Forked, "{error}");
-        assert_eq!(parent.lock("inherited").force_unlock().await.unwrap_err().kind(), ErrorKind::Forked);
+        let own = guard.core().pid.swap(0, Ordering::Relaxed);
+        assert!(!guard.is_valid());
+        assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Forked);
+        let core = guard.core().clone();
         drop(guard);
-        assert_eq!(parent.core.keeper.jobs(), 0, "a guard that the child drops releases nothing");
+        assert_eq!(core.keeper.jobs(), 0, "a guard that the child drops releases nothing");
         assert!(other.lock("inherited").is_locked().await.unwrap());
-        parent.core.pid.store(own, Ordering::Relaxed);
+        core.pid.store(own, Ordering::Relaxed);
     }
 }

@@ -108,6 +108,8 @@ impl Client {
         // Names that were looked at. A walk may meet a key twice while the keyspace grows, and two walks may meet in one name.
         let mut seen: BTreeSet<LockName> = BTreeSet::new();
         let mut found: Vec<LockState> = Vec::new();
+        self.core.keeper.touch();
+        self.core.store.ready().await.map_err(Fault::into_error)?;
         let shards = self.core.store.shards();
         let mut walks: Vec<(&Walk, u16)> = Vec::new();
         for walk in WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind))) {

@@ -9,6 +9,7 @@ use crate::{
     config::lease_ms,
     core::{Core, acquire::already_held, lease::Lease as CoreLease, lease::Term, release::Unlocked},
     error::{Error, ErrorKind, LossReason},
+    fork,
     name::LockName,
     owner::Owner,
     replica_ack::Replicas,
@@ -18,7 +19,8 @@ use crate::{
 /// releases and says what happened.
 ///
 /// The guard may be sent to other tasks and threads and dropped anywhere: outside of a runtime, while one shuts down, or in a
-/// forked child, where dropping does nothing because the hold is the parent's.
+/// forked child. The hold is the process's that acquired it: a child's copy of the guard is not valid, its calls fail with
+/// [`ErrorKind::Forked`], and dropping it does nothing.
 #[must_use = "dropping the guard releases the lock at once"]
 pub struct Guard {
     core: Arc<Core>,
@@ -77,7 +79,13 @@ impl Guard {
 
     /// Resolves when the hold has ended, with the reason if it is lost.
     pub(crate) fn ended(&self) -> impl Future<Output = Option<LossReason>> + Send + 'static {
-        self.lease.clone().ended()
+        let (lease, maker) = (self.lease.clone(), self.core.pid());
+        async move {
+            if fork::here() != maker {
+                return Some(LossReason::Forked);
+            }
+            lease.ended().await
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -102,6 +110,11 @@ impl Guard {
         Ok(Guard::new(core, grant.lease, grant.renewed, true))
     }
 
+    /// An error in a process that did not make the hold.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        self.core.check_process().map_err(|error| error.on(self.name()).by(&self.lease.owner))
+    }
+
     /// The hold without its guard, for whoever gives it back in the guard's place.
     pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, bool) {
         self.armed = false;
@@ -118,9 +131,7 @@ impl Guard {
     ///
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(mut self) -> Result<Unlocked, Error> {
-        if self.core.is_forked() {
-            return self.core.check_open().map(|()| Unlocked::Released);
-        }
+        self.check_process()?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
         core.unlock(&lease, self.renewed).await
@@ -128,12 +139,12 @@ impl Guard {
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
     pub fn is_valid(&self) -> bool {
-        self.lease.is_valid(self.core.now_ms())
+        !self.core.is_forked() && self.lease.is_valid(self.core.now_ms())
     }
 
     /// How long the hold lasts if no renewal succeeds any more; zero if it is over.
     pub fn remaining(&self) -> Duration {
-        if !self.lease.is_held() {
+        if self.core.is_forked() || !self.lease.is_held() {
             return Duration::ZERO;
         }
         Duration::from_millis(self.lease.deadline_ms().saturating_sub(self.core.now_ms()))
@@ -145,7 +156,7 @@ impl Guard {
     ///
     /// Dropping the future changes nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
-        let ended = self.lease.clone().ended();
+        let ended = self.ended();
         async move {
             match ended.await {
                 Some(reason) => reason,
@@ -156,6 +167,9 @@ impl Guard {
 
     /// Why the hold was lost, if it was.
     pub fn loss(&self) -> Option<LossReason> {
+        if self.core.is_forked() {
+            return Some(LossReason::Forked);
+        }
         if let Some(reason) = self.lease.loss() {
             return Some(reason.clone());
         }
@@ -165,7 +179,11 @@ impl Guard {
     /// A token that is cancelled when the hold is lost, for code that takes one.
     pub fn loss_token(&self) -> CancellationToken {
         let token = CancellationToken::new();
-        let (ended, cancel) = (self.lease.clone().ended(), token.clone());
+        if self.core.is_forked() {
+            token.cancel();
+            return token;
+        }
+        let (ended, cancel) = (self.ended(), token.clone());
         // The task ends with the hold, however it ends.
         self.core.keeper.handle().spawn(async move {
             if ended.await.is_some() {
@@ -199,7 +217,7 @@ impl Guard {
 
     /// How many guards hold under this owner here.
     pub fn hold_count(&self) -> u32 {
-        self.lease.holds().count
+        if self.core.is_forked() { 0 } else { self.lease.holds().count }
     }
 
     /// Enters the lock once more under the same owner.
@@ -258,8 +276,10 @@ impl Guard {
         self.armed = false;
         let remaining = self.remaining();
         self.lease.owner.expose();
-        self.core.lanes.forget(&self.lease);
-        self.lease.give_back();
+        if !self.core.is_forked() {
+            self.core.lanes.forget(&self.lease);
+            self.lease.give_back();
+        }
         Held {
             name: self.name().clone(),
             owner: self.lease.owner.clone(),
@@ -276,8 +296,9 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the hold was lost before the work was done.
+    /// [`ErrorKind::Lost`] when the hold was lost before the work was done; [`ErrorKind::Forked`] in a forked child.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check_process()?;
         tokio::select! {
             biased;
             reason = self.lost() => Err(lost_error(self.name(), &self.lease.owner, &reason)),
@@ -289,8 +310,9 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if it is not.
+    /// [`ErrorKind::Lost`] if it is not; [`ErrorKind::Forked`] in a forked child, whose parent has the hold.
     pub fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
         match self.loss() {
             Some(reason) => Err(lost_error(self.name(), &self.lease.owner, &reason)),
             None if self.lease.is_held() => Ok(()),

@@ -6,7 +6,7 @@ use super::{Forced, Guard, Lease};
 use crate::{
     config::lease_ms,
     core::{
-        Core, Recipe, Request, Wait, backoff::Backoff, lease::Lease as CoreLease, lease::Term,
+        Recipe, Request, Wait, backoff::Backoff, home::Home, lease::Lease as CoreLease, lease::Term,
         release::Unlocked,
     },
     error::{Error, ErrorKind},
@@ -20,7 +20,7 @@ use crate::{
 /// A name, the kind of lock that it is, and the client.
 #[derive(Clone)]
 pub(crate) struct Locker {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Home,
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     /// Every grant draws a token.
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 }
 
 impl Locker {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
         Locker {
             core: core.clone(),
             keys: Arc::new(Keys::new(name, kind)),
@@ -66,8 +66,9 @@ impl Locker {
     ) -> Result<Option<Guard>, Error> {
         let ack = options.ack.checked().map_err(|error| error.on(self.name()))?;
         let request = self.request(wait, lease, options.owner, options.fenced)?;
-        let grant = self.core.acquire(Request { ack, ..request }).await?;
-        Ok(grant.map(|grant| self.guard(grant.lease, grant.renewed)))
+        let core = &*self.core;
+        let grant = core.acquire(Request { ack, ..request }).await?;
+        Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.renewed, self.reentrant)))
     }
 
     /// What an acquire with these options asks for.
@@ -78,6 +79,9 @@ impl Locker {
         owner: Option<Owner>,
         fenced: bool,
     ) -> Result<Request, Error> {
+        if let Some(owner) = &owner {
+            self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))?;
+        }
         Ok(Request {
             owner,
             fenced: fenced || self.fenced,
@@ -119,7 +123,7 @@ impl Locker {
     }
 
     pub(crate) fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
-        Guard::new(self.core.clone(), lease, renewed, self.reentrant)
+        Guard::new(Arc::clone(&self.core), lease, renewed, self.reentrant)
     }
 
     /// The last token that was drawn for the name.

@@ -14,7 +14,7 @@ pub use with::WithError;
 
 use self::{face::lock_face, locker::Locker};
 use crate::{
-    core::{Core, Recipe, lease::Lease as CoreLease},
+    core::{Recipe, home::Home, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -139,7 +139,7 @@ pub(crate) mod sealed {
 pub struct Lock(pub(crate) Locker);
 
 impl Lock {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         Lock(Locker::new(core, name, Kind::Lock, &PLAIN))
     }
 }

@@ -13,7 +13,7 @@ pub use request::PermitRequest;
 
 use crate::{
     config::lease_ms,
-    core::{Core, Numbers, Wait},
+    core::{Core, Numbers, Wait, home::Home},
     counter::{Counter, amount, item},
     error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
@@ -31,7 +31,7 @@ use crate::{
 /// by the server's clock, and every call gives back all permits whose time is up.
 #[derive(Clone)]
 pub struct PermitSemaphore {
-    core: Arc<Core>,
+    core: Home,
     keys: Arc<Keys>,
     counter: Arc<Counter>,
 }
@@ -53,7 +53,7 @@ pub enum PermitLease {
 }
 
 impl PermitSemaphore {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let keys = Arc::new(Keys::new(name.clone(), Kind::Permits));
         let counter = Counter::new(core, name, keys.channel.to_vec(), None);
         PermitSemaphore { core: core.clone(), keys, counter }

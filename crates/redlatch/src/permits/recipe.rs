@@ -8,7 +8,7 @@ use crate::{
     name::Keys,
     owner::Owner,
     scripts::{self, Script},
-    store::{Call, Store},
+    store::{Call, PUBLISH_LATER, Store},
 };
 
 /// The hexadecimal digits of one id.
@@ -25,11 +25,12 @@ pub(super) struct Permits {
 static PLAIN: Permits = Permits { publish: "publish" };
 static SHARDED: Permits = Permits { publish: "spublish" };
 static EITHER: Permits = Permits { publish: scripts::BOTH };
+static LATER: Permits = Permits { publish: PUBLISH_LATER };
 
 impl Permits {
     pub(super) fn of(store: &dyn Store) -> &'static Permits {
         let command = store.publish_command();
-        [&SHARDED, &EITHER].into_iter().find(|permits| permits.publish == command).unwrap_or(&PLAIN)
+        [&SHARDED, &EITHER, &LATER].into_iter().find(|permits| permits.publish == command).unwrap_or(&PLAIN)
     }
 }
 

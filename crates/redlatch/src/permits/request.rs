@@ -82,7 +82,7 @@ impl<'a> PermitRequest<'a> {
         };
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
         let owner = Owner::of_permits(&ids::fresh(permits).map_err(named)?, core.fresh_number());
-        let recipe = Permits::of(&*core.store);
+        let recipe = Permits::of(&**core.store);
         let ack = self.ack.checked().map_err(named)?;
         let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, self.wait) };
         let grant = core.acquire(request).await?;

@@ -12,6 +12,7 @@ use crate::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
         flight::After,
+        home::Home,
         jitter::jittered,
         wait::Deadline,
     },
@@ -38,13 +39,7 @@ const LOOK_AGAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// **Shared with Redisson 3.17 and later.** It reckons with the clock of each caller, so its machines must agree with
 /// the server's clock. What an earlier Redisson has written is refused with [`ErrorKind::WrongType`].
 #[derive(Clone)]
-pub struct RateLimiter(Arc<Inner>);
-
-struct Inner {
-    counter: Arc<Counter>,
-    /// Free permits, shared and of this client; permits taken, shared and of this client.
-    keys: [Arc<[u8]>; 4],
-}
+pub struct RateLimiter(Arc<Counter>);
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,21 +48,18 @@ impl fmt::Debug for RateLimiter {
 }
 
 impl RateLimiter {
-    pub(crate) fn new(core: &Arc<Core>, name: LockName) -> Self {
-        let id = core.id.as_bytes();
-        let key = |suffix: &[&[u8]]| Arc::from(suffixed(name.as_bytes(), &suffix.concat()));
-        let keys = [key(&[b"value"]), key(&[b"value:", id]), key(&[b"permits"]), key(&[b"permits:", id])];
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
         // Nothing is ever published, so there is no channel.
-        RateLimiter(Arc::new(Inner { counter: Counter::new(core, name, Vec::new(), None), keys }))
+        RateLimiter(Counter::new(core, name, Vec::new(), None))
     }
 
     /// The rate limiter's name.
     pub fn name(&self) -> &LockName {
-        &self.0.counter.name
+        &self.0.name
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.0.counter.core
+        &self.0.core
     }
 
     /// Sets the rate if nobody has yet; `false` if somebody has.
@@ -194,7 +186,7 @@ impl RateLimiter {
         let core = self.core();
         // Noted before looking whether the client is open, so that shutting down waits for whoever found it so.
         let _under_way = core.keeper.begin();
-        self.0.counter.ready()?;
+        self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let wait = wait.or_look();
         let deadline = Deadline::new(core, wait);
@@ -274,7 +266,11 @@ impl RateLimiter {
     }
 
     fn keyed(&self, call: Call) -> Call {
-        self.0.keys.iter().fold(call, Call::key)
+        // Free permits, shared and of this client; permits taken, shared and of this client. A forked child is another one.
+        let id = self.core().id.as_bytes();
+        let key = |suffix: &[&[u8]]| Arc::from(suffixed(self.name().as_bytes(), &suffix.concat()));
+        let keys = [key(&[b"value"]), key(&[b"value:", id]), key(&[b"permits"]), key(&[b"permits:", id])];
+        keys.iter().fold(call, Call::key)
     }
 
     /// Runs a script once, and tells a refusal from an answer.
@@ -283,7 +279,7 @@ impl RateLimiter {
         script: &'static Script,
         args: impl FnOnce(Call) -> Call + Send,
     ) -> Result<Numbers, Error> {
-        let reply = self.0.counter.run(script, |call| args(self.keyed(call))).await?;
+        let reply = self.0.run(script, |call| args(self.keyed(call))).await?;
         match refusal(&reply, 0) {
             Some(error) => Err(error.on(self.name())),
             None => Ok(reply),
@@ -298,7 +294,7 @@ impl RateLimiter {
             let over_ms = core.now_ms() + core.config.outage_tolerance.as_millis() as u64;
             loop {
                 let args = |call| limiter.keyed(call).int(permits).bytes(&id);
-                match limiter.0.counter.ask(&scripts::RATE_RELEASE, args, |_| None).await {
+                match limiter.0.ask(&scripts::RATE_RELEASE, args, |_| None).await {
                     Ok(_) => return,
                     Err(fault) => {
                         let error = fault.into_error();
@@ -345,7 +341,7 @@ impl Taker<'_> {
     /// What to do with the outcome when nobody waits for it any more.
     fn abandoned(&self, number: i64) -> After<Result<Reply, Fault>> {
         let (limiter, permits, id) = (self.limiter.clone(), self.permits, self.id.clone());
-        Some(Box::new(move |outcome| match limiter.0.counter.read(&scripts::RATE_TAKE, outcome, number) {
+        Some(Box::new(move |outcome| match limiter.0.read(&scripts::RATE_TAKE, outcome, number) {
             Ok(reply) if item(&reply, 1) == 1 => limiter.undo(permits, id),
             Err(Fault::Unknown(_)) => limiter.undo(permits, id),
             _ => {}
@@ -365,7 +361,7 @@ impl Contender for Taker<'_> {
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
         let (limiter, permits) = (self.limiter, self.permits);
         let args = |call| limiter.keyed(call).int(permits).bytes(&self.id);
-        let asked = limiter.0.counter.ask(&scripts::RATE_TAKE, args, |number| self.abandoned(number));
+        let asked = limiter.0.ask(&scripts::RATE_TAKE, args, |number| self.abandoned(number));
         match asked.await {
             Ok(reply) => {
                 if let Some(error) = refusal(&reply, permits) {

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     future::ready,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
+    fork::{Successor, Successors},
 };
 
 struct MemoryStore {
@@ -69,21 +70,41 @@ impl Drop for Ticket {
     }
 }
 
-/// Engines that are shared by name; an engine ends with its last client.
-fn shared() -> &'static Mutex<HashMap<String, Weak<MemoryStore>>> {
-    static SHARED: OnceLock<Mutex<HashMap<String, Weak<MemoryStore>>>> = OnceLock::new();
-    SHARED.get_or_init(Mutex::default)
+/// Engines that are shared by name; an engine ends with its last client. Those of a forked child are its own.
+#[derive(Default)]
+struct Registry {
+    engines: Mutex<HashMap<String, Weak<MemoryStore>>>,
+    successors: Successors<Box<Registry>>,
+}
+
+impl Registry {
+    fn here() -> Result<&'static Registry, Error> {
+        static FIRST: Successors<Box<Registry>> = Successors::new();
+        let mut successors = &FIRST;
+        loop {
+            match successors.find(|| Ok(Box::<Registry>::default()))? {
+                Some(Successor::Own(own)) => return Ok(own),
+                Some(Successor::Ancestor(theirs)) => successors = &theirs.successors,
+                None => {
+                    let why = "too many forks while a named engine was being opened";
+                    return Err(
+                        Error::new(ErrorKind::Forked, why).remedy("open it before forking, or use local:")
+                    );
+                }
+            }
+        }
+    }
 }
 
 pub(super) fn open(name: Option<&str>, config: &Config) -> Result<Arc<dyn Store>, Error> {
     let Some(name) = name else { return Ok(Arc::new(Arc::new(MemoryStore::new(None, config)?))) };
-    let mut shared = shared().lock().unwrap_or_else(PoisonError::into_inner);
-    shared.retain(|_, store| store.strong_count() > 0);
-    if let Some(store) = shared.get(name).and_then(Weak::upgrade) {
+    let mut engines = Registry::here()?.engines.lock().unwrap_or_else(PoisonError::into_inner);
+    engines.retain(|_, store| store.strong_count() > 0);
+    if let Some(store) = engines.get(name).and_then(Weak::upgrade) {
         return Ok(Arc::new(store));
     }
     let store = Arc::new(MemoryStore::new(Some(name), config)?);
-    shared.insert(name.to_owned(), Arc::downgrade(&store));
+    engines.insert(name.to_owned(), Arc::downgrade(&store));
     Ok(Arc::new(store))
 }
 

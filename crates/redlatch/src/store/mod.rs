@@ -5,6 +5,7 @@
 
 mod fault;
 
+mod lazy;
 mod local;
 mod memory;
 pub(crate) mod redis;
@@ -261,6 +262,11 @@ pub trait Store: Send + Sync + 'static {
         no_functions(&self.describe())
     }
 
+    /// Resolves when the store has been reached for the first time. One that connects when it is made is ready.
+    fn ready(&self) -> LoadFuture {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Which part of the store holds a key: one script names keys of one shard only. In a cluster it is the slot.
     fn shard(&self, _key: &[u8]) -> u16 {
         0
@@ -339,6 +345,20 @@ pub(crate) fn without_replicas(
         let confirm: Confirm = Box::new(move |_| Box::pin(std::future::ready(Ok(Replicas::new(0, wanted)))));
         Ok((answer.await?, confirm))
     })
+}
+
+/// The command to publish with, in calls that are put together before it is known.
+pub(crate) const PUBLISH_LATER: &str = "publish-later";
+
+/// The store that the configuration names, which its first call opens. `memory:` has nothing to wait for.
+pub(crate) fn open_lazily(
+    config: &Config,
+    background: &tokio::runtime::Handle,
+) -> Result<Arc<dyn Store>, Error> {
+    match StoreUrl::parse(&config.url)? {
+        StoreUrl::Memory { name } => memory::open(name.as_deref(), config),
+        url => Ok(Arc::new(lazy::LazyStore::new(url, config, background))),
+    }
 }
 
 /// Opens the store that the configuration names.

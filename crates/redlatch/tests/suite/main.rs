@@ -16,6 +16,7 @@ mod forms;
 mod herd;
 mod kinds;
 mod late_grants;
+mod lazy;
 mod limit;
 mod local;
 mod model_rw;

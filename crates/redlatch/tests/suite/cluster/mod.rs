@@ -2,6 +2,7 @@
 
 mod failing;
 mod halfway;
+mod lazy;
 mod messages;
 mod moving;
 mod rights;

@@ -1,0 +1,168 @@
+//! What a process that was forked off makes of what it inherited.
+//!
+//! A forked child has the memory of its parent and one thread. Locks that other threads of the parent held stay locked in the
+//! child for ever, runtimes have nobody who drives them, and connections are the parent's. So a child leaves all that alone: it
+//! neither locks nor drops it ([`OfProcess`]), and makes a successor of its own ([`Successors`]) without taking any lock that a thread
+//! of another process may hold.
+
+use std::{
+    ops::Deref,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// In how many processes in a row the making of a successor may be cut short by another fork, or fail.
+const SLOTS: usize = 8;
+
+/// This process.
+pub(crate) fn here() -> u32 {
+    std::process::id()
+}
+
+/// Something that only the process that made it may drop; elsewhere it stays as it is.
+pub(crate) struct OfProcess<T> {
+    pid: u32,
+    value: Arc<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        OfProcess { pid: here(), value: Arc::new(value) }
+    }
+}
+
+impl<T> Deref for OfProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if here() != self.pid {
+            std::mem::forget(self.value.clone());
+        }
+    }
+}
+
+/// The successors of something in the processes that were forked off the one that made it.
+pub(crate) struct Successors<T>([Slot<T>; SLOTS]);
+
+/// A place for the successor of one process, which has claimed it. Nobody else waits for what that process does with it.
+struct Slot<T> {
+    claim: AtomicU32,
+    value: OnceLock<T>,
+}
+
+/// Whose successor has been found.
+pub(crate) enum Successor<'a, T> {
+    Own(&'a T),
+    /// That of a process which this one was forked off in turn; its own successors come next.
+    Ancestor(&'a T),
+}
+
+impl<T> Default for Successors<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Successors<T> {
+    pub(crate) const fn new() -> Self {
+        Successors([const { Slot { claim: AtomicU32::new(0), value: OnceLock::new() } }; SLOTS])
+    }
+
+    /// The successor of this process, made if there is none yet. Threads that make one at the same time go on with the same one.
+    ///
+    /// # Errors
+    ///
+    /// What making one failed with; `None` when too many processes in a row were forked while one was being made.
+    pub(crate) fn find<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Option<Successor<'_, T>>, E> {
+        let pid = here();
+        for slot in &self.0 {
+            match slot.claim.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
+                Err(other) if other != pid => match slot.value.get() {
+                    Some(theirs) => return Ok(Some(Successor::Ancestor(theirs))),
+                    // It was forked off before that one was there, and will never be told.
+                    None => continue,
+                },
+                Ok(_) | Err(_) => {}
+            }
+            if let Some(own) = slot.value.get() {
+                return Ok(Some(Successor::Own(own)));
+            }
+            let made = make()?;
+            // Only threads of this process have got this far, so the one who is first is alive, and done in a moment.
+            return Ok(Some(Successor::Own(slot.value.get_or_init(|| made))));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use super::*;
+
+    /// Tells when it is dropped.
+    struct Bell(Rc<Cell<u32>>);
+
+    impl Drop for Bell {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[test]
+    fn what_another_process_made_is_not_dropped() {
+        let rung = Rc::new(Cell::new(0));
+        drop(OfProcess::new(Bell(rung.clone())));
+        assert_eq!(rung.get(), 1);
+        let mut foreign = OfProcess::new(Bell(rung.clone()));
+        foreign.pid = 0;
+        drop(foreign);
+        assert_eq!(rung.get(), 1);
+    }
+
+    fn own(successors: &Successors<u32>, value: u32) -> Option<u32> {
+        match successors.find(|| Ok::<_, ()>(value)).unwrap() {
+            Some(Successor::Own(own)) => Some(*own),
+            Some(Successor::Ancestor(_)) => None,
+            None => None,
+        }
+    }
+
+    #[test]
+    fn each_process_has_one_successor() {
+        let successors = Successors::new();
+        assert_eq!((own(&successors, 7), own(&successors, 8)), (Some(7), Some(7)));
+        // As a grandchild finds it: made by the process in between.
+        successors.0[0].claim.store(1, Ordering::SeqCst);
+        assert!(matches!(successors.find(|| Ok::<_, ()>(9)), Ok(Some(Successor::Ancestor(7)))));
+    }
+
+    #[test]
+    fn a_fork_in_the_middle_of_making_one_holds_up_nobody() {
+        let successors = Successors::new();
+        for at in 0..SLOTS - 1 {
+            // Claimed by a process of which only this copy of its memory is left.
+            successors.0[at].claim.store(1, Ordering::SeqCst);
+        }
+        assert_eq!(own(&successors, 7), Some(7));
+        let full = Successors::<u32>::new();
+        full.0.iter().for_each(|slot| slot.claim.store(1, Ordering::SeqCst));
+        assert!(matches!(full.find(|| Ok::<_, ()>(9)), Ok(None)));
+    }
+
+    #[test]
+    fn making_one_may_fail_and_be_tried_again() {
+        let successors = Successors::new();
+        assert!(matches!(successors.find(|| Err("no thread")), Err("no thread")));
+        assert_eq!(own(&successors, 7), Some(7));
+    }
+}

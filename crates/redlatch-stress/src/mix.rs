@@ -34,6 +34,8 @@ pub(crate) enum Mix {
     Slots,
     /// Masters that change on purpose.
     Failovers,
+    /// Servers that are killed and come back with their data.
+    Restarts,
 }
 
 /// Something that a task does again and again.
@@ -51,6 +53,10 @@ pub(crate) enum Deed {
     Cycle,
     /// Leaves a hold without a guard, and takes it up again.
     Adopt,
+    /// Leaves a hold without a guard to another process.
+    Leave,
+    /// Takes up a hold that another process has left.
+    TakeUp,
     /// Passes leases on at the moments of the background thread's looks.
     Pass,
     /// Holds for several leases.
@@ -143,6 +149,8 @@ impl Mix {
                     (4, Deed::Twice),
                     (4, Deed::Again),
                     (2, Deed::Adopt),
+                    (2, Deed::Leave),
+                    (3, Deed::TakeUp),
                     (2, Deed::Cycle),
                 ],
                 delay_ms: Some((5, 900)),
@@ -247,6 +255,7 @@ impl Mix {
             },
             Mix::Superseded | Mix::Stale | Mix::ReusedAddress => long,
             Mix::Slots => Numbers { hold_ms: (0, 400), ..long },
+            Mix::Restarts => Numbers { hold_ms: (0, 1_200), lease_ms: 4_000, reuse: 30, ..long },
             Mix::Failovers => Numbers {
                 deeds: vec![
                     (3, Deed::Long),

@@ -52,9 +52,17 @@ pub(crate) struct Plan {
 /// The mixes that mean something on a store, in the order in which they are run.
 fn mixes(store: Store) -> &'static [Mix] {
     match store {
-        Store::Single => {
-            &[Mix::All, Mix::Late, Mix::Heirs, Mix::Passes, Mix::Turns, Mix::Twice, Mix::Slow, Mix::Fresh]
-        }
+        Store::Single => &[
+            Mix::All,
+            Mix::Late,
+            Mix::Heirs,
+            Mix::Passes,
+            Mix::Turns,
+            Mix::Twice,
+            Mix::Slow,
+            Mix::Restarts,
+            Mix::Fresh,
+        ],
         Store::Local => &[Mix::All, Mix::Passes, Mix::Turns, Mix::Twice],
         Store::Memory => &[Mix::All, Mix::Turns, Mix::Twice],
         Store::Sentinel => &[Mix::Failovers],

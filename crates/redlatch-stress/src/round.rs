@@ -49,6 +49,7 @@ pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
     let numbers = round.mix.numbers();
     let mut bed = bed::start(round.store, round.mix, &numbers, round.processes, dir)?;
     let log = Log::create(&dir.join("faults.log"))?;
+    std::fs::create_dir_all(dir.join("left"))?;
     let mut rng = Rng::new(round.seed);
     let count = if bed.is_one_process() { 1 } else { round.processes };
     let mut processes = Vec::new();

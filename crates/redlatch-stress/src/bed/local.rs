@@ -3,9 +3,9 @@
 use std::{
     fs::Permissions,
     os::unix::fs::PermissionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redlatch::blocking;
@@ -18,7 +18,17 @@ use crate::{record::Log, rng::Rng, worker::Order};
 pub(super) struct Local {
     dir: TempDir,
     binary: PathBuf,
-    _daemon: ChildProcess,
+    daemon: ChildProcess,
+    next: Instant,
+}
+
+/// How long the daemon lives at least between two kills.
+const LIFE: Duration = Duration::from_secs(2);
+
+fn daemon(binary: &Path, dir: &TempDir) -> Outcome<ChildProcess> {
+    let mut daemon = Command::new(binary);
+    daemon.args(["engine", "run", "--dir"]).arg(dir.path()).stderr(Stdio::null());
+    Ok(ChildProcess::spawn(daemon)?)
 }
 
 impl Local {
@@ -30,9 +40,7 @@ impl Local {
         let dir = dir::for_sockets("redlatch-stress-")?;
         // The engine refuses a place that others could reach.
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700))?;
-        let mut daemon = Command::new(&binary);
-        daemon.args(["engine", "run", "--dir"]).arg(dir.path()).stderr(Stdio::null());
-        Ok(Local { _daemon: ChildProcess::spawn(daemon)?, dir, binary })
+        Ok(Local { daemon: daemon(&binary, &dir)?, dir, binary, next: Instant::now() + LIFE })
     }
 }
 
@@ -43,7 +51,15 @@ impl Bed for Local {
         order.engine_binary = Some(self.binary.clone());
     }
 
-    fn trouble(&mut self, _: &mut Rng, _: &Log, _: Duration) -> Outcome<()> {
+    fn trouble(&mut self, rng: &mut Rng, log: &Log, _: Duration) -> Outcome<()> {
+        if Instant::now() >= self.next {
+            // What it has written is there when it comes back, whatever it had not finished. A client may be the first to start
+            // it again; then this one ends.
+            log.fault("the engine is killed");
+            self.daemon.kill9();
+            self.daemon = daemon(&self.binary, &self.dir)?;
+            self.next = Instant::now() + LIFE + rng.ms(0, 3_000);
+        }
         Ok(())
     }
 

@@ -71,7 +71,7 @@ pub(crate) fn start(
     dir: &Path,
 ) -> Outcome<Box<dyn Bed>> {
     Ok(match store {
-        Store::Single => Box::new(single::Single::start(numbers, processes)?),
+        Store::Single => Box::new(single::Single::start(mix, numbers, processes)?),
         Store::Local => Box::new(local::Local::start()?),
         Store::Memory => Box::new(memory::Memory),
         Store::Sentinel => Box::new(sentinel::Sentinel::start()?),

@@ -9,7 +9,12 @@ use redlatch_testkit::{
 };
 
 use super::{Bed, Outcome};
-use crate::{mix::Numbers, record::Log, rng::Rng, worker::Order};
+use crate::{
+    mix::{Mix, Numbers},
+    record::Log,
+    rng::Rng,
+    worker::Order,
+};
 
 /// How long a rule for the network stays that met nothing.
 const RULES_MAX: Duration = Duration::from_millis(900);
@@ -20,7 +25,12 @@ const CONNECTED: Duration = Duration::from_millis(1_500);
 pub(super) struct Single {
     server: RedisServer,
     network: Network,
+    /// When it is killed next, if it is.
+    kill: Option<Instant>,
 }
+
+/// How long it lives at least between two kills.
+const LIFE: Duration = Duration::from_secs(2);
 
 /// The proxies, and when they delay next.
 pub(super) struct Network {
@@ -103,10 +113,11 @@ impl Network {
 }
 
 impl Single {
-    pub(super) fn start(numbers: &Numbers, processes: usize) -> Outcome<Self> {
-        let server = RedisServer::start()?;
+    pub(super) fn start(mix: Mix, numbers: &Numbers, processes: usize) -> Outcome<Self> {
+        let restarts = mix == Mix::Restarts;
+        let server = RedisServer::builder().appendonly(restarts).start()?;
         let network = Network::start(&server.url(), numbers, processes)?;
-        Ok(Single { server, network })
+        Ok(Single { server, network, kill: restarts.then(|| Instant::now() + LIFE) })
     }
 }
 
@@ -117,7 +128,14 @@ impl Bed for Single {
 
     fn trouble(&mut self, rng: &mut Rng, log: &Log, since: Duration) -> Outcome<()> {
         self.network.trouble(rng, log, since);
-        if rng.below(400) == 0 {
+        if self.kill.is_some_and(|at| Instant::now() >= at) {
+            let away = rng.ms(0, 600);
+            log.fault(format!("the server is killed, and away for {away:?}"));
+            self.server.kill9();
+            std::thread::sleep(away);
+            self.server.restart()?;
+            self.kill = Some(Instant::now() + LIFE + rng.ms(0, 2_000));
+        } else if rng.below(400) == 0 {
             log.fault("the server forgets its scripts");
             self.server.flush_scripts()?;
         }

@@ -66,6 +66,8 @@ struct Worker {
     owners: Vec<Pooled>,
     numbers: Numbers,
     acknowledged: bool,
+    /// Where processes leave holds to each other.
+    left: PathBuf,
     stop: Arc<AtomicBool>,
     next: AtomicU64,
 }
@@ -107,6 +109,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
             owners,
             numbers: numbers.clone(),
             acknowledged: order.acknowledged,
+            left: order.log.with_file_name("left"),
             stop: stop.clone(),
             next: AtomicU64::new(0),
         }));

@@ -36,6 +36,8 @@ pub(crate) enum Mix {
     Failovers,
     /// Servers that are killed and come back with their data.
     Restarts,
+    /// Locks on most of several servers.
+    Quorum,
 }
 
 /// Something that a task does again and again.
@@ -81,7 +83,7 @@ pub(crate) struct Numbers {
     pub(crate) response_ms: u64,
     /// Tasks run by threads with the blocking face.
     pub(crate) threads: usize,
-    /// Processes are killed and stopped.
+    /// Processes are killed and stopped, servers stop, forget their scripts and are full, connections end.
     pub(crate) processes: bool,
     /// Requests are delayed by so much in the network, every so many ms; a delay is longer than the response timeout or not.
     pub(crate) delay_ms: Option<(u64, u64)>,
@@ -256,6 +258,16 @@ impl Mix {
             Mix::Superseded | Mix::Stale | Mix::ReusedAddress => long,
             Mix::Slots => Numbers { hold_ms: (0, 400), ..long },
             Mix::Restarts => Numbers { hold_ms: (0, 1_200), lease_ms: 4_000, reuse: 30, ..long },
+            Mix::Quorum => Numbers {
+                deeds: vec![(1, Deed::Hold(Kind::Quorum))],
+                hold_ms: (0, 120),
+                lease_ms: 3_000,
+                threads: 0,
+                processes: true,
+                cut: 10,
+                names: 6,
+                ..long
+            },
             Mix::Failovers => Numbers {
                 deeds: vec![
                     (3, Deed::Long),

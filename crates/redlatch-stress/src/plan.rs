@@ -68,6 +68,7 @@ fn mixes(store: Store) -> &'static [Mix] {
         Store::Sentinel => &[Mix::Failovers],
         Store::FakeSentinel => &[Mix::Superseded, Mix::Stale],
         Store::Cluster => &[Mix::Slots, Mix::ReusedAddress, Mix::Failovers, Mix::All, Mix::Turns],
+        Store::Quorum => &[Mix::Quorum],
         Store::Java => &[Mix::All, Mix::Turns, Mix::Twice, Mix::Late],
     }
 }

@@ -118,6 +118,7 @@ fn spawn(round: &Round, dir: &Path, bed: &dyn Bed, at: usize, generation: u32) -
         log: dir.join(format!("{process}.log")),
         process,
         url: String::new(),
+        members: Vec::new(),
         mix: round.mix,
         seed: round.seed.wrapping_mul(31).wrapping_add(at as u64 * 7 + u64::from(generation) * 1_009),
         tasks: round.tasks,

@@ -44,6 +44,15 @@ impl Local {
     }
 }
 
+impl Drop for Local {
+    fn drop(&mut self) {
+        // Clients may have started the last one. It would end by itself some time after its last lock.
+        let mut stop = Command::new(&self.binary);
+        stop.args(["engine", "stop", "--force", "--dir"]).arg(self.dir.path());
+        let _ = stop.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
 impl Bed for Local {
     fn address(&self, _: usize, order: &mut Order) {
         order.url = "local:".to_owned();

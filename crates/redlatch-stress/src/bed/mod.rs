@@ -5,6 +5,7 @@ mod fake_sentinel;
 mod java;
 mod local;
 mod memory;
+mod quorum;
 mod sentinel;
 mod single;
 
@@ -35,6 +36,8 @@ pub(crate) enum Store {
     Cluster,
     /// One Redis that Redisson uses, too.
     Java,
+    /// Three servers, most of which have to agree.
+    Quorum,
 }
 
 /// A store in use.
@@ -77,6 +80,7 @@ pub(crate) fn start(
         Store::Sentinel => Box::new(sentinel::Sentinel::start()?),
         Store::FakeSentinel => Box::new(fake_sentinel::FakeSentinel::start(mix, processes)?),
         Store::Cluster => Box::new(cluster::Cluster::start(mix)?),
+        Store::Quorum => Box::new(quorum::Quorum::start()?),
         Store::Java => Box::new(java::Java::start(numbers, processes, dir)?),
     })
 }

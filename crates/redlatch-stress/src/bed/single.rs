@@ -25,6 +25,8 @@ const CONNECTED: Duration = Duration::from_millis(1_500);
 pub(super) struct Single {
     server: RedisServer,
     network: Network,
+    /// It stops, forgets its scripts and is full at times.
+    troubled: bool,
     /// When it is killed next, if it is.
     kill: Option<Instant>,
 }
@@ -117,7 +119,12 @@ impl Single {
         let restarts = mix == Mix::Restarts;
         let server = RedisServer::builder().appendonly(restarts).start()?;
         let network = Network::start(&server.url(), numbers, processes)?;
-        Ok(Single { server, network, kill: restarts.then(|| Instant::now() + LIFE) })
+        Ok(Single {
+            server,
+            network,
+            troubled: numbers.processes,
+            kill: restarts.then(|| Instant::now() + LIFE),
+        })
     }
 }
 
@@ -138,6 +145,33 @@ impl Bed for Single {
         } else if rng.below(400) == 0 {
             log.fault("the server forgets its scripts");
             self.server.flush_scripts()?;
+        }
+        if self.troubled {
+            match rng.below(1_500) {
+                0 => {
+                    let time = rng.ms(5, 300);
+                    log.fault(format!("the server stands still for {time:?}"));
+                    self.server.pause()?;
+                    std::thread::sleep(time);
+                    self.server.resume()?;
+                }
+                1 => {
+                    let time = rng.ms(5, 200);
+                    log.fault(format!("the server has no memory left for {time:?}"));
+                    self.server.cmd(&["CONFIG", "SET", "maxmemory", "1"])?;
+                    std::thread::sleep(time);
+                    self.server.cmd(&["CONFIG", "SET", "maxmemory", "0"])?;
+                }
+                2 => {
+                    log.fault("the server ends all connections");
+                    self.server.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])?;
+                }
+                3 => {
+                    log.fault("the server ends all subscriptions");
+                    self.server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use redlatch::{Acquire, Error, Hold, Lease, MultiLock, Owner, ReplicaAck, Wait};
+use redlatch::{Acquire, Error, Hold, Lease, MultiLock, Owner, QuorumLock, ReplicaAck, Wait};
 use redlatch_testkit::cancel::poll_n_then_drop;
 
 use super::{
@@ -94,6 +94,15 @@ impl Ask {
                 let request = semaphore.request().permits(self.permits).wait(self.wait).lease(self.lease);
                 let outcome = self.cut.apply(request.into_future()).await?;
                 Some(outcome.map(|guard| guard.map(Held::Permits)))
+            }
+            Kind::Quorum => {
+                let lock = match QuorumLock::new(worker.members.iter().map(|client| client.lock(name))) {
+                    Ok(lock) => lock,
+                    Err(error) => return Some(Err(error)),
+                };
+                let acquire = lock.acquire().wait(self.wait).lease(self.lease);
+                let outcome = self.cut.apply(acquire.into_future()).await?;
+                Some(outcome.map(|guard| guard.map(Held::Quorum)))
             }
             Kind::Multi => {
                 let members = self.members().into_iter().map(|name| client.lock(name));

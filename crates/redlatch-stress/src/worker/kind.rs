@@ -2,7 +2,9 @@
 
 use std::{future::Future, pin::Pin};
 
-use redlatch::{FencedGuard, Guard, Hold as _, LossReason, MultiGuard, PermitGuard, ReadGuard, WriteGuard};
+use redlatch::{
+    FencedGuard, Guard, Hold as _, LossReason, MultiGuard, PermitGuard, QuorumGuard, ReadGuard, WriteGuard,
+};
 
 use crate::{record::Mode, rng::Rng};
 
@@ -22,6 +24,8 @@ pub(crate) enum Kind {
     Permits,
     /// Two plain locks as one.
     Multi,
+    /// A lock on most of several servers.
+    Quorum,
 }
 
 impl Kind {
@@ -36,6 +40,7 @@ impl Kind {
             Kind::NonReentrant => "once",
             Kind::NonReentrantFair => "oncefair",
             Kind::Permits => "permits",
+            Kind::Quorum => "quorum",
         }
     }
 
@@ -52,7 +57,7 @@ impl Kind {
     }
 
     pub(crate) fn enters_again(self) -> bool {
-        !matches!(self, Kind::NonReentrant | Kind::NonReentrantFair | Kind::Permits)
+        !matches!(self, Kind::NonReentrant | Kind::NonReentrantFair | Kind::Permits | Kind::Quorum)
     }
 }
 
@@ -65,6 +70,7 @@ pub(crate) enum Held {
     Write(WriteGuard),
     Permits(PermitGuard),
     Multi(MultiGuard),
+    Quorum(QuorumGuard),
 }
 
 /// Resolves when the holder is told, with the reason as one word.
@@ -86,7 +92,7 @@ impl Held {
             Held::Fenced(guard) => Some(guard.as_guard()),
             Held::Read(guard) => Some(guard.as_guard()),
             Held::Write(guard) => Some(guard.as_guard()),
-            Held::Permits(_) | Held::Multi(_) => None,
+            Held::Permits(_) | Held::Multi(_) | Held::Quorum(_) => None,
         }
     }
 
@@ -94,6 +100,7 @@ impl Held {
         match self {
             Held::Permits(guard) => guard.is_valid(),
             Held::Multi(guard) => guard.is_valid(),
+            Held::Quorum(guard) => guard.is_valid(),
             other => other.guard().is_some_and(Guard::is_valid),
         }
     }
@@ -105,6 +112,10 @@ impl Held {
                 Box::pin(async move { word(&lost.await) })
             }
             Held::Multi(guard) => {
+                let lost = guard.lost();
+                Box::pin(async move { word(&lost.await.reason) })
+            }
+            Held::Quorum(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await.reason) })
             }
@@ -132,6 +143,13 @@ impl Held {
             Held::Read(guard) => guard.unlock().await,
             Held::Write(guard) => guard.unlock().await,
             Held::Permits(guard) => guard.release().await,
+            Held::Quorum(guard) => {
+                // A member that is down is no reason to look further.
+                return match guard.unlock().await.into_result() {
+                    Ok(()) => "Released".to_owned(),
+                    Err(error) => format!("error: {:?}", error.kind()),
+                };
+            }
             Held::Multi(guard) => {
                 return match guard.unlock().await.into_result() {
                     Ok(()) => "Released".to_owned(),
@@ -151,7 +169,7 @@ impl Held {
             Held::Fenced(guard) => Some(guard.reenter().await.map(Held::Fenced)),
             Held::Read(guard) => Some(guard.reenter().await.map(Held::Read)),
             Held::Write(guard) => Some(guard.reenter().await.map(Held::Write)),
-            Held::Permits(_) | Held::Multi(_) => None,
+            Held::Permits(_) | Held::Multi(_) | Held::Quorum(_) => None,
         }
     }
 }

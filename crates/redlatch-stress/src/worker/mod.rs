@@ -38,6 +38,8 @@ pub(crate) struct Order {
     /// The process, as it is called in the logs.
     pub(crate) process: String,
     pub(crate) url: String,
+    /// Where the other members of a quorum are.
+    pub(crate) members: Vec<String>,
     pub(crate) log: PathBuf,
     pub(crate) mix: Mix,
     pub(crate) seed: u64,
@@ -62,6 +64,8 @@ struct Worker {
     process: String,
     client: Client,
     blocking: blocking::Client,
+    /// The clients of a quorum, this one's first.
+    members: Vec<Client>,
     log: Arc<Log>,
     owners: Vec<Pooled>,
     numbers: Numbers,
@@ -96,8 +100,12 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut workers = Vec::new();
     for at in 0..order.clients {
-        let blocking = connected(&order, &numbers)?;
+        let blocking = connected(&order, &order.url, &numbers)?;
         let client = blocking.as_async().clone();
+        let mut members = vec![client.clone()];
+        for url in &order.members {
+            members.push(connected(&order, url, &numbers)?.as_async().clone());
+        }
         let process =
             if order.clients > 1 { format!("{}c{at}", order.process) } else { order.process.clone() };
         let owners = pool(&client, &process, &numbers)?;
@@ -105,6 +113,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
             process,
             client,
             blocking,
+            members,
             log: log.clone(),
             owners,
             numbers: numbers.clone(),
@@ -117,6 +126,9 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(worker) = workers.first() {
         runtimes[0].block_on(async {
             for at in 0..numbers.names {
+                if !order.members.is_empty() {
+                    break;
+                }
                 // Whoever comes first sets them; the others find them set.
                 let _ = worker.client.permit_semaphore(format!("permits{at}")).set_if_absent(CAPACITY).await;
             }
@@ -167,11 +179,11 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn connected(order: &Order, numbers: &Numbers) -> Result<blocking::Client, redlatch::Error> {
+fn connected(order: &Order, url: &str, numbers: &Numbers) -> Result<blocking::Client, redlatch::Error> {
     let begin = Instant::now();
     loop {
         let mut builder = Client::builder()
-            .url(order.url.clone())
+            .url(url)
             .watchdog_lease(Duration::from_millis(numbers.lease_ms))
             .response_timeout(Duration::from_millis(numbers.response_ms))
             .outage_tolerance(Duration::from_secs(5));

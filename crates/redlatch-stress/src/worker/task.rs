@@ -93,7 +93,7 @@ impl Task {
             percent if percent % 2 == 0 => Cut::Polls(1 + rng.below(4) as usize),
             _ => Cut::After(rng.ms(0, 6)),
         };
-        let reuses = kind != Kind::Permits && rng.percent(numbers.reuse);
+        let reuses = !matches!(kind, Kind::Permits | Kind::Quorum) && rng.percent(numbers.reuse);
         let fenced = kind == Kind::Plain && rng.percent(25);
         let permits = 1 + rng.below(2) as u32;
         let mut ask =

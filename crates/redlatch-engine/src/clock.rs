@@ -37,6 +37,43 @@ impl Clock for SystemClock {
     }
 }
 
+/// The clock of the machine itself. A process may live in a time namespace, whose boot clock is shifted while the boot's identity
+/// is not; times in a journal must mean the same to all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MachineClock {
+    shift_ms: i64,
+}
+
+impl MachineClock {
+    /// Asks the system for the shift; where it has nothing of the kind there is none.
+    pub(crate) fn of_system() -> MachineClock {
+        let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        MachineClock { shift_ms: boot_shift_ms(&offsets) }
+    }
+}
+
+impl Clock for MachineClock {
+    fn boot_ms(&self) -> u64 {
+        SystemClock.boot_ms().saturating_add_signed(-self.shift_ms)
+    }
+
+    fn unix_us(&self) -> u64 {
+        SystemClock.unix_us()
+    }
+}
+
+/// Reads lines such as `boottime  86400  0`: a clock, seconds, nanoseconds.
+fn boot_shift_ms(offsets: &str) -> i64 {
+    let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let shift = lines.find_map(|words| match words[..] {
+        ["boottime" | "7", seconds, nanos] => {
+            Some(seconds.parse::<i64>().ok()?.checked_mul(1000)? + nanos.parse::<i64>().ok()? / 1_000_000)
+        }
+        _ => None,
+    });
+    shift.unwrap_or(0)
+}
+
 /// A clock that stands still until it is told to move. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
@@ -67,5 +104,22 @@ impl Clock for ManualClock {
 
     fn unix_us(&self) -> u64 {
         self.start_us.saturating_add(self.elapsed_us.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shift_of_a_time_namespace_is_taken_off() {
+        let offsets = "monotonic          10         0\nboottime       86400 500000000\n";
+        assert_eq!(boot_shift_ms(offsets), 86_400_500);
+        assert_eq!(boot_shift_ms("monotonic 0 0\nboottime -7 0\n"), -7_000);
+        for nothing in ["", "monotonic 5 0\n", "boottime\n", "boottime x 0\n"] {
+            assert_eq!(boot_shift_ms(nothing), 0, "{nothing:?}");
+        }
+        let (plain_ms, shifted) = (SystemClock.boot_ms(), MachineClock { shift_ms: -86_400_000 });
+        assert!(shifted.boot_ms() >= plain_ms + 86_400_000);
     }
 }

@@ -187,8 +187,19 @@ pub(crate) fn execute(core: &mut Core, args: &[&[u8]], caller: Caller) -> Reply 
             }
         });
     }
-    if command.writes && core.refuse_writes {
-        return Err(MISCONF);
+    if command.writes {
+        if let Some(error) = &core.refuse_writes {
+            return Err(error.clone());
+        }
+        if let Some(word) = args.iter().find(|word| word.len() > WORD_BYTES_MAX) {
+            return Err(EngineError::new(format!(
+                "ERR a text of {} bytes is too long, the engine keeps at most {WORD_BYTES_MAX}",
+                word.len()
+            )));
+        }
+        if core.now_ms < core.wait_until_ms && !only_takes_away(command.name) {
+            return Err(recovering(core.wait_until_ms, core.now_ms));
+        }
     }
     if let Some(declared) = &core.declared
         && let Some(key) = keys_of(command.name, args).iter().find(|key| !declared.contains(**key))
@@ -208,9 +219,47 @@ fn keys_of<'a>(name: &str, args: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
     }
 }
 
+/// The longest text that is kept, in bytes.
+pub(crate) const WORD_BYTES_MAX: usize = 64 << 20;
+
 /// The journal cannot be written.
-pub(crate) const MISCONF: EngineError =
-    EngineError::fixed("MISCONF The journal cannot be written; writes are refused until it can");
+pub(crate) fn misconf(error: &std::io::Error) -> EngineError {
+    EngineError::new(format!(
+        "MISCONF The journal cannot be written: {error}; writes are refused until it can"
+    ))
+}
+
+/// Whether a command lets nobody in who was not in before.
+fn only_takes_away(name: &str) -> bool {
+    matches!(
+        name,
+        "del"
+            | "expire"
+            | "flushall"
+            | "hdel"
+            | "lpop"
+            | "lrem"
+            | "pexpire"
+            | "pexpireat"
+            | "rpop"
+            | "unlink"
+            | "zrem"
+            | "zremrangebyscore"
+    )
+}
+
+/// What holds this may be missing from the journal.
+fn recovering(until_ms: u64, now_ms: u64) -> EngineError {
+    let until = if until_ms == u64::MAX {
+        "until the engine is stopped and its files are removed by hand, because nobody knows how long"
+            .to_owned()
+    } else {
+        format!("for {} ms more, the longest lease", until_ms - now_ms)
+    };
+    EngineError::new(format!(
+        "RECOVERING the local engine found its journal damaged, and what is missing may be a hold; nothing is granted {until}"
+    ))
+}
 
 fn unknown(args: &[&[u8]], caller: Caller) -> EngineError {
     if caller == Caller::Script {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -228,14 +228,35 @@ fn start(
             if others_serve(&paths.socket, deadline.min(Instant::now() + OTHERS_READY_TIME)) {
                 return Ok(());
             }
+            let (log, said) = (paths.log_file.display(), last_words(&paths.log_file));
             Err(ConnectError::new(
                 ConnectErrorKind::NotReady,
-                format_args!(
-                    "the engine did not get ready: {error} ({status}); see {}",
-                    paths.log_file.display()
-                ),
+                format_args!("the engine did not get ready: {error} ({status}); {log} ends with: {said}"),
             ))
         }
+    }
+}
+
+/// How much of the end of a log is looked at, in bytes.
+const LOG_END_BYTES: u64 = 2000;
+
+/// The last line of a log. A full disk shows here and nowhere else.
+fn last_words(log: &Path) -> String {
+    let read = || {
+        let mut file = File::open(log)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(len.saturating_sub(LOG_END_BYTES)))?;
+        let mut end = Vec::new();
+        file.take(LOG_END_BYTES).read_to_end(&mut end)?;
+        Ok::<_, io::Error>(end)
+    };
+    match read() {
+        Ok(end) => {
+            let text = String::from_utf8_lossy(&end);
+            let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
+            line.chars().filter(|c| !c.is_control()).collect()
+        }
+        Err(error) => error.to_string(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::command::{Caller, MISCONF, execute};
+use crate::command::{Caller, execute, misconf};
 use crate::effect::Effect;
 use crate::keyspace::{Core, Data, NEVER};
 use crate::lua::LuaHost;
@@ -222,12 +222,12 @@ impl Engine {
     fn begin(&mut self) {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.begin();
-        if core.refuse_writes
+        if core.refuse_writes.is_some()
             && let Some(journal) = &mut self.journal
             && journal.append(&core.effects).is_ok()
         {
             core.effects.clear();
-            core.refuse_writes = false;
+            core.refuse_writes = None;
             self.batch.seen = 0;
         }
     }
@@ -259,12 +259,12 @@ impl Engine {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         if self.batch.open {
             let new = core.effects.get(self.batch.seen..).unwrap_or_default();
-            self.batch.changed |= !new.is_empty() && !core.refuse_writes;
+            self.batch.changed |= !new.is_empty() && core.refuse_writes.is_none();
             self.batch.bytes += new.iter().map(Effect::size_bytes).sum::<usize>();
             self.batch.seen = core.effects.len();
             return Ok(());
         }
-        if core.effects.is_empty() || core.refuse_writes {
+        if core.effects.is_empty() || core.refuse_writes.is_some() {
             return Ok(());
         }
         match journal.append(&core.effects) {
@@ -280,8 +280,9 @@ impl Engine {
             }
             Err(error) => {
                 tracing::error!(%error, "the journal cannot be written, writes are refused");
-                core.refuse_writes = true;
-                Err(MISCONF)
+                let refusal = misconf(&error);
+                core.refuse_writes = Some(refusal.clone());
+                Err(refusal)
             }
         }
     }
@@ -331,6 +332,19 @@ impl Engine {
         }
         core.begin();
         core.journaling = journaling;
+    }
+
+    /// Grants nothing before this time on the boot clock: what holds it may be missing. What is there is renewed and released as
+    /// ever.
+    pub(crate) fn wait_until(&mut self, until_ms: u64) {
+        self.core().wait_until_ms = until_ms;
+    }
+
+    /// For how many milliseconds more nothing is granted.
+    pub(crate) fn wait_left_ms(&mut self) -> u64 {
+        self.begin();
+        let core = self.core();
+        core.wait_until_ms.saturating_sub(core.now_ms)
     }
 
     /// Keys that expire, with the milliseconds they have left; at most `limit` of them.

@@ -5,19 +5,31 @@
 //! end of the daemon, and when the whole machine ends every holder of a lock has ended too. Fencing counters are
 //! the exception, since their tokens live on in other systems; a bound above the counter is synced before any
 //! value beneath it is handed out, and a start that was not clean continues from the bound.
+//!
+//! Where a part of the file is damaged, what is intact counts, before and behind it. What is missing may be a hold, so nothing is
+//! granted until the longest lease has passed that may have been in it.
 
+mod bounds;
 mod codec;
+mod leases;
+mod read;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::effect::Effect;
 use crate::engine::Journal;
-use crate::number::{format_int, parse_int};
+use crate::number::parse_int;
+use bounds::Bounds;
 use codec::Record;
+use leases::Leases;
+use read::Found;
 
 /// Keys that hold fencing counters begin so.
 const COUNTER_PREFIX: &[u8] = b"redisson_lock_token:";
@@ -30,17 +42,27 @@ const CLOCK_COUNTER_BLOCK: i64 = 10_000_000;
 /// must not come here several times a second; and a start has to read all of it.
 const REWRITE_BYTES_MIN: u64 = 16 << 20;
 const REWRITE_FACTOR: u64 = 4;
+/// A rewrite writes this much at once.
+const WRITE_BYTES: usize = 4 << 20;
 
 /// The journal file while it is open.
 pub(crate) struct FileJournal {
     file: File,
     path: PathBuf,
+    /// The directory, open from the start: a rewrite must not need it when descriptors have run out.
+    dir: File,
+    /// The file has replaced another one, and the disk may not know yet.
+    rename_unsynced: bool,
     boot_id: String,
+    clock: Arc<dyn Clock>,
+    leases: Leases,
     /// Bytes that are known to be whole records.
     len: u64,
     /// Bytes after the last rewrite.
     live_len: u64,
-    bounds: HashMap<Vec<u8>, i64>,
+    bounds: Bounds,
+    /// Nothing is granted before this time on the boot clock.
+    wait_until_ms: u64,
     buffer: Vec<u8>,
 }
 
@@ -50,44 +72,75 @@ pub(crate) struct Recovered {
     pub(crate) effects: Vec<Effect>,
     /// The machine was started anew since the file was written: its expiry times mean nothing any more.
     pub(crate) other_boot: bool,
+    /// Nothing may be granted before this time on the boot clock, because what holds it may be missing.
+    pub(crate) wait_until_ms: u64,
+    /// The file can be appended to as it is.
+    pub(crate) is_current: bool,
 }
 
 impl FileJournal {
     /// Reads the file, if there is one, and opens it for appending. Call [`Journal::rewrite`] before the first
-    /// append: it brings the header up to date.
-    pub(crate) fn open(path: &Path, boot_id: &str) -> io::Result<(FileJournal, Recovered)> {
+    /// append, unless what was found is current: it brings the header up to date.
+    pub(crate) fn open(
+        path: &Path,
+        boot_id: &str,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<(FileJournal, Recovered)> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let mut found = Found::default();
-        let mut rest = bytes.as_slice();
-        while let Some((record, after)) = codec::decode(rest) {
-            rest = after;
-            found.add(record);
+        let (leases, known) = Leases::open(&path.with_extension("leases"), boot_id)?;
+        let found = Found::read(&bytes);
+        if found.damaged_bytes > 0 {
+            set_aside(&path.with_extension("damaged"), &bytes);
         }
-        if !rest.is_empty() {
-            tracing::warn!(
-                bytes = rest.len(),
-                kept = bytes.len() - rest.len(),
-                "the end of the journal is damaged and was dropped"
+        let known_boot = known.as_ref().map(|(boot, _)| boot.as_str());
+        let other_boot = found.boot_id.as_deref().or(known_boot).is_some_and(|old| old != boot_id);
+        // A journal that is gone may have had as much in it as one that is damaged.
+        let is_missing = bytes.is_empty() && known.is_some();
+        let mut wait_until_ms = found.wait_until_ms;
+        if found.damaged_bytes > 0 || is_missing {
+            let longest_ms = known.as_ref().map_or(u64::MAX, |(_, lease_ms)| *lease_ms);
+            wait_until_ms = wait_until_ms.max(clock.boot_ms().saturating_add(longest_ms));
+            tracing::error!(
+                bytes = found.damaged_bytes,
+                is_missing,
+                other_boot,
+                longest_ms,
+                "the journal is damaged; what is intact counts, and nothing is granted for the longest lease"
             );
-            std::fs::write(path.with_extension("damaged"), &bytes)?;
         }
-        let file =
+        if other_boot {
+            wait_until_ms = 0;
+        }
+        let is_current = found.damaged_bytes == 0 && !other_boot && found.boot_id.is_some();
+        let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut len = 0;
+        if is_current {
+            len = found.intact_len as u64;
+            file.set_len(len)?;
+            file.seek(SeekFrom::Start(len))?;
+        }
+        let dir =
+            File::open(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
         let journal = FileJournal {
             file,
             path: path.to_owned(),
+            dir,
+            rename_unsynced: false,
             boot_id: boot_id.to_owned(),
-            len: 0,
-            live_len: 0,
-            bounds: found.bounds.clone(),
+            clock,
+            leases,
+            len,
+            live_len: len,
+            bounds: Bounds::new(found.bounds.clone()),
+            wait_until_ms,
             buffer: Vec::new(),
         };
-        let other_boot = found.boot_id.as_deref().is_some_and(|old| old != boot_id);
-        Ok((journal, Recovered { effects: found.finish(), other_boot }))
+        Ok((journal, Recovered { effects: found.finish(), other_boot, wait_until_ms, is_current }))
     }
 
     /// Puts the bounds that the changes need in front of them; true when there are any.
@@ -97,18 +150,16 @@ impl FileJournal {
             match effect {
                 Effect::SetString { key, value, expires_at_ms: None } if key.starts_with(COUNTER_PREFIX) => {
                     let Some(value) = parse_int(value) else { continue };
-                    if self.bounds.get(key).is_some_and(|&bound| value <= bound) {
+                    if self.bounds.get(key).is_some_and(|bound| value <= bound) {
                         continue;
                     }
                     let block = if value >= CLOCK_COUNTER_MIN { CLOCK_COUNTER_BLOCK } else { COUNTER_BLOCK };
                     let bound = value.saturating_add(block);
-                    self.bounds.insert(key.clone(), bound);
+                    self.bounds.set(key, bound);
                     codec::encode(&Record::Bound { key: key.clone(), bound }, &mut self.buffer);
                     reserved = true;
                 }
-                Effect::Delete { key } => {
-                    self.bounds.remove(key);
-                }
+                Effect::Delete { key } => self.bounds.remove(key),
                 Effect::Clear => self.bounds.clear(),
                 _ => {}
             }
@@ -116,9 +167,18 @@ impl FileJournal {
         reserved
     }
 
+    /// The longest lease among these changes, from now on.
+    fn longest_ms(&self, effects: &[Effect]) -> u64 {
+        let ends = effects.iter().filter_map(|effect| match effect {
+            Effect::SetString { expires_at_ms, .. } | Effect::Expire { expires_at_ms, .. } => *expires_at_ms,
+            _ => None,
+        });
+        ends.max().unwrap_or(0).saturating_sub(self.clock.boot_ms())
+    }
+
     fn write_buffer(&mut self, sync: bool) -> io::Result<()> {
         let written = self.file.write_all(&self.buffer);
-        let written = written.and_then(|()| if sync { self.file.sync_data() } else { Ok(()) });
+        let written = written.and_then(|()| if sync { self.sync() } else { Ok(()) });
         match written {
             Ok(()) => {
                 self.len += self.buffer.len() as u64;
@@ -132,6 +192,56 @@ impl FileJournal {
             }
         }
     }
+
+    /// Has the disk know what is in the file, and that this is the file.
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if self.rename_unsynced {
+            self.dir.sync_all()?;
+            self.rename_unsynced = false;
+        }
+        Ok(())
+    }
+
+    fn write_snapshot(&mut self, file: &mut File, snapshot: &[Effect]) -> io::Result<u64> {
+        let mut len = 0;
+        let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
+            if buffer.len() >= at_least {
+                file.write_all(buffer)?;
+                len += buffer.len() as u64;
+                buffer.clear();
+            }
+            Ok::<_, io::Error>(())
+        };
+        self.buffer.clear();
+        codec::encode(&Record::Boot(self.boot_id.clone()), &mut self.buffer);
+        if self.wait_until_ms > self.clock.boot_ms() {
+            codec::encode(&Record::Wait { until_ms: self.wait_until_ms }, &mut self.buffer);
+        }
+        for (key, &bound) in self.bounds.iter() {
+            codec::encode(&Record::Bound { key: key.clone(), bound }, &mut self.buffer);
+            flush(&mut self.buffer, WRITE_BYTES)?;
+        }
+        self.reserve(snapshot);
+        let mut rest = snapshot;
+        while !rest.is_empty() {
+            let (first, after) = codec::cut(rest);
+            codec::encode(&Record::Changes(first), &mut self.buffer);
+            flush(&mut self.buffer, WRITE_BYTES)?;
+            rest = after;
+        }
+        flush(&mut self.buffer, 1)?;
+        file.sync_all()?;
+        Ok(len)
+    }
+}
+
+/// Keeps a damaged journal for those who want to know. That it cannot be kept is no reason not to start.
+fn set_aside(path: &Path, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    if let Err(error) = file.and_then(|mut file| file.write_all(bytes)) {
+        tracing::warn!(%error, "the damaged journal could not be set aside");
+    }
 }
 
 impl Journal for FileJournal {
@@ -139,15 +249,19 @@ impl Journal for FileJournal {
         if effects.is_empty() {
             return Ok(());
         }
+        self.leases.cover(self.longest_ms(effects))?;
         self.buffer.clear();
-        let bounds_before = self.bounds.clone_if(effects);
         let sync = self.reserve(effects);
-        codec::encode(&Record::Changes(effects), &mut self.buffer);
-        self.write_buffer(sync).inspect_err(|_| {
-            if let Some(before) = bounds_before {
-                self.bounds = before;
-            }
-        })
+        codec::encode_changes(effects, &mut self.buffer);
+        let written = self.write_buffer(sync);
+        match &written {
+            Ok(()) => self.bounds.keep(),
+            Err(_) => self.bounds.take_back(),
+        }
+        if self.buffer.capacity() > WRITE_BYTES {
+            self.buffer = Vec::new();
+        }
+        written
     }
 
     fn wants_rewrite(&self) -> bool {
@@ -155,122 +269,46 @@ impl Journal for FileJournal {
     }
 
     fn rewrite(&mut self, snapshot: &[Effect]) -> io::Result<()> {
+        let longest_ms = self.longest_ms(snapshot);
+        self.leases.cover(longest_ms)?;
         let temporary = self.path.with_extension("new");
-        let mut file = OpenOptions::new()
+        let open = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&temporary)?;
-        self.buffer.clear();
-        codec::encode(&Record::Boot(self.boot_id.clone()), &mut self.buffer);
-        for (key, &bound) in &self.bounds {
-            codec::encode(&Record::Bound { key: key.clone(), bound }, &mut self.buffer);
-        }
-        self.reserve(snapshot);
-        for chunk in snapshot.chunks(1000) {
-            codec::encode(&Record::Changes(chunk), &mut self.buffer);
-        }
-        file.write_all(&self.buffer)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &self.path)?;
-        if let Some(dir) = self.path.parent() {
-            File::open(dir)?.sync_all()?;
-        }
-        self.file = file;
-        self.len = self.buffer.len() as u64;
-        self.live_len = self.len;
+            .open(&temporary);
+        let replaced = open.and_then(|mut file| {
+            let len = self.write_snapshot(&mut file, snapshot)?;
+            std::fs::rename(&temporary, &self.path)?;
+            Ok((file, len))
+        });
         self.buffer = Vec::new();
-        Ok(())
+        match replaced {
+            // From the renaming on, this is the journal: nothing may fail before appends go to it.
+            Ok((file, len)) => {
+                (self.file, self.len, self.live_len) = (file, len, len);
+                self.bounds.keep();
+                self.rename_unsynced = true;
+            }
+            Err(error) => {
+                self.bounds.take_back();
+                // What is left of it only takes room.
+                let _never_made = std::fs::remove_file(&temporary);
+                return Err(error);
+            }
+        }
+        if self.dir.sync_all().is_ok() {
+            self.rename_unsynced = false;
+        }
+        // Whatever may be lost from here on is in this snapshot or comes later.
+        self.leases.set(longest_ms)
     }
 
     fn close(&mut self) -> io::Result<()> {
         self.buffer.clear();
         codec::encode(&Record::Clean, &mut self.buffer);
         self.write_buffer(true)
-    }
-}
-
-/// Copies the bounds only when an append may change them.
-trait CloneIf {
-    fn clone_if(&self, effects: &[Effect]) -> Option<HashMap<Vec<u8>, i64>>;
-}
-
-impl CloneIf for HashMap<Vec<u8>, i64> {
-    fn clone_if(&self, effects: &[Effect]) -> Option<HashMap<Vec<u8>, i64>> {
-        let touches = effects.iter().any(|effect| match effect {
-            Effect::SetString { key, value, expires_at_ms: None } if key.starts_with(COUNTER_PREFIX) => {
-                parse_int(value).is_some_and(|value| self.get(key).is_none_or(|&bound| value > bound))
-            }
-            Effect::Delete { key } => self.contains_key(key),
-            Effect::Clear => true,
-            _ => false,
-        });
-        touches.then(|| self.clone())
-    }
-}
-
-/// Collects what the records say.
-#[derive(Default)]
-struct Found {
-    boot_id: Option<String>,
-    effects: Vec<Effect>,
-    bounds: HashMap<Vec<u8>, i64>,
-    /// The last value of each fencing counter.
-    counters: HashMap<Vec<u8>, i64>,
-    clean: bool,
-}
-
-impl Found {
-    fn add(&mut self, record: Record<'_>) {
-        self.clean = false;
-        match record {
-            Record::Boot(id) => self.boot_id = Some(id),
-            Record::Bound { key, bound } => {
-                self.bounds.insert(key, bound);
-            }
-            Record::Clean => self.clean = true,
-            Record::Changes(_) => {}
-            Record::Restored(effects) => {
-                for effect in &effects {
-                    self.follow(effect);
-                }
-                self.effects.extend(effects);
-            }
-        }
-    }
-
-    fn follow(&mut self, effect: &Effect) {
-        match effect {
-            Effect::SetString { key, value, expires_at_ms: None } if key.starts_with(COUNTER_PREFIX) => {
-                if let Some(value) = parse_int(value) {
-                    self.counters.insert(key.clone(), value);
-                }
-            }
-            Effect::Delete { key } => {
-                self.counters.remove(key);
-                self.bounds.remove(key);
-            }
-            Effect::Clear => {
-                self.counters.clear();
-                self.bounds.clear();
-            }
-            _ => {}
-        }
-    }
-
-    fn finish(mut self) -> Vec<Effect> {
-        if self.clean {
-            return self.effects;
-        }
-        // A synced bound may be all that is left of a counter whose last values never reached the disk.
-        for (key, bound) in self.bounds {
-            if self.counters.get(&key).is_none_or(|&value| value < bound) {
-                let value = format_int(bound).as_bytes().to_vec();
-                self.effects.push(Effect::SetString { key, value, expires_at_ms: None });
-            }
-        }
-        self.effects
     }
 }

@@ -75,8 +75,10 @@ pub(crate) struct Core {
     pub(crate) now_ms: u64,
     /// Whether effects are recorded at all.
     pub(crate) journaling: bool,
-    /// Set while the journal cannot be written; every write is refused then.
-    pub(crate) refuse_writes: bool,
+    /// Set while the journal cannot be written; every write is refused with this.
+    pub(crate) refuse_writes: Option<EngineError>,
+    /// Nothing is granted before this time on the boot clock.
+    pub(crate) wait_until_ms: u64,
     /// The keys that the running script has declared, where it may use no others.
     pub(crate) declared: Option<HashSet<Vec<u8>>>,
     /// What changed since the journal was last written.
@@ -96,7 +98,8 @@ impl Core {
             publisher,
             now_ms,
             journaling,
-            refuse_writes: false,
+            refuse_writes: None,
+            wait_until_ms: 0,
             declared: None,
             effects: Vec::new(),
         }

@@ -438,6 +438,13 @@ fn a_daemon_that_never_gets_ready_is_an_error() {
     let ends = |_: &LocalPaths| Ok(Command::new("true"));
     let error = ensure_running(&paths, &ends, Duration::from_secs(10)).expect_err("it ended");
     assert_eq!(error.kind(), ConnectErrorKind::NotReady);
+    let tells = |_: &LocalPaths| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'redlatch: No space left on device (os error 28)' >&2; exit 78"]);
+        Ok(command)
+    };
+    let error = ensure_running(&paths, &tells, Duration::from_secs(10)).expect_err("it ended");
+    assert!(error.to_string().contains("No space left"), "{error}");
     let hangs = |_: &LocalPaths| {
         let mut command = Command::new("sleep");
         command.arg("60");

@@ -239,6 +239,12 @@ fn status(paths: &Paths, output: Output, context: &Context) -> Result<u8, Failur
         locks,
         scripts_run: answer.number("scripts_run"),
     };
+    if let Some(left_ms) = answer.number("recovering_ms").filter(|left_ms| *left_ms > 0) {
+        let left = human(Duration::from_millis(left_ms.unsigned_abs()));
+        context.talk.say(format_args!(
+            "its journal was damaged, and what is missing may be a hold: nothing is granted for {left} more"
+        ));
+    }
     output::one(output::format(output, &context.settings()?), &status)?;
     Ok(exit::OK)
 }

@@ -244,7 +244,7 @@ fn status(shared: &Shared, session: &mut Session) {
     let locks = engine.expiring_keys(STATUS_LOCKS_MAX);
     let number = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     let out = &mut session.out;
-    out.map(8);
+    out.map(9);
     out.bulk(b"version");
     out.bulk(env!("CARGO_PKG_VERSION").as_bytes());
     for (name, value) in [
@@ -253,6 +253,7 @@ fn status(shared: &Shared, session: &mut Session) {
         ("uptime_ms", number(shared.started.elapsed().as_millis())),
         ("clients", number(shared.clients.get() as u128)),
         ("keys", number(engine.key_count() as u128)),
+        ("recovering_ms", number(u128::from(engine.wait_left_ms()))),
         ("scripts_run", number(u128::from(shared.scripts_run.get()))),
     ] {
         out.bulk(name.as_bytes());

@@ -55,6 +55,11 @@ impl Stream {
         }
     }
 
+    /// Says that there are too many clients, as Redis does.
+    pub(super) fn refuse(&self) {
+        let _too_late = self.write(b"-ERR max number of clients reached\r\n");
+    }
+
     fn try_clone(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 pub(crate) use access::{Standing, own_uid, standing};
 
-use crate::clock::SystemClock;
+use crate::clock::MachineClock;
 use crate::engine::Engine;
 use crate::journal::FileJournal;
 use connection::Stream;
@@ -41,12 +41,14 @@ use pubsub::Hub;
 
 /// The most clients at once.
 pub const CLIENTS_MAX: usize = 10_000;
+/// Descriptors for everything but clients: sockets, the journal and the file that replaces it, the runtime.
+const OWN_DESCRIPTORS: usize = 32;
 /// How often expired keys are looked for and idleness is judged, at the longest.
 const TICK_MAX: Duration = Duration::from_secs(1);
 /// How many keys one tick looks at.
 const EXPIRE_PER_TICK: usize = 20_000;
 
-/// A daemon that was killed may lose its socket a moment before its claim; its successor waits so long for that.
+/// A daemon loses its socket a moment before its claim; its successor waits so long for that.
 /// There is no form of `flock` that waits for a limited time, hence the retries.
 const CLAIM_WAIT_MAX: Duration = Duration::from_secs(1);
 const CLAIM_RETRY: Duration = Duration::from_millis(2);
@@ -179,6 +181,8 @@ pub(crate) struct Shared {
     allowed: HashSet<String>,
     epoch: u32,
     compat: bool,
+    /// The most clients at once.
+    clients_max: usize,
     clients: Cell<usize>,
     next_client: Cell<u64>,
     scripts_run: Cell<u64>,
@@ -195,6 +199,7 @@ impl Shared {
             allowed,
             epoch,
             compat,
+            clients_max: CLIENTS_MAX,
             clients: Cell::new(0),
             next_client: Cell::new(1),
             scripts_run: Cell::new(0),
@@ -248,12 +253,21 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         id => id,
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
-    let (journal, recovered) = FileJournal::open(&beside("journal"), &boot_id).map_err(journal_error)?;
+    let clock = Arc::new(MachineClock::of_system());
+    let opened = FileJournal::open(&beside("journal"), &boot_id, Arc::clone(&clock) as _);
+    let (journal, recovered) = opened.map_err(journal_error)?;
     let hub: Arc<Hub> = Arc::default();
-    let mut engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, Box::new(journal))
+    let mut engine = Engine::with_journal(clock, Arc::clone(&hub) as _, Box::new(journal))
         .map_err(|error| DaemonError::new(DaemonErrorKind::System, error))?;
     engine.restore(recovered.effects, recovered.other_boot);
-    engine.rewrite_journal().map_err(journal_error)?;
+    engine.wait_until(recovered.wait_until_ms);
+    match engine.rewrite_journal() {
+        // Holders can go on with what is there, and those who ask for more are told why they get nothing.
+        Err(error) if recovered.is_current => {
+            tracing::warn!(%error, "the journal could not be rewritten, it goes on growing");
+        }
+        rewritten => rewritten.map_err(journal_error)?,
+    }
     let mut allowed = HashSet::new();
     for (name, source) in &config.allowed_scripts {
         let sha = engine.load(source.as_bytes()).map_err(|error| {
@@ -261,12 +275,32 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         })?;
         allowed.insert(sha);
     }
-    let shared = Rc::new(Shared::new(engine, hub, allowed, config.epoch, config.compat));
+    let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
+    shared.clients_max = room_for_clients();
+    let shared = Rc::new(shared);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(because(DaemonErrorKind::System, "no runtime"))?;
     runtime.block_on(serve(&shared, &mut config, claim))
+}
+
+/// Raises the limit of descriptors as far as it may be, and says how many clients that leaves room for. The journal has to be
+/// rewritten also when that many are there.
+fn room_for_clients() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (CLIENTS_MAX + OWN_DESCRIPTORS) as u64;
+    let usable = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    let raised = limit.current.is_some_and(|now| now < usable)
+        && setrlimit(Resource::Nofile, Rlimit { current: Some(usable), ..limit }).is_ok();
+    let present = if raised { usable } else { limit.current.unwrap_or(wanted) };
+    let room = usize::try_from(present).unwrap_or(usize::MAX).saturating_sub(OWN_DESCRIPTORS);
+    if room < CLIENTS_MAX {
+        tracing::warn!(descriptors = present, clients = room, "few descriptors: raise the limit (ulimit -n)");
+    }
+    room.clamp(1, CLIENTS_MAX)
 }
 
 /// Locks the directory for the life of the daemon. systemd-tmpfiles takes old files out of shared places, but nothing out of
@@ -354,12 +388,12 @@ async fn serve(
         }
     })
     .await;
-    // In this order, a successor that finds no socket also finds the journal complete and unclaimed.
     if let Err(error) = shared.engine.borrow_mut().close_journal() {
         tracing::warn!(%error, "the journal could not be ended");
     }
-    drop(claim);
+    // While this holds the claim, the socket is its own; a moment later it may be the successor's.
     let _already_gone = std::fs::remove_file(&config.socket);
+    drop(claim);
     Ok(reason)
 }
 
@@ -422,7 +456,7 @@ async fn oversee(
 fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>, is_owner: bool) {
     match stream {
         Err(error) => tracing::warn!(%error, "a client could not be served"),
-        Ok(_) if shared.clients.get() >= CLIENTS_MAX => {}
+        Ok(stream) if shared.clients.get() >= shared.clients_max => stream.refuse(),
         Ok(stream) => {
             shared.clients.set(shared.clients.get() + 1);
             let client = shared.next_client.get();

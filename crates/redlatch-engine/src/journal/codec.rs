@@ -1,16 +1,37 @@
 //! Records as bytes.
 
+use crate::command::WORD_BYTES_MAX;
 use crate::effect::Effect;
 
 /// Bodies above this size can only be damage.
 const BODY_BYTES_MAX: usize = 256 << 20;
+/// Changes are cut into records of about this size, so that no number of them makes a body that is taken for damage.
+const CHANGES_BYTES: usize = 4 << 20;
+// A change has at most three texts and a few numbers, and stands in one record.
+const _: () = assert!(CHANGES_BYTES + 3 * (WORD_BYTES_MAX + 64) < BODY_BYTES_MAX);
 
 /// One record. Changes are borrowed when written and owned when read.
 pub(super) enum Record<'a> {
     Boot(String),
+    /// The end of the changes of one command or script, or all of them.
     Changes(&'a [Effect]),
     Restored(Vec<Effect>),
-    Bound { key: Vec<u8>, bound: i64 },
+    /// Changes that mean nothing without those of the next record.
+    Part(&'a [Effect]),
+    RestoredPart(Vec<Effect>),
+    Bound {
+        key: Vec<u8>,
+        bound: i64,
+    },
+    /// Nothing is granted before this time on the boot clock: what holds it may be missing.
+    Wait {
+        until_ms: u64,
+    },
+    /// No lease that may be missing is longer; in a file of its own.
+    Longest {
+        boot_id: String,
+        lease_ms: u64,
+    },
     Clean,
 }
 
@@ -70,8 +91,19 @@ pub(super) fn encode(record: &Record<'_>, out: &mut Vec<u8>) {
             out.push(b'B');
             put_bytes(out, id.as_bytes());
         }
-        Record::Changes(effects) => put_effects(out, effects),
-        Record::Restored(effects) => put_effects(out, effects),
+        Record::Changes(effects) => put_effects(b'C', out, effects),
+        Record::Restored(effects) => put_effects(b'C', out, effects),
+        Record::Part(effects) => put_effects(b'P', out, effects),
+        Record::RestoredPart(effects) => put_effects(b'P', out, effects),
+        Record::Wait { until_ms } => {
+            out.push(b'W');
+            out.extend(until_ms.to_le_bytes());
+        }
+        Record::Longest { boot_id, lease_ms } => {
+            out.push(b'L');
+            put_bytes(out, boot_id.as_bytes());
+            out.extend(lease_ms.to_le_bytes());
+        }
         Record::Bound { key, bound } => {
             out.push(b'R');
             put_bytes(out, key);
@@ -85,8 +117,31 @@ pub(super) fn encode(record: &Record<'_>, out: &mut Vec<u8>) {
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
-    out.push(b'C');
+/// Appends changes that count all together or not at all, in as many records as they need.
+pub(super) fn encode_changes(effects: &[Effect], out: &mut Vec<u8>) {
+    let mut rest = effects;
+    loop {
+        let (first, after) = cut(rest);
+        if after.is_empty() {
+            return encode(&Record::Changes(first), out);
+        }
+        encode(&Record::Part(first), out);
+        rest = after;
+    }
+}
+
+/// The changes for one record, at least one, and those that are left.
+pub(super) fn cut(effects: &[Effect]) -> (&[Effect], &[Effect]) {
+    let mut bytes = 0;
+    let fits = effects.iter().take_while(|effect| {
+        bytes += effect.size_bytes();
+        bytes <= CHANGES_BYTES
+    });
+    effects.split_at(fits.count().max(1).min(effects.len()))
+}
+
+fn put_effects(kind: u8, out: &mut Vec<u8>, effects: &[Effect]) {
+    out.push(kind);
     for effect in effects {
         put_effect(out, effect);
     }
@@ -156,38 +211,88 @@ fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
 
 /// Reads the first record, and says what follows it. `None` when there is none or it is damaged.
 pub(super) fn decode(bytes: &[u8]) -> Option<(Record<'static>, &[u8])> {
-    let mut reader = Reader(bytes);
+    let (len, crc, rest) = header(bytes)?;
+    let (body, rest) = rest.split_at_checked(len)?;
+    // Most of what is no record shows by its first byte, which costs less than the sum.
+    if !KINDS.contains(body.first()?) || crc32(body) != crc {
+        return None;
+    }
+    Some((record(&mut Reader::new(body))?, rest))
+}
+
+const KINDS: &[u8] = b"BCPREWL";
+
+fn header(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
+    let mut reader = Reader::new(bytes);
     let len =
         usize::try_from(u32::from_le_bytes(reader.take()?)).ok().filter(|&len| len <= BODY_BYTES_MAX)?;
     let crc = u32::from_le_bytes(reader.take()?);
-    let (body, rest) = reader.0.split_at_checked(len)?;
-    if crc32(body) != crc {
-        return None;
-    }
-    let mut body = Reader(body);
-    let record = match body.byte()? {
-        b'B' => Record::Boot(String::from_utf8(body.bytes()?).ok()?),
-        b'R' => Record::Bound { key: body.bytes()?, bound: i64::from_le_bytes(body.take()?) },
-        b'E' => Record::Clean,
-        b'C' => {
-            let mut effects = Vec::new();
-            while !body.0.is_empty() {
-                effects.push(body.effect()?);
-            }
-            Record::Restored(effects)
-        }
-        _ => return None,
-    };
-    Some((record, rest))
+    Some((len, crc, reader.rest))
 }
 
-struct Reader<'a>(&'a [u8]);
+fn record(body: &mut Reader<'_>) -> Option<Record<'static>> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
+    Some(match body.byte()? {
+        b'B' => Record::Boot(text(body.bytes()?)?),
+        b'R' => Record::Bound { key: body.bytes()?, bound: i64::from_le_bytes(body.take()?) },
+        b'W' => Record::Wait { until_ms: u64::from_le_bytes(body.take()?) },
+        b'L' => Record::Longest { boot_id: text(body.bytes()?)?, lease_ms: u64::from_le_bytes(body.take()?) },
+        b'E' => Record::Clean,
+        b'C' => Record::Restored(body.effects()?),
+        b'P' => Record::RestoredPart(body.effects()?),
+        _ => {
+            body.is_nonsense = true;
+            return None;
+        }
+    })
+}
 
-impl Reader<'_> {
+/// How many bytes lie before the next whole record.
+pub(super) fn skip_damage(bytes: &[u8]) -> Option<usize> {
+    (1..bytes.len()).find(|&at| decode(&bytes[at..]).is_some())
+}
+
+/// Whether the end of a file is the beginning of a record, as a process leaves it that is killed while it writes. Nobody was told
+/// of such a record. Anything else is damage, and may hide what was confirmed.
+pub(super) fn is_torn(bytes: &[u8]) -> bool {
+    if bytes.len() < HEADER_BYTES {
+        return true;
+    }
+    let Some((len, crc, body)) = header(bytes) else { return false };
+    if body.len() >= len || crc32(body) == crc {
+        return false;
+    }
+    let mut reader = Reader::new(body);
+    // A kind alone says nothing yet.
+    let is_whole = record(&mut reader).is_some() && body.len() > 1;
+    !is_whole && !reader.is_nonsense
+}
+
+const HEADER_BYTES: usize = 8;
+
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// Something was found that no record has; else what is missing is only its end.
+    is_nonsense: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes, is_nonsense: false }
+    }
+
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
+        let (first, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
         Some(*first)
+    }
+
+    fn effects(&mut self) -> Option<Vec<Effect>> {
+        let mut effects = Vec::new();
+        while !self.rest.is_empty() {
+            effects.push(self.effect()?);
+        }
+        Some(effects)
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -196,8 +301,8 @@ impl Reader<'_> {
 
     fn bytes(&mut self) -> Option<Vec<u8>> {
         let len = usize::try_from(u32::from_le_bytes(self.take()?)).ok()?;
-        let (bytes, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
+        let (bytes, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
         Some(bytes.to_vec())
     }
 
@@ -233,7 +338,10 @@ impl Reader<'_> {
             },
             10 => Effect::SortedRemove { key: self.bytes()?, member: self.bytes()? },
             11 => Effect::Clear,
-            _ => return None,
+            _ => {
+                self.is_nonsense = true;
+                return None;
+            }
         })
     }
 }
@@ -258,7 +366,26 @@ mod tests {
     }
 
     #[test]
-    fn crc_is_the_usual_one() {
-        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+    fn a_record_that_was_cut_short_is_told_from_one_that_was_damaged() {
+        let effects = [
+            Effect::HashSet { key: b"key".to_vec(), field: b"me".to_vec(), value: b"1".to_vec() },
+            Effect::Expire { key: b"key".to_vec(), expires_at_ms: Some(7) },
+        ];
+        let mut whole = Vec::new();
+        encode(&Record::Changes(&effects), &mut whole);
+        let between = whole.len() - 1 - 4 - 3 - 8;
+        for len in 1..whole.len() {
+            // Cut exactly between two changes it cannot be told from one whose length was damaged.
+            assert_eq!(is_torn(&whole[..len]), len != between, "{len} of {}", whole.len());
+        }
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x01;
+            assert!(!is_torn(&damaged), "byte {at}");
+        }
+        let mut longer = whole.clone();
+        longer[..8].copy_from_slice(&[0xFF, 0, 0, 0, 1, 2, 3, 4]);
+        assert!(!is_torn(&longer), "the length and the sum were damaged, and all the rest is there");
+        assert!(!is_torn(&[0xA5; 40]));
     }
 }

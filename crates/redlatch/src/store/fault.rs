@@ -69,6 +69,7 @@ fn remedy(code: &str, lower: &str) -> Option<&'static str> {
         "BUSY" => "wait until the script ends that keeps it busy, or end that with SCRIPT KILL",
         "UNKILLABLE" => "wait until the script ends that keeps it busy",
         "MISCONF" => "mend what keeps it from saving to disk; its log says what that is",
+        "RECOVERING" => "wait until then; `redlatch engine logs` says what was lost",
         "NOREPLICAS" => "look at its replicas: fewer are in sync than min-replicas-to-write asks for",
         "CLUSTERDOWN" => "look at the cluster (CLUSTER INFO): slots have no master, or most masters are gone",
         "MASTERDOWN" => "connect to the master; this replica has lost it",
@@ -99,7 +100,7 @@ impl ServerCode {
             "OOM" => ErrorKind::OutOfMemory,
             "READONLY" => ErrorKind::ReadOnly,
             "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS"
-            | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
+            | "RECOVERING" | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
             "EPOCH" => ErrorKind::Engine,
             // Dragonfly names the key; proxies that look at the text before they pass it on name the array.
             // Words of Redis and Valkey for a call of several keys, in a script, of which not all are there while their slot

@@ -75,6 +75,7 @@ fn classes() -> Vec<(&'static str, ErrorKind)> {
         ("NOREPLICAS Not enough good replicas to write.", ServerBusy),
         ("MISCONF Redis is configured to save RDB snapshots", ServerBusy),
         ("LOADING Redis is loading the dataset in memory", ServerBusy),
+        ("RECOVERING the local engine found its journal damaged", ServerBusy),
         ("BUSY Redis is busy running a script.", ServerBusy),
         ("TRYAGAIN Multiple keys request during rehashing of slot", ServerBusy),
         ("ASK 3999 127.0.0.1:1", InvalidUrl),

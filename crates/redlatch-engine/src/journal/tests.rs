@@ -1,0 +1,218 @@
+//! What the journal has after a crash, a change of its file, and damage.
+
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::*;
+use crate::clock::ManualClock;
+
+fn open_at(dir: &Path, boot_id: &str, clock: &ManualClock) -> (FileJournal, Recovered) {
+    FileJournal::open(&dir.join("j.journal"), boot_id, Arc::new(clock.clone())).expect("a journal")
+}
+
+fn open(dir: &Path) -> (FileJournal, Recovered) {
+    open_at(dir, "boot", &ManualClock::new(Duration::ZERO))
+}
+
+fn hold(key: &str, expires_at_ms: u64) -> Vec<Effect> {
+    let key = key.as_bytes().to_vec();
+    vec![
+        Effect::HashSet { key: key.clone(), field: b"me".to_vec(), value: b"1".to_vec() },
+        Effect::Expire { key, expires_at_ms: Some(expires_at_ms) },
+    ]
+}
+
+fn holds(recovered: &Recovered, key: &str) -> bool {
+    recovered
+        .effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::HashSet { key: found, .. } if found == key.as_bytes()))
+}
+
+/// Not a test of its own: the process that runs out of descriptors in the middle of a rewrite.
+#[test]
+fn helper_rewrites_without_descriptors() {
+    let Some(dir) = std::env::var_os("REDLATCH_TEST_JOURNAL_DIR") else { return };
+    let (mut journal, _) = open(Path::new(&dir));
+    journal.rewrite(&[]).expect("a first file");
+    let mut snapshot = hold("before", 1);
+    journal.append(&snapshot).expect("room");
+    let limit = getrlimit(Resource::Nofile);
+    let next = File::open("/dev/null").expect("a descriptor").as_raw_fd();
+    for more in 0..3 {
+        let current = Some(u64::try_from(next).expect("a number") + more);
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("a lower limit");
+        let rewritten = journal.rewrite(&snapshot);
+        setrlimit(Resource::Nofile, limit).expect("the limit as it was");
+        let after = hold(&format!("after-{more}"), 1);
+        journal.append(&after).expect("room");
+        snapshot.extend(after);
+        println!("{more}: {rewritten:?}");
+    }
+    // What a crash leaves is what is in the file now.
+    std::process::exit(0);
+}
+
+#[test]
+fn what_is_confirmed_after_a_rewrite_without_descriptors_is_there_after_a_crash() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut helper = Command::new(std::env::current_exe().expect("a path"));
+    helper.args(["journal::tests::helper_rewrites_without_descriptors", "--exact", "--nocapture"]);
+    let ran = helper.env("REDLATCH_TEST_JOURNAL_DIR", dir.path()).output().expect("the helper runs");
+    assert!(ran.status.success(), "{ran:?}");
+    let (_, recovered) = open(dir.path());
+    assert!(holds(&recovered, "before"));
+    for after in ["after-0", "after-1", "after-2"] {
+        assert!(holds(&recovered, after), "{after} was confirmed and is lost: {ran:?}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_large_values_is_read_back_whole() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let large = |n: u32| Effect::SetString {
+        key: n.to_string().into_bytes(),
+        value: vec![b'x'; 4 << 20],
+        expires_at_ms: None,
+    };
+    let (mut journal, _) = open(dir.path());
+    let snapshot: Vec<Effect> = (0..70).map(large).collect();
+    journal.rewrite(&snapshot).expect("room");
+    journal.append(&hold("later", 1)).expect("room");
+    drop(journal);
+    let (_, recovered) = open(dir.path());
+    assert_eq!(recovered.effects.len(), snapshot.len() + 2);
+    assert!(holds(&recovered, "later"));
+}
+
+#[test]
+fn what_lies_behind_damage_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut journal, _) = open(dir.path());
+    journal.rewrite(&[]).expect("room");
+    journal.append(&hold("first", 1)).expect("room");
+    let from = journal.len as usize;
+    journal.append(&hold("second", 1)).expect("room");
+    let to = journal.len as usize;
+    journal.append(&hold("third", 1)).expect("room");
+    drop(journal);
+    let path = dir.path().join("j.journal");
+    let whole = std::fs::read(&path).expect("a journal");
+    for at in from..to {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        std::fs::write(&path, &damaged).expect("a damaged journal");
+        let (_, recovered) = open(dir.path());
+        assert!(holds(&recovered, "first") && holds(&recovered, "third"), "byte {at} of {from}..{to}");
+    }
+}
+
+/// A journal with three holds, and where the record of the second one lies.
+fn three_holds(dir: &Path, clock: &ManualClock, lease_ms: u64) -> (Vec<u8>, std::ops::Range<usize>) {
+    let (mut journal, _) = open_at(dir, "boot", clock);
+    journal.rewrite(&[]).expect("room");
+    let ends_at_ms = clock.boot_ms() + lease_ms;
+    journal.append(&hold("first", ends_at_ms)).expect("room");
+    let from = journal.len as usize;
+    journal.append(&hold("second", ends_at_ms)).expect("room");
+    let to = journal.len as usize;
+    journal.append(&hold("third", ends_at_ms)).expect("room");
+    (std::fs::read(dir.join("j.journal")).expect("a journal"), from..to)
+}
+
+#[test]
+fn what_may_be_missing_is_waited_for_as_long_as_the_longest_lease() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Duration::ZERO);
+    let (whole, second) = three_holds(dir.path(), &clock, 30_000);
+    let path = dir.path().join("j.journal");
+    let waits = |bytes: &[u8], boot_id: &str| {
+        std::fs::write(&path, bytes).expect("a journal");
+        let (journal, recovered) = open_at(dir.path(), boot_id, &clock);
+        assert_eq!(journal.wait_until_ms, recovered.wait_until_ms);
+        recovered.wait_until_ms.saturating_sub(clock.boot_ms())
+    };
+    assert_eq!(waits(&whole, "boot"), 0, "nothing is missing");
+    for cut in [whole.len() - 1, second.end + 3, second.end, second.start + 9] {
+        assert_eq!(waits(&whole[..cut], "boot"), 0, "cut at {cut}: nobody was told of half a record");
+    }
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xA5;
+        let left_ms = waits(&damaged, "boot");
+        assert!((30_000..=60_000).contains(&left_ms), "byte {at}: {left_ms} ms");
+        assert_eq!(waits(&damaged, "another"), 0, "byte {at}: holders ended with the machine");
+    }
+    std::fs::remove_file(&path).expect("it was there");
+    let (_, recovered) = open_at(dir.path(), "boot", &clock);
+    assert!(recovered.wait_until_ms >= clock.boot_ms() + 30_000, "a journal that is gone");
+    // Nobody knows how long, if the file that says it is gone as well.
+    let mut damaged = whole.clone();
+    damaged[second.start + 10] ^= 1;
+    std::fs::write(&path, &damaged).expect("a journal");
+    std::fs::remove_file(dir.path().join("j.leases")).expect("it was there");
+    assert_eq!(open_at(dir.path(), "boot", &clock).1.wait_until_ms, u64::MAX);
+}
+
+#[test]
+fn the_wait_outlasts_further_starts_and_ends_in_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Duration::ZERO);
+    let (mut damaged, second) = three_holds(dir.path(), &clock, 30_000);
+    damaged[second.start + 10] ^= 1;
+    std::fs::write(dir.path().join("j.journal"), &damaged).expect("a journal");
+    let (mut journal, recovered) = open_at(dir.path(), "boot", &clock);
+    journal.rewrite(&recovered.effects).expect("room");
+    drop(journal);
+    clock.advance(Duration::from_secs(1));
+    let (mut journal, again) = open_at(dir.path(), "boot", &clock);
+    assert_eq!(again.wait_until_ms, recovered.wait_until_ms, "the next start waits no shorter and no longer");
+    journal.rewrite(&recovered.effects).expect("room");
+    drop(journal);
+    clock.advance(Duration::from_secs(60));
+    let (mut journal, over) = open_at(dir.path(), "boot", &clock);
+    assert!(over.wait_until_ms < clock.boot_ms());
+    journal.rewrite(&[]).expect("room");
+    drop(journal);
+    assert_eq!(open_at(dir.path(), "boot", &clock).1.wait_until_ms, 0, "it is forgotten");
+}
+
+#[test]
+fn a_script_that_changes_much_counts_as_a_whole() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let large = |n: u8| Effect::SetString { key: vec![n], value: vec![b'x'; 3 << 20], expires_at_ms: None };
+    let (mut journal, _) = open(dir.path());
+    journal.rewrite(&[]).expect("room");
+    let before = journal.len as usize;
+    let effects: Vec<Effect> = (0..5).map(large).collect();
+    journal.append(&effects).expect("room");
+    drop(journal);
+    let path = dir.path().join("j.journal");
+    let whole = std::fs::read(&path).expect("a journal");
+    assert_eq!(open(dir.path()).1.effects, effects);
+    for cut in [before + 9, before + (4 << 20), whole.len() - 1] {
+        std::fs::write(&path, &whole[..cut]).expect("a shorter journal");
+        let (_, recovered) = open(dir.path());
+        assert!(recovered.effects.is_empty(), "cut at {cut}: {} changes of 5", recovered.effects.len());
+        assert_eq!(recovered.wait_until_ms, 0);
+    }
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_rewrite_leaves_the_old_file_or_the_new_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut journal, _) = open(dir.path());
+    journal.rewrite(&hold("held", 1)).expect("room");
+    drop(journal);
+    let whole = std::fs::read(dir.path().join("j.journal")).expect("a journal");
+    for len in 0..=whole.len() {
+        std::fs::write(dir.path().join("j.new"), &whole[..len]).expect("half of the next one");
+        let (mut journal, recovered) = open(dir.path());
+        assert!(holds(&recovered, "held") && recovered.wait_until_ms == 0);
+        journal.rewrite(&recovered.effects).expect("room");
+        assert!(!dir.path().join("j.new").exists());
+    }
+}

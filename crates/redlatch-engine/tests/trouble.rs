@@ -1,0 +1,343 @@
+//! The daemon's own troubles: a damaged journal, a full disk, values that are too large, descriptors that run out, ends at a bad moment.
+
+mod support;
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redlatch_engine::connect::{LocalPaths, READY_LINE};
+use redlatch_engine::daemon::{DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, run};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use support::{Client, Wire};
+
+const TAKE: &str = "if redis.call('exists', KEYS[1]) == 1 then return 0 end \
+                    redis.call('hset', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], ARGV[2]) return 1";
+const RENEW: &str = "if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return 0 end \
+                     redis.call('pexpire', KEYS[1], ARGV[2]) return 1";
+const GIVE: &str = "return redis.call('hdel', KEYS[1], ARGV[1])";
+const PUT: &str = "return redis.call('set', KEYS[1], ARGV[1])";
+const SCRIPTS: [(&str, &str); 4] = [("take", TAKE), ("renew", RENEW), ("give", GIVE), ("put", PUT)];
+
+fn paths(dir: &Path) -> LocalPaths {
+    LocalPaths::in_dir(dir.join("run"), None).expect("a short path")
+}
+
+fn config(paths: &LocalPaths) -> DaemonConfig {
+    let mut config = DaemonConfig::new(paths.socket.clone(), paths.dir.clone(), 7);
+    config.allowed_scripts = SCRIPTS.to_vec();
+    config
+}
+
+/// A daemon on a thread of this process.
+fn start(mut config: DaemonConfig) -> JoinHandle<Result<ExitReason, DaemonError>> {
+    let (ready, is_ready) = mpsc::channel();
+    config.ready = Some(Box::new(move || ready.send(()).expect("the test waits")));
+    let thread = std::thread::spawn(move || run(config));
+    is_ready.recv_timeout(Duration::from_secs(60)).expect("the daemon gets ready");
+    thread
+}
+
+fn stop(paths: &LocalPaths, thread: JoinHandle<Result<ExitReason, DaemonError>>) {
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(client.ask(&["REDLATCH", "SHUTDOWN", "FORCE"]), Wire::Simple("OK".to_owned()));
+    thread.join().expect("no panic").expect("no error");
+}
+
+fn eval(client: &mut Client, script: &str, key: &str, args: &[&str]) -> Wire {
+    client.ask(&[&["EVAL", script, "1", key][..], args].concat())
+}
+
+fn refusal(reply: Wire) -> String {
+    match reply {
+        Wire::Error(text) => text,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// A daemon in a process of its own, which tests kill.
+struct Process(Child);
+
+impl Process {
+    fn start(dir: &Path) -> Process {
+        Process::with(dir, "")
+    }
+
+    /// A daemon that may open so many descriptors and no more.
+    fn with(dir: &Path, descriptors: &str) -> Process {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["helper_runs_a_daemon", "--exact", "--nocapture"]).env("REDLATCH_TEST_DAEMON_DIR", dir);
+        command.env("REDLATCH_TEST_DESCRIPTORS", descriptors);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut output = io::BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        while !line.ends_with(READY_LINE) {
+            assert_ne!(
+                io::BufRead::read_line(&mut output, &mut line).expect("a line"),
+                0,
+                "it ended: {line}"
+            );
+        }
+        std::thread::spawn(move || io::copy(&mut output, &mut io::sink()));
+        Process(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().expect("it lives");
+        self.0.wait().expect("it ended");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// Not a test of its own: the process that others start and kill.
+#[test]
+fn helper_runs_a_daemon() {
+    let Some(dir) = std::env::var_os("REDLATCH_TEST_DAEMON_DIR") else { return };
+    if let Ok(descriptors) = std::env::var("REDLATCH_TEST_DESCRIPTORS").unwrap_or_default().parse() {
+        let limit = Rlimit { current: Some(20), maximum: Some(descriptors) };
+        setrlimit(Resource::Nofile, limit).expect("a lower limit");
+    }
+    let mut config = config(&LocalPaths::in_dir(dir.into(), None).expect("a short path"));
+    config.ready = Some(Box::new(|| {
+        use std::io::Write as _;
+        let mut out = io::stdout();
+        out.write_all(READY_LINE.as_bytes()).and_then(|()| out.flush()).expect("somebody reads");
+    }));
+    run(config).expect("the daemon runs");
+}
+
+#[test]
+fn what_a_damaged_journal_may_have_held_is_granted_to_nobody_until_its_lease_is_over() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let journal = paths.dir.join("default.journal");
+    let daemon = start(config(&paths));
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    let mut ends = Vec::new();
+    for name in ["first", "lost", "third"] {
+        assert_eq!(eval(&mut client, TAKE, name, &["me", "3000"]), Wire::Int(1));
+        ends.push(std::fs::metadata(&journal).expect("a journal").len());
+    }
+    stop(&paths, daemon);
+    let mut bytes = std::fs::read(&journal).expect("a journal");
+    let (from, to) = (usize::try_from(ends[0]).expect("small"), usize::try_from(ends[1]).expect("small"));
+    for (at, byte) in bytes[from..to].iter_mut().enumerate().skip(5).take(30) {
+        *byte ^= u8::try_from(at).expect("small") | 0x40;
+    }
+    std::fs::write(&journal, &bytes).expect("a damaged journal");
+
+    let daemon = start(config(&paths));
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    for name in ["lost", "another"] {
+        let refused = refusal(eval(&mut client, TAKE, name, &["you", "60000"]));
+        assert!(refused.starts_with("RECOVERING") && refused.contains("ms more"), "{refused}");
+    }
+    // What is intact goes on: it is busy, it is renewed, it is given back.
+    assert_eq!(eval(&mut client, TAKE, "third", &["you", "60000"]), Wire::Int(0));
+    assert_eq!(eval(&mut client, RENEW, "third", &["me", "60000"]), Wire::Int(1));
+    assert_eq!(eval(&mut client, GIVE, "first", &["me"]), Wire::Int(1));
+    assert!(refusal(eval(&mut client, TAKE, "first", &["you", "60000"])).starts_with("RECOVERING"));
+    let Wire::Array(status) = client.ask(&["REDLATCH", "STATUS"]) else { panic!("no status") };
+    let at =
+        status.iter().position(|item| *item == Wire::Bulk(b"recovering_ms".to_vec())).expect("it is told");
+    assert!(matches!(status[at + 1], Wire::Int(1..=4096)), "{:?}", status[at + 1]);
+    stop(&paths, daemon);
+
+    // A further start does not forget it.
+    let daemon = start(config(&paths));
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    let mut refused = 0;
+    while let Wire::Error(text) = eval(&mut client, TAKE, "lost", &["you", "60000"]) {
+        assert!(text.starts_with("RECOVERING"), "{text}");
+        refused += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(refused > 0, "it was granted at once");
+    assert_eq!(eval(&mut client, TAKE, "third", &["you", "60000"]), Wire::Int(0), "it was renewed");
+    stop(&paths, daemon);
+}
+
+#[test]
+fn a_full_disk_is_named_in_what_clients_are_told() {
+    struct Full;
+    impl redlatch_engine::Journal for Full {
+        fn append(&mut self, _effects: &[redlatch_engine::Effect]) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()))
+        }
+    }
+    struct Nobody;
+    impl redlatch_engine::Publisher for Nobody {
+        fn publish(&self, _channel: &[u8], _payload: &[u8]) -> usize {
+            0
+        }
+    }
+    let clock = std::sync::Arc::new(redlatch_engine::SystemClock);
+    let nobody = std::sync::Arc::new(Nobody);
+    let mut engine = redlatch_engine::Engine::with_journal(clock, nobody, Box::new(Full)).expect("an engine");
+    for _ in 0..2 {
+        let refused = engine.call(&["set", "a", "1"]).expect_err("there is no room");
+        assert_eq!(refused.code(), "MISCONF");
+        assert!(refused.message().contains("No space left"), "{refused}");
+    }
+}
+
+#[test]
+fn what_is_too_large_to_be_read_again_is_refused_when_it_is_written() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let mut open = config(&paths);
+    open.compat = true;
+    let daemon = start(open);
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    let make = "return redis.call('set', KEYS[1], string.rep('x', ARGV[1]))";
+    let refused = refusal(eval(&mut client, make, "k", &["67108865"]));
+    assert!(refused.contains("too long"), "{refused}");
+    assert_eq!(eval(&mut client, make, "k", &["67108864"]), Wire::Simple("OK".to_owned()));
+    stop(&paths, daemon);
+    let mut open = config(&paths);
+    open.compat = true;
+    let daemon = start(open);
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(client.ask(&["STRLEN", "k"]), Wire::Int(67_108_864));
+    stop(&paths, daemon);
+}
+
+/// Values so large that the journal is rewritten every few dozen of them.
+#[test]
+fn what_was_confirmed_is_there_whenever_the_daemon_is_killed_while_it_rewrites_its_journal() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let mut rng = support::Rng::new(11);
+    let mut value = 0_u64;
+    let padding = "x".repeat(512 << 10);
+    for round in 0..12 {
+        let process = Process::start(&paths.dir);
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        if round > 0 {
+            let taken = eval(&mut client, TAKE, &format!("at-{value}"), &["me", "600000"]);
+            assert_eq!(taken, Wire::Int(0), "round {round}: the hold of {value} is gone");
+        }
+        let until = value + 40 + u64::try_from(rng.below(60)).expect("small");
+        let killer = std::thread::spawn({
+            let pause = Duration::from_millis(u64::try_from(rng.below(400)).expect("small"));
+            move || {
+                std::thread::sleep(pause);
+                process.kill();
+            }
+        });
+        while value < until {
+            let put = client.send(&["EVAL", PUT, "1", "big", &padding]).and_then(|()| client.read());
+            if put.is_err() {
+                break;
+            }
+            let next = format!("at-{}", value + 1);
+            if client.send(&["EVAL", TAKE, "1", &next, "me", "600000"]).and_then(|()| client.read()).is_err()
+            {
+                break;
+            }
+            value += 1;
+        }
+        killer.join().expect("no panic");
+    }
+    assert!(value > 0);
+}
+
+#[test]
+fn clients_beyond_the_descriptors_are_told_so_and_the_journal_is_rewritten_all_the_same() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let process = Process::with(&paths.dir, "64");
+    let mut clients: Vec<Client> = Vec::new();
+    let refused = loop {
+        assert!(clients.len() < 64, "it serves more clients than it has descriptors");
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        match client.ask(&["PING"]) {
+            Wire::Simple(_) => clients.push(client),
+            other => break refusal(other),
+        }
+    };
+    assert!(refused.contains("max number of clients"), "{refused}");
+    assert!(clients.len() >= 20, "it raises the limit that it was started with: {} clients", clients.len());
+    let padding = "x".repeat(4 << 20);
+    for _ in 0..6 {
+        assert_eq!(eval(&mut clients[0], PUT, "big", &[&padding]), Wire::Simple("OK".to_owned()));
+    }
+    let len = std::fs::metadata(paths.dir.join("default.journal")).expect("a journal").len();
+    assert!(len < 16 << 20, "six values of 4 MiB, and it was not rewritten: {len} bytes");
+    clients.pop();
+    drop(process);
+}
+
+#[test]
+fn another_epoch_finds_the_holds_of_the_last_one() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let daemon = start(config(&paths));
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut client, TAKE, "x", &["me", "60000"]), Wire::Int(1));
+    // The newer client is refused and starts nothing beside it: one claim, one journal.
+    assert!(refusal(client.ask(&["REDLATCH", "HELLO", "8"])).starts_with("EPOCH"));
+    let mut newer = config(&paths);
+    newer.epoch = 8;
+    assert_eq!(run(newer).expect_err("one serves").kind(), DaemonErrorKind::AlreadyRunning);
+    stop(&paths, daemon);
+    let mut newer = config(&paths);
+    newer.epoch = 8;
+    let daemon = start(newer);
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut client, TAKE, "x", &["you", "60000"]), Wire::Int(0));
+    stop(&paths, daemon);
+}
+
+/// A successor that has the claim may serve, and what is at its path then is its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_socket_of_a_daemon_is_gone_before_its_claim_is_free() {
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let daemon = start(config(&paths));
+    let watch = init(CreateFlags::NONBLOCK).expect("a watch");
+    add_watch(&watch, &paths.dir, WatchFlags::DELETE | WatchFlags::CLOSE_WRITE).expect("a watch");
+    stop(&paths, daemon);
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = Reader::new(&watch, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        let name = event.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        seen.push((name, event.events()));
+    }
+    let at = |name: &str, flag: ReadFlags| {
+        let found = seen.iter().position(|(of, flags)| of == name && flags.contains(flag));
+        found.unwrap_or_else(|| panic!("{name} saw nothing: {seen:?}"))
+    };
+    assert!(at("default.sock", ReadFlags::DELETE) < at("default.engine", ReadFlags::CLOSE_WRITE), "{seen:?}");
+}
+
+#[test]
+fn the_end_of_a_daemon_takes_nothing_of_its_successor() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    for _ in 0..40 {
+        let first = start(config(&paths));
+        // The successor waits for the claim, and serves as soon as it has it.
+        let second = std::thread::spawn({
+            let paths = paths.clone();
+            move || start(config(&paths))
+        });
+        stop(&paths, first);
+        let second = second.join().expect("no panic");
+        assert!(paths.socket.exists(), "the socket of the second daemon is gone");
+        stop(&paths, second);
+    }
+}

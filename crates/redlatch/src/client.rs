@@ -531,6 +531,9 @@ impl ClientBuilder {
         self.settle_aloud()?;
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
+            None if store::is_at_hand(&self.config) => {
+                (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?)
+            }
             None => (Origin::Connected, store::open(&self.config, keeper.handle()).await?),
         };
         Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })

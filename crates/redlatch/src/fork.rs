@@ -13,6 +13,8 @@ use std::{
     },
 };
 
+use crate::error::{Error, ErrorKind};
+
 /// In how many processes in a row the making of a successor may be cut short by another fork, or fail.
 const SLOTS: usize = 8;
 
@@ -100,6 +102,40 @@ impl<T> Successors<T> {
             return Ok(Some(Successor::Own(slot.value.get_or_init(|| made))));
         }
         Ok(None)
+    }
+}
+
+/// Something of which each process has its own, empty at first.
+pub(crate) struct PerProcess<T>(Successors<Box<Own<T>>>);
+
+#[derive(Default)]
+struct Own<T> {
+    value: T,
+    successors: Successors<Box<Own<T>>>,
+}
+
+impl<T: Default> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        PerProcess(Successors::new())
+    }
+
+    /// That of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`] when too many processes in a row were forked while it was being made.
+    pub(crate) fn get(&self) -> Result<&T, Error> {
+        let mut successors = &self.0;
+        loop {
+            match successors.find(|| Ok::<_, Error>(Box::<Own<T>>::default()))? {
+                Some(Successor::Own(own)) => return Ok(&own.value),
+                Some(Successor::Ancestor(theirs)) => successors = &theirs.successors,
+                None => {
+                    let why = "too many processes in a row were forked off in the middle of beginning";
+                    return Err(Error::new(ErrorKind::Forked, why).remedy("make clients before forking"));
+                }
+            }
+        }
     }
 }
 

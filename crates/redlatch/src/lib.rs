@@ -43,6 +43,7 @@ mod inspect;
 mod latch;
 mod lock;
 mod members;
+mod membership;
 mod multi;
 mod name;
 mod non_reentrant;

@@ -182,6 +182,8 @@ pub(crate) struct Holding {
     pub(crate) needed: usize,
     /// What is taken off the deadline on top of each member's own margin.
     pub(crate) drift: Duration,
+    /// All members of the lock, of which these are held: nobody puts another quorum together meanwhile.
+    pub(crate) _members: Option<Arc<[Locker]>>,
     /// How long giving back may take for each member before it goes on in the background; as long as it takes if `None`.
     pub(crate) patience: Option<Duration>,
 }
@@ -198,7 +200,7 @@ impl fmt::Debug for Holding {
 impl Holding {
     /// Nothing yet, of which everything is needed.
     pub(crate) fn of_all() -> Self {
-        Holding { guards: Vec::new(), needed: 0, drift: Duration::ZERO, patience: None }
+        Holding { guards: Vec::new(), needed: 0, drift: Duration::ZERO, _members: None, patience: None }
     }
 
     pub(crate) fn remaining(&self) -> Duration {

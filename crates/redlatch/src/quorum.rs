@@ -11,7 +11,8 @@ use crate::{
     core::{Grant, Request, bell::Bell, jitter, wait::Deadline},
     error::{Error, ErrorKind},
     lock::locker::Locker,
-    members::{Holding, Member, Options, checked, is_final, share},
+    members::{Holding, Member, Options, checked, is_final},
+    membership,
     replica_ack::Replication,
     set_face::set_face,
 };
@@ -30,6 +31,8 @@ const PAUSE_MS_MAX: u64 = 250;
 /// or no time left, everything is released again, also where the outcome is unknown. Members that did not grant in time are not
 /// asked again while the lock is held.
 ///
+/// Every process that takes the lock has to list the same members; a server that is down stays on the list.
+///
 /// The servers must not replicate each other. There is no fencing token, because no single server counts: use a
 /// [`FencedLock`](crate::FencedLock) on one server where a resource can check tokens. A server that loses its data and returns
 /// within a lease may grant again what it has granted before; start such a server after a pause of the longest lease.
@@ -41,7 +44,7 @@ const PAUSE_MS_MAX: u64 = 250;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
 /// let mut members = Vec::new();
 /// for url in ["memory:a", "memory:b", "memory:c"] {
-///     members.push(Client::connect(url).await?.lock("orders"));
+///     members.push(Client::connect_lazy(url)?.lock("orders"));
 /// }
 /// let guard = QuorumLock::new(members)?.lock().await?;
 /// assert!(guard.is_valid());
@@ -72,24 +75,23 @@ impl QuorumGuard {
 }
 
 impl QuorumLock {
-    /// Puts the members together, each on a server of its own.
+    /// Puts the members together, each on a server of its own. **All** of them, on every side: the number that is given here is
+    /// what more than half is counted of. So their clients are made with
+    /// [`connect_lazy`](crate::Client::connect_lazy), which succeeds while a server is down: a client that had to reach its server
+    /// first is refused, because those who happened to answer could be left over as a smaller quorum beside that of others.
+    ///
+    /// Other processes cannot be seen from here. Give them the same list, from one configuration; to change it, end all holders
+    /// first.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] for no members, for more than 1,000, or for two on one server;
-    /// [`ErrorKind::InvalidName`]; [`ErrorKind::Closed`] for a client that was shut down.
+    /// [`ErrorKind::InvalidOption`] for no members, for more than 1,000, for two on one server, for a client that was connected
+    /// before (`memory:` excepted), and for other members than a quorum lock has that is in use in this process and shares one of
+    /// them; [`ErrorKind::InvalidName`]; [`ErrorKind::Closed`] for a client that was shut down. Two members that turn out to be on
+    /// one server when they are first reached are an error of the acquire, and everything is released.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self, Error> {
         let members = checked(members)?;
-        for (at, one) in members.iter().enumerate() {
-            if members[..at].iter().any(|other| share(&one.core, &other.core)) {
-                return Err(Error::new(
-                    ErrorKind::InvalidOption,
-                    "two members of a quorum are on one server",
-                )
-                .on(one.name())
-                .remedy("give each member a server of its own, or use a MultiLock"));
-            }
-        }
+        membership::enter(&members)?;
         Ok(QuorumLock { members, member_timeout: None })
     }
 
@@ -197,18 +199,22 @@ impl QuorumLock {
         let tally = self.ask(requests, limit).await;
         let Tally { mut granted, errors, .. } = tally;
         granted.sort_unstable_by_key(|(at, _)| *at);
+        // Clients that have not been there before may only now turn out to be at one place.
+        let distinct = membership::distinct(&self.members);
         let holding = Holding {
+            _members: Some(self.members.clone()),
             guards: granted.into_iter().map(|(_, guard)| guard).collect(),
             needed: quorum,
             drift: QUORUM_DRIFT,
             patience: Some(limit),
         };
         let enough = holding.guards.len() >= quorum;
-        if enough && holding.is_valid() {
+        if distinct.is_ok() && enough && holding.is_valid() {
             return Ok(holding);
         }
         // What is not confirmed by then is finished in the background.
         let _ = holding.unlock().await;
+        distinct.map_err(Miss::Trouble)?;
         if enough {
             let error =
                 Error::new(ErrorKind::Timeout, "the quorum took longer to grant than the lease lasts");

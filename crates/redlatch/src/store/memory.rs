@@ -18,7 +18,7 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    fork::{Successor, Successors},
+    fork::PerProcess,
 };
 
 struct MemoryStore {
@@ -71,34 +71,11 @@ impl Drop for Ticket {
 }
 
 /// Engines that are shared by name; an engine ends with its last client. Those of a forked child are its own.
-#[derive(Default)]
-struct Registry {
-    engines: Mutex<HashMap<String, Weak<MemoryStore>>>,
-    successors: Successors<Box<Registry>>,
-}
-
-impl Registry {
-    fn here() -> Result<&'static Registry, Error> {
-        static FIRST: Successors<Box<Registry>> = Successors::new();
-        let mut successors = &FIRST;
-        loop {
-            match successors.find(|| Ok(Box::<Registry>::default()))? {
-                Some(Successor::Own(own)) => return Ok(own),
-                Some(Successor::Ancestor(theirs)) => successors = &theirs.successors,
-                None => {
-                    let why = "too many forks while a named engine was being opened";
-                    return Err(
-                        Error::new(ErrorKind::Forked, why).remedy("open it before forking, or use local:")
-                    );
-                }
-            }
-        }
-    }
-}
+static SHARED: PerProcess<Mutex<HashMap<String, Weak<MemoryStore>>>> = PerProcess::new();
 
 pub(super) fn open(name: Option<&str>, config: &Config) -> Result<Arc<dyn Store>, Error> {
     let Some(name) = name else { return Ok(Arc::new(Arc::new(MemoryStore::new(None, config)?))) };
-    let mut engines = Registry::here()?.engines.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut engines = SHARED.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     engines.retain(|_, store| store.strong_count() > 0);
     if let Some(store) = engines.get(name).and_then(Weak::upgrade) {
         return Ok(Arc::new(store));

@@ -350,6 +350,11 @@ pub(crate) fn without_replicas(
 /// The command to publish with, in calls that are put together before it is known.
 pub(crate) const PUBLISH_LATER: &str = "publish-later";
 
+/// Whether the store that the configuration names has nothing to connect to.
+pub(crate) fn is_at_hand(config: &Config) -> bool {
+    matches!(StoreUrl::parse(&config.url), Ok(StoreUrl::Memory { .. }))
+}
+
 /// The store that the configuration names, which its first call opens. `memory:` has nothing to wait for.
 pub(crate) fn open_lazily(
     config: &Config,

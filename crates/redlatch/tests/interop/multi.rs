@@ -121,7 +121,7 @@ pub(crate) fn a_quorum_of_either_language_keeps_the_other_out(version: RedissonV
         let client = bed.name("red-client");
         bed.java.connect(&Connection::single(&server.url()).named(&client)).unwrap();
         members.push(format!("{client}@lock={name}"));
-        clients.push(run(Client::connect(&server.url())).unwrap());
+        clients.push(Client::connect_lazy(&server.url()).unwrap());
     }
     let members = members.join(",");
     let set = QuorumLock::new(clients.iter().map(|client| client.lock(name.as_str()))).unwrap();

@@ -35,7 +35,9 @@ struct Rig {
 async fn rig(seed: u64) -> Rig {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::connect(&proxy.url()).await.unwrap();
+    // As the members of a quorum have to.
+    let client = Client::connect_lazy(&proxy.url()).unwrap();
+    client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
     let other = Client::connect(&server.url()).await.unwrap();
     proxy.latency(ms(0), ms(4), seed);
     Rig { server, _proxy: proxy, client, other }
@@ -409,7 +411,7 @@ async fn a_thousand_dropped_quorum_locks_leave_nothing() {
     let second = RedisServer::start().unwrap();
     let clients = [&second, &third].map(|server| server.url());
     let (second_client, third_client) =
-        (Client::connect(&clients[0]).await.unwrap(), Client::connect(&clients[1]).await.unwrap());
+        (Client::connect_lazy(&clients[0]).unwrap(), Client::connect_lazy(&clients[1]).unwrap());
     rig.sweep("quorum", |client, _, name| {
         let members = [client, &second_client, &third_client].map(|client| client.lock(name.as_str()));
         let set = QuorumLock::new(members).unwrap();

@@ -177,6 +177,12 @@ impl Fixture {
         async { builder.connect().await.expect("the store is there") }
     }
 
+    /// A client that connects with its first call.
+    #[track_caller]
+    pub(crate) fn lazy_client(&self) -> Client {
+        self.builder().connect_lazy().expect("nothing is asked yet")
+    }
+
     /// A client whose renewed leases are short, so that tests of renewal are.
     #[track_caller]
     pub(crate) fn brisk(&self, lease: Duration) -> impl Future<Output = Client> + Send + use<> {

@@ -33,8 +33,7 @@ async fn clients(urls: impl Iterator<Item = String>, lease: Duration) -> Vec<Cli
             .watchdog_lease(lease)
             .response_timeout(ms(600))
             .connect_timeout(ms(2_500))
-            .connect()
-            .await
+            .connect_lazy()
             .unwrap();
         // The first call teaches the server the scripts, so that later calls are one command each.
         client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
@@ -78,8 +77,8 @@ async fn three_stores_make_a_quorum() {
     let name = stores[0].name("q");
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     for store in &stores {
-        ours.push(store.client().await);
-        others.push(store.client().await);
+        ours.push(store.lazy_client());
+        others.push(store.lazy_client());
     }
     let (set, other) = (quorum(&ours, &name), quorum(&others, &name));
     assert_eq!(set.quorum(), 2);
@@ -107,6 +106,116 @@ async fn three_stores_make_a_quorum() {
     assert_eq!(guard.members().len(), 2);
     drop(guard);
     held.unlock().await.unwrap();
+}
+
+fn lazy(url: &str) -> Client {
+    Client::builder().url(url).connect_timeout(ms(500)).connect_lazy().unwrap()
+}
+
+fn refusal(lock: Result<QuorumLock, redlatch::Error>) -> String {
+    let error = lock.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    error.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_with_a_member_that_is_down_is_built_and_held_and_the_member_joins_later() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    servers[2].kill9();
+    let clients = |_| servers.iter().map(|server| lazy(&server.url())).collect::<Vec<_>>();
+    let (ours, others) = (clients(0), clients(1));
+    let (set, other) = (quorum(&ours, "down"), quorum(&others, "down"));
+    assert_eq!(set.quorum(), 2, "of three, the one that is down included");
+    let guard = soon("a majority", set.lock()).await.unwrap();
+    assert_eq!(guard.members().len(), 2);
+    assert!(soon("a look", other.try_lock()).await.unwrap().is_none());
+    guard.unlock().await.into_result().unwrap();
+    // Another one goes, and two of three are too many.
+    servers[0].kill9();
+    let error = soon("no majority", set.try_lock()).await.map(|_| ()).unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(ours[1].lock("down").try_lock().await.unwrap().is_some(), "what was taken is given back");
+    servers[2].restart_empty().unwrap();
+    let guard = soon("a majority of others", set.lock()).await.unwrap();
+    assert_eq!(guard.members().len(), 2);
+    assert!(soon("a look", other.try_lock()).await.map_or(true, |guard| guard.is_none()));
+    guard.unlock().await.into_result().unwrap();
+}
+
+/// Two processes whose servers have answered differently would each have a majority of what is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_of_those_that_happened_to_answer_cannot_be_put_together() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    servers[0].kill9();
+    let mut answered = Vec::new();
+    for server in &servers {
+        answered.extend(Client::connect(&server.url()).await.ok());
+    }
+    assert_eq!(answered.len(), 2);
+    let told = refusal(QuorumLock::new(answered.iter().map(|client| client.lock("some"))));
+    assert!(told.contains("connect_lazy"), "{told}");
+    let mixed = [lazy(&servers[0].url()).lock("some"), answered[0].lock("some"), answered[1].lock("some")];
+    refusal(QuorumLock::new(mixed));
+    let blocking = blocking::Client::of(answered.remove(0));
+    assert!(blocking::QuorumLock::new([blocking.lock("some")]).is_err());
+}
+
+#[test]
+fn other_members_than_a_quorum_in_use_has_are_refused() {
+    let client = |n: u16| lazy(&format!("redis://127.0.0.1:{n}"));
+    let of = |ports: &[u16], name: &str| QuorumLock::new(ports.iter().map(|port| client(*port).lock(name)));
+    let set = of(&[1, 2, 3], "m").unwrap();
+    // Fewer, more, others; whatever the order.
+    for other in [&[2, 3][..], &[3], &[1, 2, 3, 4, 5], &[1, 2, 4]] {
+        let told = refusal(of(other, "m"));
+        assert!(told.contains("a quorum of 3 other members"), "{told}");
+    }
+    let same = of(&[3, 1, 2], "m").unwrap();
+    // Another name, or servers that have nothing to do with these, are another lock.
+    let _others = (of(&[2, 3], "n").unwrap(), of(&[7, 8, 9], "m").unwrap());
+    drop(set);
+    refusal(of(&[2, 3], "m"));
+    drop(same);
+    assert!(of(&[2, 3], "m").is_ok(), "nobody uses the former ones any more");
+}
+
+#[tokio::test]
+async fn a_held_quorum_keeps_its_members() {
+    let urls = ["memory:keeps-a", "memory:keeps-b", "memory:keeps-c"];
+    let clients: Vec<_> = urls.iter().map(|url| Client::connect_lazy(url).unwrap()).collect();
+    let guard = quorum(&clients, "m").lock().await.unwrap();
+    refusal(QuorumLock::new([clients[0].lock("m")]));
+    guard.unlock().await.into_result().unwrap();
+    assert!(QuorumLock::new([clients[0].lock("m")]).is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_turn_out_to_be_on_one_server_are_no_quorum() {
+    let set = redlatch_testkit::topology::SentinelSet::start().unwrap();
+    let addrs = set.sentinel_addrs();
+    let url = |at: usize| format!("redis-sentinel://{}/redlatch", addrs[at]);
+    let third = RedisServer::start().unwrap();
+    let clients: Vec<_> =
+        [url(0), url(1), third.url()].iter().map(|url| Client::connect_lazy(url).unwrap()).collect();
+    // The first two only know other sentinels, as far as that shows before they have been asked.
+    let lock = quorum(&clients, "one").member_timeout(ms(2_000));
+    let mut told = String::new();
+    soon("both to be known", async {
+        while !told.contains("on one server") {
+            if let Err(error) = lock.try_lock().await {
+                told = error.to_string();
+            }
+        }
+    })
+    .await;
+    for client in &clients {
+        LeftoverCheck::new(
+            if client.store().contains("sentinel") { set.node(set.master().unwrap()) } else { &third },
+            "one",
+        )
+        .assert_clean_async(Duration::from_secs(20))
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,7 +416,8 @@ async fn threads_take_a_quorum() {
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     tokio::task::spawn_blocking(move || {
         std::thread::spawn(move || {
-            let clients: Vec<_> = urls.iter().map(|url| blocking::Client::connect(url).unwrap()).collect();
+            let clients: Vec<_> =
+                urls.iter().map(|url| blocking::Client::connect_lazy(url).unwrap()).collect();
             let set = blocking::QuorumLock::new(clients.iter().map(|client| client.lock("t"))).unwrap();
             let guard = set.lock().unwrap();
             assert!(guard.is_valid());

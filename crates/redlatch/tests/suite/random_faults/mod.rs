@@ -94,7 +94,7 @@ async fn clients(bed: &Bed) -> Clients {
     };
     let mut clients = Clients { main: connected(main).await, quorum: Vec::new() };
     for builder in quorum {
-        clients.quorum.push(connected(builder).await);
+        clients.quorum.push(set(builder).connect_lazy().expect("nothing is asked yet"));
     }
     clients
 }

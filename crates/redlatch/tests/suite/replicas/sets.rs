@@ -196,7 +196,7 @@ async fn quorum() -> (Vec<Rig>, QuorumLock) {
     let (mut rigs, mut members) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let rig = rig(1).await;
-        members.push(rig.client().await.lock("m0"));
+        members.push(Client::connect_lazy(&rig.proxy.url()).unwrap().lock("m0"));
         rigs.push(rig);
     }
     (rigs, QuorumLock::new(members).unwrap().member_timeout(LONG))

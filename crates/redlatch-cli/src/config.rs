@@ -161,6 +161,8 @@ pub(crate) struct Settings {
     pub(crate) tls_any_host_name: bool,
     pub(crate) tls_insecure: bool,
     pub(crate) shown: Vec<Shown>,
+    /// Why a secret could not be read.
+    pub(crate) unread: Option<Failure>,
 }
 
 /// Looks up an environment variable.
@@ -203,6 +205,19 @@ impl Settings {
     ///
     /// Configuration: an unreadable file, an unknown key or context, or a value that cannot be understood.
     pub(crate) fn load(global: &Global, around: &Surroundings) -> Result<Self, Failure> {
+        let settings = Settings::look(global, around)?;
+        match settings.unread {
+            Some(unread) => Err(unread),
+            None => Ok(settings),
+        }
+    }
+
+    /// The same for those who only look: a secret that cannot be read is kept as what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::load`], but for secrets.
+    pub(crate) fn look(global: &Global, around: &Surroundings) -> Result<Self, Failure> {
         let files = files(global, around)?;
         let (context, context_is_flag) = match (&global.context, around.text("REDLATCH_CONTEXT")?) {
             (Some(flag), _) => (Some(flag.clone()), true),
@@ -299,6 +314,16 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The names of all contexts that files define.
+    ///
+    /// # Errors
+    ///
+    /// Those of the files.
+    pub(crate) fn contexts(global: &Global, around: &Surroundings) -> Result<Vec<String>, Failure> {
+        let files = files(global, around)?;
+        Ok(files.into_iter().flat_map(|file| file.contexts).map(|(name, _)| name).collect())
+    }
+
     /// What the URL says by itself counts where nothing else was said.
     fn show_what_the_url_says(&mut self) {
         let of = self
@@ -381,6 +406,7 @@ impl Settings {
                 .map_err(|_| bad("tls_any_host_name", "give true or false"))?,
             tls_insecure: insecure.parse().map_err(|_| bad("tls_insecure", "give true or false"))?,
             shown: shown.collect(),
+            unread: None,
         })
     }
 
@@ -408,7 +434,10 @@ impl Settings {
                 if before(file_rank) && (variable.is_none() || matches!(file_origin, Origin::Flag(_))) =>
             {
                 // Read now so that a mistake is told as one of the configuration; the client reads it by itself.
-                let secret = secret::from_file(&path)?;
+                let secret = secret::from_file(&path).unwrap_or_else(|failure| {
+                    self.unread = Some(failure);
+                    secret::unread()
+                });
                 of_file = Some(PathBuf::from(path));
                 (Some(secret), file_origin)
             }

@@ -15,9 +15,22 @@ pub(crate) enum Wait {
     AtMost(Duration),
 }
 
-/// Reads `forever` or a duration.
+/// Reads `forever` or a duration; a bare number is seconds, as for `flock -w`.
 pub(crate) fn parse_wait(text: &str) -> Result<Wait, String> {
-    if text.eq_ignore_ascii_case("forever") { Ok(Wait::Forever) } else { parse(text).map(Wait::AtMost) }
+    if text.eq_ignore_ascii_case("forever") {
+        return Ok(Wait::Forever);
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        let seconds = text.parse().map_err(|_| HINT.to_owned())?;
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_millis() <= MS_MAX.into());
+        return time.map(Wait::AtMost).ok_or_else(|| TOO_LONG.into());
+    }
+    parse(text).map(Wait::AtMost)
+}
+
+/// Reads when an engine exits: `never`, `forever`, or a duration.
+pub(crate) fn parse_idle(text: &str) -> Result<Wait, String> {
+    if text.eq_ignore_ascii_case("never") { Ok(Wait::Forever) } else { parse_wait(text) }
 }
 
 /// Reads a duration that must be longer than zero.
@@ -57,12 +70,13 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         total_ms = part_ms
             .and_then(|part| total_ms.checked_add(part))
             .filter(|total| *total <= MS_MAX)
-            .ok_or("the duration is over one hundred years")?;
+            .ok_or(TOO_LONG)?;
         rest = tail;
     }
     if text.is_empty() { Err(HINT.into()) } else { Ok(Duration::from_millis(total_ms)) }
 }
 
+const TOO_LONG: &str = "the duration is over one hundred years";
 const HINT: &str = "give a number with a unit (ms, s, m, h, d), largest unit first, such as 30s or 1h30m";
 
 /// Whole milliseconds, which never overflow because every duration accepted here is bounded.
@@ -104,6 +118,12 @@ mod tests {
         }
         assert_eq!(parse_wait("forever"), Ok(Wait::Forever));
         assert_eq!(parse_wait("2s"), Ok(Wait::AtMost(Duration::from_secs(2))));
+        assert_eq!(parse_wait("5"), Ok(Wait::AtMost(Duration::from_secs(5))));
+        assert_eq!(parse_wait("0.25"), Ok(Wait::AtMost(Duration::from_millis(250))));
+        assert_eq!(parse_idle("never"), Ok(Wait::Forever));
+        for bad in ["", ".", "1.2.3", "-1", "1e3", "never", "99999999999999999999", "1.5s"] {
+            assert!(parse_wait(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

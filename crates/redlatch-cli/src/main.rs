@@ -9,6 +9,7 @@ mod door;
 mod durations;
 mod escape;
 mod exit;
+mod hint;
 mod output;
 mod run;
 mod signals;
@@ -16,9 +17,9 @@ mod store;
 mod talk;
 mod timestamp;
 
-use std::{env, process::ExitCode, time::Duration};
+use std::{env, ffi::OsString, process::ExitCode, time::Duration};
 
-use clap::{Parser, error::ErrorKind};
+use clap::{FromArgMatches, error::ErrorKind};
 
 use crate::{
     args::{Cli, Verb},
@@ -38,9 +39,9 @@ fn main() -> ExitCode {
         Some(verb) if verb == guard::VERB => return ExitCode::from(guard::guard(words)),
         _ => {}
     }
-    let cli = match Cli::try_parse() {
+    let cli = match parse(env::args_os().collect()) {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(refuse(&error)),
+        Err(code) => return ExitCode::from(code),
     };
     let talk = Talk::new(cli.global.quiet, cli.global.verbose);
     log(&cli);
@@ -50,6 +51,22 @@ fn main() -> ExitCode {
     });
     talk::flush(LAST_WORDS_TIMEOUT);
     ExitCode::from(code)
+}
+
+/// Reads the command line, or says what is wrong with it and answers the exit code.
+fn parse(words: Vec<OsString>) -> Result<Cli, u8> {
+    // Help is asked of the whole command only when no verb is named.
+    let mut command = args::command(hint::names_a_verb(&words));
+    let parsed = command.try_get_matches_from_mut(&words);
+    let parsed = parsed
+        .and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
+    parsed.map_err(|error| {
+        let code = refuse(&error);
+        if let Some(hint) = hint::with_dashes(&words).filter(|_| code == exit::USAGE) {
+            talk::error(hint);
+        }
+        code
+    })
 }
 
 /// Prints what the parser has to say. Its own exit code for mistakes is 2, which scripts could not tell from the command's.
@@ -88,6 +105,8 @@ fn log(cli: &Cli) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

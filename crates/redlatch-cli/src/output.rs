@@ -16,6 +16,9 @@ use crate::{
     exit::Failure,
 };
 
+/// No column of a table gets narrower than this.
+const WIDTH_MIN: usize = 6;
+
 /// The version of the JSON documents.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -55,7 +58,16 @@ pub(crate) fn format(output: Output, settings: &Settings) -> Format {
 ///
 /// Internal, when stdout cannot be written.
 pub(crate) fn list<T: Record>(format: Format, items: &[T]) -> Result<(), Failure> {
-    emit(&match format {
+    emit(&listed(format, items)?)
+}
+
+/// A list as text.
+///
+/// # Errors
+///
+/// Internal, when it cannot be written as JSON.
+pub(crate) fn listed<T: Record>(format: Format, items: &[T]) -> Result<String, Failure> {
+    Ok(match format {
         Format::Json => json(&List { schema: SCHEMA, items })?,
         Format::Ndjson => {
             let lines = items.iter().map(|item| json(&One { schema: SCHEMA, item }));
@@ -115,18 +127,45 @@ fn table<T: Record>(items: &[T], columns: usize) -> String {
     if !terminal {
         return rows.iter().map(|row| row.join("\t") + "\n").collect();
     }
-    aligned(&T::COLUMNS[..columns], &rows, is_colored())
+    aligned(&T::COLUMNS[..columns], &rows, is_colored(), terminal_width())
 }
 
-/// Columns of equal width under a header.
-fn aligned(titles: &[&str], rows: &[Vec<String>], colored: bool) -> String {
+/// How many columns the terminal has.
+fn terminal_width() -> usize {
+    let width = rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| usize::from(size.ws_col));
+    if width == 0 { usize::MAX } else { width }
+}
+
+/// Narrows the widest columns until all fit, down to a few characters each.
+fn fit(widths: &mut [usize], limit: usize) {
+    let gaps = 2 * widths.len().saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > limit {
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > WIDTH_MIN => *widest -= 1,
+            _ => return,
+        }
+    }
+}
+
+/// A cell in so many characters; an ellipsis says that there is more.
+fn cut(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Columns of equal width under a header, in lines that are no longer than `limit`.
+fn aligned(titles: &[&str], rows: &[Vec<String>], colored: bool, limit: usize) -> String {
     let width_of = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([titles[column].len()]).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..titles.len()).map(width_of).collect();
+    let mut widths: Vec<usize> = (0..titles.len()).map(width_of).collect();
+    fit(&mut widths, limit);
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<_> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<_> =
+            cells.zip(&widths).map(|(cell, width)| format!("{:width$}", cut(cell, *width))).collect();
         padded.join("  ").trim_end().to_owned()
     };
     let header = line(&mut titles.iter().copied());
@@ -180,7 +219,11 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = vec![vec!["a".to_owned(), "2".to_owned()], vec!["läng".to_owned(), "-".to_owned()]];
-        assert_eq!(aligned(&["NAME", "TTL"], &rows, false), "NAME  TTL\na     2\nläng  -\n");
-        assert!(aligned(&["NAME"], &[], true).starts_with("\x1b[1mNAME"));
+        assert_eq!(aligned(&["NAME", "TTL"], &rows, false, 80), "NAME  TTL\na     2\nläng  -\n");
+        assert!(aligned(&["NAME"], &[], true, 80).starts_with("\x1b[1mNAME"));
+        let long = vec![vec!["x".repeat(50), "y".repeat(20), "z".into()]];
+        let text = aligned(&["NAME", "OWNER", "TTL"], &long, false, 30);
+        assert_eq!(text.lines().map(|line| line.chars().count()).max(), Some(30), "{text}");
+        assert!(text.contains("x…  y") && text.ends_with("…  z\n"), "{text}");
     }
 }

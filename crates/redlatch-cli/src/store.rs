@@ -1,14 +1,16 @@
 //! From settings to a connected client.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::{Client, ClientBuilder, ErrorKind, TlsOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     config::Settings,
+    durations::Wait,
     escape,
     exit::{self, Failure},
+    talk::Talk,
 };
 
 /// How long the last words to the server may take when a verb is done.
@@ -72,16 +74,67 @@ fn builder(settings: &Settings, lease: Duration) -> ClientBuilder {
     builder.tls(tls)
 }
 
-/// Connects as the settings say, with `lease` for holds that are renewed.
+/// Connects as the settings say and as often as `patience` allows, with `lease` for holds that are renewed.
 ///
 /// # Errors
 ///
 /// Those of the connection, with the URL but without its credentials.
-pub(crate) async fn connect(settings: &Settings, lease: Duration) -> Result<Client, Failure> {
+pub(crate) async fn connect(
+    settings: &Settings,
+    lease: Duration,
+    patience: Patience<'_>,
+) -> Result<Client, Failure> {
     // The lease may be a flag; everything else that can be out of range here was configured.
     let is_lease = lease != settings.lease;
-    builder(settings, lease).connect().await.map_err(|error| refused(settings, error, is_lease))
+    let started = Instant::now();
+    let local = settings.redisson.is_none() && settings.url.starts_with("local:");
+    let (mut pause, mut told) = (PAUSE, None);
+    loop {
+        let error = match builder(settings, lease).connect().await {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        let passes = match error.kind() {
+            ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::ServerBusy => true,
+            // The engine of this machine starts by itself, and what ended it meanwhile may be over.
+            ErrorKind::Engine => local,
+            _ => false,
+        };
+        let local_limit = if local { ENGINE_TIME } else { Duration::ZERO };
+        let in_time = match patience.wait {
+            Some(Wait::Forever) => true,
+            Some(Wait::AtMost(limit)) => started.elapsed() + pause <= limit.max(local_limit),
+            None => started.elapsed() + pause <= local_limit,
+        };
+        let failure = refused(settings, error, is_lease);
+        if !passes || !in_time {
+            return Err(failure);
+        }
+        let due = told.is_none_or(|at: Instant| at.elapsed() >= REMINDER_INTERVAL);
+        if due && patience.talk.tells_of_waiting() {
+            patience.talk.say(format_args!("waiting for the server: {failure}"));
+            told = Some(Instant::now());
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
 }
+
+/// How long to wait for a server that cannot be reached, and what to say meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience<'a> {
+    /// As --wait says; without it a server that is not there is a mistake in the configuration.
+    pub(crate) wait: Option<Wait>,
+    pub(crate) talk: &'a Talk,
+}
+
+/// The first and the longest pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long an engine of this machine may take to come back.
+const ENGINE_TIME: Duration = Duration::from_secs(2);
+/// How often it is told that the server is waited for.
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What would keep anybody from connecting with these settings, as far as it shows without a connection.
 ///
@@ -114,8 +167,25 @@ pub(crate) fn with_client<F>(settings: &Settings, work: F) -> Result<u8, Failure
 where
     F: AsyncFnOnce(&Client) -> Result<u8, Failure>,
 {
+    let talk = Talk::new(true, 0);
+    with_patient_client(settings, Patience { wait: None, talk: &talk }, work)
+}
+
+/// As [`with_client`], for a verb that may wait.
+///
+/// # Errors
+///
+/// Those of the connection and of the work.
+pub(crate) fn with_patient_client<F>(
+    settings: &Settings,
+    patience: Patience<'_>,
+    work: F,
+) -> Result<u8, Failure>
+where
+    F: AsyncFnOnce(&Client) -> Result<u8, Failure>,
+{
     runtime()?.block_on(async {
-        let client = connect(settings, settings.lease).await?;
+        let client = connect(settings, settings.lease, patience).await?;
         let result = work(&client).await;
         // Whatever was interrupted is undone now, before the process ends.
         client.shutdown(FAREWELL_TIMEOUT).await;

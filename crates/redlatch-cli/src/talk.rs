@@ -20,12 +20,23 @@ pub(crate) struct Talk {
     quiet: bool,
     verbose: u8,
     terminal: bool,
+    patient: bool,
 }
 
 impl Talk {
     /// From the common options.
     pub(crate) fn new(quiet: bool, verbose: u8) -> Self {
-        Talk { quiet, verbose, terminal: stderr().is_terminal() }
+        Talk { quiet, verbose, terminal: stderr().is_terminal(), patient: false }
+    }
+
+    /// Without a word about waiting.
+    pub(crate) fn patient(self) -> Self {
+        Talk { patient: true, ..self }
+    }
+
+    /// Whether it is to be said that something is waited for, and by whom it is held.
+    pub(crate) fn tells_of_waiting(self) -> bool {
+        !self.quiet && !self.patient
     }
 
     /// Whether `-v` was given.
@@ -35,7 +46,7 @@ impl Talk {
 
     /// Whether somebody watches, so that one line can be updated in place.
     pub(crate) fn is_live(self) -> bool {
-        self.terminal && !self.quiet
+        self.terminal && self.tells_of_waiting()
     }
 
     /// Says something that matters.

@@ -74,8 +74,8 @@ pub(crate) struct EngineRunArgs {
     /// Serve all users in the group of the directory, and stay until stopped unless --idle-exit is given.
     #[arg(long)]
     pub(crate) shared: bool,
-    /// Exit after this long without clients and without locks, or never (forever) [default: 10m].
-    #[arg(long, value_name = "TIME", value_parser = durations::parse_wait)]
+    /// Exit after this long without clients and without locks, or never [default: 10m].
+    #[arg(long, value_name = "TIME", value_parser = durations::parse_idle)]
     pub(crate) idle_exit: Option<durations::Wait>,
     /// Let other clients in, such as redis-cli and Redisson: any script, not only our own.
     #[arg(long)]

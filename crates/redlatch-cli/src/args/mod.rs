@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub(crate) mod acl;
 pub(crate) mod engine;
@@ -79,6 +79,7 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Hold a lock, several, or a permit while a command runs.
     #[command(
+        override_usage = "redlatch run [OPTIONS] <NAME>... -- <CMD>...\n       redlatch run [OPTIONS] <NAME> -c <SCRIPT>",
         after_help = "The command sees REDLATCH_NAME, REDLATCH_HELD=1, REDLATCH_KIND, REDLATCH_OWNER, REDLATCH_LEASE_MS, \
                             REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It never sees the password. \
                             REDLATCH_KIND is lock, fair, read, write or permits; the owner of a permit is its id. With several names, REDLATCH_NAME, \
@@ -115,6 +116,8 @@ pub(crate) enum Verb {
     )]
     Ls(LsArgs),
     /// Show one lock, semaphore, latch or rate limiter.
+    ///
+    /// A name that nobody uses is shown as free, with exit code 0: looking at what is not there is no failure.
     Show(ShowArgs),
     /// Take a lock away from its holder.
     ForceUnlock(ForceUnlockArgs),
@@ -144,6 +147,43 @@ pub(crate) enum Verb {
     },
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(DemoWorkerArgs),
+    /// What completion scripts ask for.
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        /// Of what.
+        what: Completed,
+        /// How it begins.
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+}
+
+/// What a shell may complete that only a running program knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Completed {
+    /// Names in use.
+    Names,
+    /// Contexts of the configuration.
+    Contexts,
+}
+
+/// The whole command line. The options that all verbs share are listed once, by `redlatch --help`: the help of a verb leads with
+/// its own.
+pub(crate) fn command(for_a_verb: bool) -> clap::Command {
+    let command = Cli::command();
+    if !for_a_verb {
+        return command;
+    }
+    command.mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg }).mut_subcommands(with_link)
+}
+
+/// Says below the help of a verb where the options are that it shares.
+fn with_link(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(with_link);
+    let before = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    command.after_help(format!(
+        "{before}Also -q, -v, --url, --context, --config and others: `redlatch --help` lists the common options."
+    ))
 }
 
 /// How to print data.
@@ -184,7 +224,8 @@ pub(crate) enum IfBusy {
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct WaitArgs {
-    /// Wait at most this long (30s, 1h30m) or forever [default: forever].
+    /// Wait at most this long (30s, 1h30m; 5 is 5s) or forever [default: forever]. A server that is down at the start is waited for
+    /// as long, unless no time is given.
     #[arg(short, long, value_name = "TIME", value_parser = durations::parse_wait, conflicts_with = "no_wait")]
     pub(crate) wait: Option<durations::Wait>,
     /// Do not wait: the same as --if-busy fail.
@@ -278,6 +319,9 @@ pub(crate) struct LsArgs {
     /// Every kind, bare numbers included.
     #[arg(long)]
     pub(crate) all: bool,
+    /// List again and again, every 2 s unless given, until interrupted.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = durations::parse_positive)]
+    pub(crate) watch: Option<Duration>,
     /// List at most this many.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
@@ -412,12 +456,11 @@ pub(crate) enum ConfigVerb {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command(false).debug_assert();
+        command(true).debug_assert();
     }
 }

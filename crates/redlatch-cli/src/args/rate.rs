@@ -62,7 +62,7 @@ pub(crate) enum RateVerb {
         wait: WaitArgs,
     },
     /// Show the rate, and how many permits are free now.
-    #[command(after_help = "Exit codes: 80 when nobody has set a rate.")]
+    #[command(after_help = "Without a rate it says that none exists, with exit code 0.")]
     Show {
         /// The rate limiter.
         name: OsString,

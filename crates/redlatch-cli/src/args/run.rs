@@ -35,7 +35,7 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "NAME", required = true, num_args = 1..)]
     pub(crate) names: Vec<OsString>,
     /// The command and its arguments, run without a shell.
-    #[arg(value_name = "CMD", required = true, last = true, value_hint = ValueHint::CommandWithArguments)]
+    #[arg(value_name = "CMD", required_unless_present = "script", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
     /// The kind of lock.
@@ -151,9 +151,15 @@ pub(crate) struct ChildArgs {
     /// Why the lock is held; passed to the command as REDLATCH_WHY and written to the report.
     #[arg(long, value_name = "TEXT")]
     pub(crate) why: Option<String>,
+    /// Run this script with /bin/sh -c; arguments behind -- become $1, $2 …
+    #[arg(short = 'c', long = "command", value_name = "SCRIPT", conflicts_with = "shell")]
+    pub(crate) script: Option<OsString>,
     /// Run CMD with /bin/sh -c; further arguments become $1, $2 …
     #[arg(long)]
     pub(crate) shell: bool,
+    /// Print what the command prints only when the run fails, all of it on stderr, and say nothing of waiting: for cron.
+    #[arg(long)]
+    pub(crate) quiet_unless_failed: bool,
     /// Give the command no rights that this run does not have: set-user-ID programs such as sudo do not work in it. A command
     /// that runs as another user cannot be stopped when the lock is lost.
     #[arg(long)]
@@ -217,6 +223,8 @@ mod tests {
         assert!(run(&["n"]).is_err());
         assert!(run(&["n", "--permits", "0", "--", "cmd"]).is_err());
         assert!(run(&["--", "cmd"]).is_err());
+        let args = run(&["n", "-c", "a b", "--", "x"]).unwrap();
+        assert_eq!((args.child.script, args.command), (Some("a b".into()), vec!["x".into()]));
     }
 
     #[test]

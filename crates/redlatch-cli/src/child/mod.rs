@@ -84,6 +84,8 @@ pub(crate) struct Spec {
     pub(crate) mark: String,
     /// Whether set-user-ID programs may give it the rights of another user.
     pub(crate) gains_rights: bool,
+    /// Where its output goes, both stdout and stderr; where ours goes unless given.
+    pub(crate) output: Option<File>,
 }
 
 /// What of the command still exists. Signals are sent under its lock, so that none can hit a process id that was
@@ -126,6 +128,9 @@ impl Child {
         }
         if spec.group == Group::Own {
             command.process_group(0);
+        }
+        if let Some(output) = &spec.output {
+            command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         }
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;

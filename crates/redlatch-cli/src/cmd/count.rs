@@ -1,10 +1,9 @@
 //! What the verbs about semaphores and latches have in common: their answers, and waiting where somebody may watch.
 
-use std::{future::pending, time::Instant};
+use std::time::Instant;
 
 use redlatch::{Client, LockKind, LockName, LockState};
 use serde::Serialize;
-use tokio::time::interval;
 
 use super::{Context, ls};
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
     durations::{self, human},
     exit::Failure,
     output::{self, Record},
-    run::acquire::{LIVE_INTERVAL, LOG_INTERVAL, TELL_AFTER, ending, quoted},
+    run::acquire::{TELL_AFTER, Watch, ending, quoted},
     signals::Signals,
     talk::Talk,
 };
@@ -200,23 +199,13 @@ async fn tell(
     started: Instant,
     describe: impl Fn(&LockState) -> String,
 ) -> std::convert::Infallible {
-    if !talk.is_live() && !talk.is_verbose() {
-        return pending().await;
-    }
-    tokio::time::sleep(TELL_AFTER).await;
-    let mut ticks = interval(if talk.is_live() { LIVE_INTERVAL } else { LOG_INTERVAL });
-    let mut told = None;
+    let mut watch = Watch::new(talk, started);
+    watch.begin().await;
     loop {
-        ticks.tick().await;
+        watch.next().await;
         // The wait itself reports what is wrong with the server; this line is a courtesy.
         let Ok(state) = client.inspect(name).await else { continue };
         let line = format!("{} — {}", quoted(name), describe(&state));
-        let waited = human(started.elapsed());
-        if talk.is_live() {
-            talk.live(&format!("{line}; waited {waited}"));
-        } else if told.as_ref() != Some(&line) {
-            talk.detail(format_args!("{line}; waited {waited}"));
-            told = Some(line);
-        }
+        watch.tell(&line, line.clone());
     }
 }

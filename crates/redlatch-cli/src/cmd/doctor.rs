@@ -95,7 +95,12 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
                 rows.extend(rights(client, kinds, !args.kind.is_empty(), prefix).await?);
             }
             // A client of its own, because one client passes a lock on among its own tasks without a message.
-            let other = store::connect(&settings, settings.lease).await?;
+            let other = store::connect(
+                &settings,
+                settings.lease,
+                store::Patience { wait: None, talk: &context.talk },
+            )
+            .await?;
             rows.push(wake_up(client, &other, prefix).await);
             other.shutdown(store::FAREWELL_TIMEOUT).await;
         }

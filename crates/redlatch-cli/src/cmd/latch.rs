@@ -22,7 +22,12 @@ use crate::{
 
 pub(super) fn latch(args: LatchArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
-    store::with_client(&settings, async |client| match args.verb {
+    let wait = match &args.verb {
+        LatchVerb::Wait { wait, .. } => wait.wait,
+        _ => None,
+    };
+    let connecting = store::Patience { wait, talk: &context.talk };
+    store::with_patient_client(&settings, connecting, async |client| match args.verb {
         LatchVerb::Set { name, count, if_absent, output } => {
             let name = lock_name(name)?;
             let set = client.count_down_latch(&name).set_if_absent(count).await?;
@@ -92,9 +97,8 @@ async fn pass(
             if patience.skips {
                 context.talk.detail(format_args!("{name} is closed"));
             } else {
-                context.talk.say(format_args!(
-                    "{name} is still closed; wait with --wait, or look with `redlatch latch show`"
-                ));
+                let advice = patience.advice();
+                context.talk.say(format_args!("{name} is still closed; {advice} `redlatch latch show`"));
             }
             Ok(patience.busy_code)
         }

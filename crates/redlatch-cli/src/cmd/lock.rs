@@ -48,9 +48,11 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let patience = Patience::from(args.wait);
     let format = output::format(args.output, &settings);
-    let mut signals =
-        Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
-    store::with_client(&settings, async |client| {
+    let connecting = store::Patience { wait: args.wait.wait, talk: &context.talk };
+    store::with_patient_client(&settings, connecting, async |client| {
+        // Until here a signal ends the process, and nothing is lost by it.
+        let mut signals = Signals::install()
+            .map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
         let request = Request {
             client,
             names: &names,

@@ -1,6 +1,9 @@
 //! `redlatch ls`: the locks there are.
 
-use std::time::Duration;
+use std::{
+    io::{IsTerminal, stdout},
+    time::Duration,
+};
 
 use redlatch::{HoldMode, LockKind, LockName, LockState};
 use serde::Serialize;
@@ -306,16 +309,46 @@ pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
     let kinds = kinds(args);
     store::with_client(&settings, async |client| {
         let glob = args.glob.as_deref();
-        let states = if kinds.is_empty() {
-            client.list(glob, limit).await?
-        } else {
-            client.list_kinds(&kinds, glob, limit).await?
-        };
-        let rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
-        output::list(output::format(args.output, &settings), &rows)?;
-        if rows.len() >= limit {
-            context.talk.say(format_args!("the list stops at {limit}; see more with --limit"));
+        let mut watch = Screen::default();
+        // Nothing is held here, so a signal ends it as it ends any program.
+        loop {
+            let states = if kinds.is_empty() {
+                client.list(glob, limit).await?
+            } else {
+                client.list_kinds(&kinds, glob, limit).await?
+            };
+            let rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
+            let format = output::format(args.output, &settings);
+            let Some(interval) = args.watch else {
+                output::list(format, &rows)?;
+                if rows.len() >= limit {
+                    context.talk.say(format_args!("the list stops at {limit}; see more with --limit"));
+                }
+                return Ok(exit::OK);
+            };
+            watch.show(output::listed(format, &rows)?)?;
+            tokio::time::sleep(interval).await;
         }
-        Ok(exit::OK)
     })
+}
+
+/// A list that is shown again and again: in the same place on a terminal, and elsewhere whenever it has changed.
+#[derive(Default)]
+struct Screen {
+    shown: Option<String>,
+}
+
+impl Screen {
+    fn show(&mut self, text: String) -> Result<(), Failure> {
+        if stdout().is_terminal() {
+            // To the top, each line over the one before, and away with what is left below.
+            let lines: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+            let clear = if self.shown.is_none() { "\x1b[2J" } else { "" };
+            output::emit(&format!("{clear}\x1b[H{lines}\x1b[J"))?;
+        } else if self.shown.as_ref() != Some(&text) {
+            output::emit(&text)?;
+        }
+        self.shown = Some(text);
+        Ok(())
+    }
 }

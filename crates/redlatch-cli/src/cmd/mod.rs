@@ -44,6 +44,11 @@ impl Context {
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         Settings::load(&self.global, &Surroundings::of_process())
     }
+
+    /// The settings for those who only look at them.
+    pub(crate) fn settings_to_show(&self) -> Result<Settings, Failure> {
+        Settings::look(&self.global, &Surroundings::of_process())
+    }
 }
 
 /// Does what the command line says and answers the exit code.
@@ -73,6 +78,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Completions { shell } => completions::completions(shell),
         Verb::Man { dir } => man::man(&dir),
         Verb::DemoWorker(args) => demo::worker(&args, &context),
+        Verb::Complete { what, prefix } => completions::complete(what, &prefix, &context),
     }
 }
 

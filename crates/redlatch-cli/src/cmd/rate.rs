@@ -19,26 +19,28 @@ use crate::{
 #[derive(Serialize)]
 struct Limiter {
     name: String,
-    permits: u64,
-    interval_ms: u64,
-    per_client: bool,
+    exists: bool,
+    permits: Option<u64>,
+    interval_ms: Option<u64>,
+    per_client: Option<bool>,
     keep_alive_ms: Option<u64>,
-    available: i64,
+    available: Option<i64>,
 }
 
 impl Record for Limiter {
     const COLUMNS: &'static [&'static str] =
-        &["NAME", "PERMITS", "INTERVAL", "FOR", "AVAILABLE", "KEEP-ALIVE"];
-    const NARROW: usize = 5;
+        &["NAME", "EXISTS", "PERMITS", "INTERVAL", "FOR", "AVAILABLE", "KEEP-ALIVE"];
+    const NARROW: usize = 6;
 
     fn cells(&self) -> Vec<String> {
         let time = |ms| durations::human(Duration::from_millis(ms));
         vec![
             self.name.clone(),
-            self.permits.to_string(),
-            time(self.interval_ms),
-            if self.per_client { "each client" } else { "all clients" }.into(),
-            self.available.to_string(),
+            self.exists.to_string(),
+            self.permits.map(|permits| permits.to_string()).unwrap_or_default(),
+            self.interval_ms.map(time).unwrap_or_default(),
+            self.per_client.map_or("", |each| if each { "each client" } else { "all clients" }).into(),
+            self.available.map(|available| available.to_string()).unwrap_or_default(),
             self.keep_alive_ms.map(time).unwrap_or_default(),
         ]
     }
@@ -50,7 +52,12 @@ impl Record for Limiter {
 
 pub(super) fn rate(args: RateArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
-    store::with_client(&settings, async |client| match args.verb {
+    let wait = match &args.verb {
+        RateVerb::Acquire { wait, .. } => wait.wait,
+        _ => None,
+    };
+    let connecting = store::Patience { wait, talk: &context.talk };
+    store::with_patient_client(&settings, connecting, async |client| match args.verb {
         RateVerb::Set { name, permits, per, per_client, keep_alive, if_absent, update } => {
             let name = lock_name(name)?;
             let mut rate = Rate::per(permits, per);
@@ -80,14 +87,18 @@ pub(super) fn rate(args: RateArgs, context: &Context) -> Result<u8, Failure> {
         RateVerb::Show { name, output } => {
             let name = lock_name(name)?;
             let limiter = client.rate_limiter(&name);
-            let rate = limiter.config().await?.ok_or_else(|| absent(&name))?;
+            let rate = limiter.config().await?;
             let shown = Limiter {
                 name: String::from_utf8_lossy(name.as_bytes()).into_owned(),
-                permits: rate.permits(),
-                interval_ms: durations::ms(rate.interval()),
-                per_client: rate.is_per_client(),
-                keep_alive_ms: rate.keep_alive_time().map(durations::ms),
-                available: limiter.available().await?,
+                exists: rate.is_some(),
+                permits: rate.map(|rate| rate.permits()),
+                interval_ms: rate.map(|rate| durations::ms(rate.interval())),
+                per_client: rate.map(|rate| rate.is_per_client()),
+                keep_alive_ms: rate.and_then(|rate| rate.keep_alive_time()).map(durations::ms),
+                available: match rate {
+                    Some(_) => Some(limiter.available().await?),
+                    None => None,
+                },
             };
             output::one(output::format(output, &settings), &shown)?;
             Ok(exit::OK)

@@ -18,10 +18,12 @@ use crate::{
     durations::human,
     escape,
     exit::{self, Failure},
+    hint,
     run::{
         acquire::{self, Acquired, Patience, Request, quoted},
         environment::{self, Told},
         holding::{Ended as Left, Holding, Name},
+        kept::Kept,
         report::{Outcome, Report, ReportFile},
         supervise::{self, Plan, Stopped},
     },
@@ -34,6 +36,14 @@ use crate::{
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
+    if args.child.script.is_some() && args.names.len() > 1 {
+        // `run x sh -c '…'` would hold a lock by the name of "sh".
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let hint = hint::with_dashes(&words).unwrap_or_default();
+        return Err(Failure::usage(format!(
+            "-c takes one name; for several use --shell -- SCRIPT, or if a command follows the name, {hint}"
+        )));
+    }
     let kind = args.kind.kind(&args.names)?;
     let ack = args.replicas.ack();
     let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;
@@ -47,18 +57,23 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     talk::never_wait();
     let mut report = Report::new(&names, kind, args.child.why.as_deref());
-    let job = Job { names, kind, ack, lease, grace, settings, talk: context.talk, args };
+    let kept = if args.child.quiet_unless_failed { Some(Kept::new()?) } else { None };
+    let talk = if kept.is_some() { context.talk.patient() } else { context.talk };
+    let job = Job { names, kind, ack, lease, grace, settings, talk, args, kept: kept.as_ref() };
     let result = store::runtime()?.block_on(job.run(&mut signals, &mut report));
     let code = result.unwrap_or_else(|failure| {
         talk::error(&failure);
         report.failed(&failure);
         failure.code()
     });
+    if let Some(kept) = kept.filter(|_| code != exit::OK) {
+        kept.print();
+    }
     file.write(&report);
     Ok(code)
 }
 
-struct Job {
+struct Job<'a> {
     names: Vec<LockName>,
     kind: Kind,
     ack: ReplicaAck,
@@ -67,14 +82,18 @@ struct Job {
     settings: Settings,
     talk: Talk,
     args: RunArgs,
+    /// Where the command's output goes, if it is to be seen only after a failure.
+    kept: Option<&'a Kept>,
 }
 
-impl Job {
+impl Job<'_> {
     async fn run(mut self, signals: &mut Signals, report: &mut Report) -> Result<u8, Failure> {
+        let talk = self.talk;
+        let connecting = store::Patience { wait: self.args.wait.wait, talk: &talk };
         let client = tokio::select! {
             biased;
             signal = acquire::ending(signals) => return Ok(report.end(Outcome::Interrupted, exit::by_signal(signal))),
-            client = store::connect(&self.settings, self.lease) => client?,
+            client = store::connect(&self.settings, self.lease, connecting) => client?,
         };
         let result = self.with_client(&client, signals, report).await;
         // Undoes an interrupted acquire, so that no waiter is left behind and no lock is held by nobody.
@@ -144,10 +163,22 @@ impl Job {
         };
         let env = environment::for_command(&told);
         let command = std::mem::take(&mut self.args.command);
-        let command = if self.args.child.shell { child::in_shell(command) } else { command };
+        let command = match self.args.child.script.take() {
+            Some(script) => child::in_shell([script].into_iter().chain(command).collect()),
+            None if self.args.child.shell => child::in_shell(command),
+            None => command,
+        };
         let gains_rights = !self.args.child.no_new_privs;
         self.warn_of_rights(&command, gains_rights);
-        let spec = Spec { command, env, group: Group::choose(), mark: environment::mark(&run), gains_rights };
+        let output = match self.kept.map(Kept::handle).transpose() {
+            Ok(output) => output,
+            Err(failure) => {
+                self.release(holding, report).await;
+                return Err(failure);
+            }
+        };
+        let mark = environment::mark(&run);
+        let spec = Spec { command, env, group: Group::choose(), mark, gains_rights, output };
         let mut child = match Child::spawn(&spec) {
             Ok(child) => child,
             Err(error) => {

@@ -23,7 +23,12 @@ use crate::{
 
 pub(super) fn sem(args: SemArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
-    store::with_client(&settings, async |client| match args.verb {
+    let wait = match &args.verb {
+        SemVerb::Acquire { wait, .. } => wait.wait,
+        _ => None,
+    };
+    let connecting = store::Patience { wait, talk: &context.talk };
+    store::with_patient_client(&settings, connecting, async |client| match args.verb {
         SemVerb::Set { name, permits, ttl, if_absent, output } => {
             let name = lock_name(name)?;
             let set = client.semaphore(&name).set_if_absent(permits, ttl).await?;
@@ -122,8 +127,9 @@ async fn acquire(request: Request<'_>, context: &Context) -> Result<u8, Failure>
             if patience.skips {
                 context.talk.detail(format_args!("{name} has too few free permits"));
             } else {
+                let advice = patience.advice();
                 context.talk.say(format_args!(
-                    "{name} has fewer than {permits} free permits; wait with --wait, or look with `redlatch sem show`"
+                    "{name} has fewer than {permits} free permits; {advice} `redlatch sem show`"
                 ));
             }
             Ok(patience.busy_code)

@@ -31,6 +31,11 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A password that cannot be read, for those who only look at the settings.
+pub(super) fn unread() -> Secret {
+    Secret(String::new())
+}
+
 pub(super) fn from_file(path: &str) -> Result<Secret, Failure> {
     let shown = escape::text(path);
     let text = read_bounded(Path::new(path))

@@ -7,7 +7,7 @@ use std::{
 
 use redlatch::{Client, ErrorKind, Lease, LockKind, LockName, LockState, MultiLock, ReplicaAck, Replicas};
 use signal_hook::consts::SIGTSTP;
-use tokio::time::{interval, sleep};
+use tokio::time::{Interval, interval, sleep};
 
 use super::{
     environment,
@@ -27,9 +27,11 @@ use crate::{
 /// A wait shorter than this is not worth a word.
 pub(crate) const TELL_AFTER: Duration = Duration::from_millis(200);
 /// How often the live line is renewed.
-pub(crate) const LIVE_INTERVAL: Duration = Duration::from_secs(1);
+const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often `-v` looks for a new holder when nobody watches.
-pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a wait is told of again when nobody watches.
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 /// At how many names to look for whoever is in the way.
 const NAMES_LOOKED_AT: usize = 8;
 
@@ -42,6 +44,16 @@ pub(crate) struct Patience {
     pub(crate) busy_code: u8,
     /// Whether a busy lock is fine.
     pub(crate) skips: bool,
+}
+
+impl Patience {
+    /// What to do about a busy name, up to the verb that shows it: whoever has waited needs no advice to wait.
+    pub(crate) fn advice(self) -> &'static str {
+        match self.wait {
+            Wait::AtMost(Duration::ZERO) => "wait with --wait, or look with",
+            _ => "look with",
+        }
+    }
 }
 
 impl From<WaitArgs> for Patience {
@@ -288,28 +300,71 @@ async fn explained(request: Request<'_>, name: &LockName, error: redlatch::Error
 
 /// Says who has the lock, for as long as we wait: in one line that is updated, or with `-v` in one line for each holder.
 async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallible {
-    let talk = request.talk;
-    if !talk.is_live() && !talk.is_verbose() {
-        return pending().await;
-    }
-    sleep(TELL_AFTER).await;
-    let mut ticks = interval(if talk.is_live() { LIVE_INTERVAL } else { LOG_INTERVAL });
-    let mut told = None;
+    let mut watch = Watch::new(request.talk, started);
+    watch.begin().await;
     loop {
-        ticks.tick().await;
+        watch.next().await;
         // The wait itself reports what is wrong with the server; this line is a courtesy.
         let Some(state) = in_the_way(request).await else { continue };
-        if talk.is_live() {
-            talk.live(&line(&state, started.elapsed()));
-            continue;
-        }
         // Read holds last a little less at each look; who holds them is what matters.
-        let holders = (state.name.clone(), holders(&state));
-        if told.as_ref() != Some(&holders) {
-            talk.detail(line(&state, started.elapsed()));
-            told = Some(holders);
+        let holders = format!("{:?}", (&state.name, holders(&state)));
+        watch.tell(&line(&state), holders);
+    }
+}
+
+/// When to tell whom of a wait: a line that is updated where somebody watches; otherwise a line at once, another one every minute, and
+/// with `-v` one for each change.
+pub(crate) struct Watch {
+    talk: Talk,
+    started: Instant,
+    ticks: Interval,
+    told: Option<(String, Instant)>,
+}
+
+impl Watch {
+    pub(crate) fn new(talk: Talk, started: Instant) -> Self {
+        let period = match (talk.is_live(), talk.is_verbose()) {
+            (true, _) => LIVE_INTERVAL,
+            (false, true) => LOG_INTERVAL,
+            (false, false) => REMINDER_INTERVAL,
+        };
+        Watch { talk, started, ticks: interval(period), told: None }
+    }
+
+    /// Returns when the wait is worth a word; never, if nobody wants to hear of it.
+    pub(crate) async fn begin(&mut self) {
+        if !self.talk.tells_of_waiting() {
+            return pending().await;
+        }
+        sleep(TELL_AFTER).await;
+        self.ticks.reset_immediately();
+    }
+
+    /// Returns when it is time for another look.
+    pub(crate) async fn next(&mut self) {
+        _ = self.ticks.tick().await;
+    }
+
+    /// Tells how things are; `what` says whether that has changed.
+    pub(crate) fn tell(&mut self, line: &str, what: String) {
+        let waited = durations::human(self.started.elapsed());
+        if self.talk.is_live() {
+            self.talk.live(&format!("{line}; waited {waited}"));
+            return;
+        }
+        let now = Instant::now();
+        if is_worth_a_line(self.told.as_ref(), &what, now) {
+            self.talk.say(format_args!("waiting for {line}; waited {waited}"));
+            self.told = Some((what, now));
         }
     }
+}
+
+/// Whether something new is to be told, or the old once more.
+fn is_worth_a_line(told: Option<&(String, Instant)>, what: &str, now: Instant) -> bool {
+    // The timer may be a little early.
+    let due = |at: &Instant| now.saturating_duration_since(*at) + LIVE_INTERVAL >= REMINDER_INTERVAL;
+    told.is_none_or(|(before, at)| before != what || due(at))
 }
 
 /// The state of the first name that somebody else holds, or of the first name.
@@ -331,8 +386,8 @@ fn holders(state: &LockState) -> Vec<String> {
     owners.chain(state.permits.iter().map(|permit| permit.id.clone())).collect()
 }
 
-/// `"order:42" — held by 1b67…:7, lease 28s; waited 1m12s`
-fn line(state: &LockState, waited: Duration) -> String {
+/// `"order:42" — held by 1b67…:7, lease 28s`
+fn line(state: &LockState) -> String {
     let named: Vec<String> =
         holders(state).iter().take(3).map(|holder| escape::text(holder).to_string()).collect();
     let held = match state.permits_in_use {
@@ -342,7 +397,7 @@ fn line(state: &LockState, waited: Duration) -> String {
     };
     let lease = state.ttl.map(|ttl| format!(", lease {}", durations::human(ttl))).unwrap_or_default();
     let queue = if state.waiting > 0 { format!(", {} in line", state.waiting) } else { String::new() };
-    format!("{} — {held}{lease}{queue}; waited {}", quoted(&state.name), durations::human(waited))
+    format!("{} — {held}{lease}{queue}", quoted(&state.name))
 }
 
 /// A lock name in messages.
@@ -360,7 +415,14 @@ pub(crate) async fn busy_message(request: Request<'_>) -> String {
     let name = state.as_ref().map_or(&request.names[0], |state| &state.name);
     let name = quoted(name);
     let holder = state.as_ref().and_then(|state| holders(state).into_iter().next());
-    let Some(holder) = holder else { return format!("{name} is busy") };
+    let advice = request.patience.advice();
+    let busy = match request.patience.wait {
+        Wait::AtMost(limit) if limit > Duration::ZERO => {
+            format!("{name} was busy for all of {}", durations::human(limit))
+        }
+        _ => format!("{name} is busy"),
+    };
+    let Some(holder) = holder else { return busy };
     let lease = state.as_ref().and_then(|state| state.ttl);
     let lease = lease.map(|ttl| format!(" with {} of lease left", durations::human(ttl))).unwrap_or_default();
     let holder = escape::text(&holder);
@@ -369,12 +431,24 @@ pub(crate) async fn busy_message(request: Request<'_>) -> String {
         1 => format!("its permit is taken, by {holder}"),
         permits => format!("all of its {permits} permits are taken, one by {holder}"),
     };
-    format!("{name} is busy: {held}; wait with --wait, or look with `redlatch show`")
+    format!("{busy}: {held}; {advice} `redlatch show`")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_is_told_of_once_a_minute_and_when_it_changes() {
+        let start = Instant::now();
+        let told = ("a".to_owned(), start);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(is_worth_a_line(None, "a", start));
+        assert!(!is_worth_a_line(Some(&told), "a", after(5)));
+        assert!(is_worth_a_line(Some(&told), "b", after(5)));
+        assert!(!is_worth_a_line(Some(&told), "a", after(55)));
+        assert!(is_worth_a_line(Some(&told), "a", after(60)));
+    }
 
     #[test]
     fn patience_combines_the_options() {

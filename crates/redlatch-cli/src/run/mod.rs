@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod environment;
 pub(crate) mod holding;
+pub(crate) mod kept;
 pub(crate) mod kind;
 pub(crate) mod report;
 pub(crate) mod supervise;

@@ -3,6 +3,7 @@
 mod acl;
 mod config;
 mod demo;
+mod habits;
 mod hold;
 mod interrupted;
 mod kinds;

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::Read,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use redlatch_testkit::server::RedisServer;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::Value;
 
 /// How long anything in these tests may take before it counts as hanging.
@@ -197,25 +199,12 @@ impl Running {
 
     /// Reads its stderr until it has said this.
     pub(crate) fn until_told(&mut self, what: &str) {
-        let stderr = self.child().stderr.as_mut().unwrap();
-        let mut told = Vec::new();
-        while !String::from_utf8_lossy(&told).contains(what) {
-            let mut byte = [0];
-            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "it ended: {}", String::from_utf8_lossy(&told));
-            told.push(byte[0]);
-        }
+        read_until(self.child().stderr.as_mut().unwrap(), what);
     }
 
     /// Reads its stdout until it has printed this: on a terminal, everything that is shown.
     pub(crate) fn until_printed(&mut self, what: &str) {
-        let stdout = self.child().stdout.as_mut().unwrap();
-        let mut printed = Vec::new();
-        while !String::from_utf8_lossy(&printed).contains(what) {
-            let mut byte = [0];
-            let shown = || String::from_utf8_lossy(&printed).into_owned();
-            assert_eq!(stdout.read(&mut byte).unwrap(), 1, "it ended: {}", shown());
-            printed.push(byte[0]);
-        }
+        read_until(self.child().stdout.as_mut().unwrap(), what);
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
@@ -247,6 +236,21 @@ impl Running {
         let output = Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() };
         assert!(in_time, "still running: {output:?}");
         output
+    }
+}
+
+/// Reads until this has come, and not a byte further.
+fn read_until(pipe: &mut (impl Read + AsFd), what: &str) {
+    let deadline = Instant::now() + LIMIT;
+    let mut read = Vec::new();
+    let shown = |read: &[u8]| String::from_utf8_lossy(read).into_owned();
+    while !shown(&read).contains(what) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&left.try_into().unwrap()));
+        assert_ne!(ready, Ok(0), "it never said {what:?}: {}", shown(&read));
+        let mut byte = [0];
+        assert_eq!(pipe.read(&mut byte).unwrap(), 1, "it ended: {}", shown(&read));
+        read.push(byte[0]);
     }
 }
 

@@ -158,8 +158,9 @@ fn the_engine_can_be_started_looked_at_and_stopped() {
 
 /// Runs an engine by hand, sends it one script, and waits until it ends for want of clients.
 fn script_by_hand(place: &Place, options: &[&str]) -> String {
-    let socket = place.path("hand/s.sock");
-    let fixed = ["engine", "run", "--dir", "hand", "--socket", "hand/s.sock", "--idle-exit", "300ms"];
+    let (dir, socket) = (place.path("hand"), place.path("hand/s.sock"));
+    let paths = [&dir, &socket].map(|path| path.to_str().unwrap());
+    let fixed = ["engine", "run", "--dir", paths[0], "--socket", paths[1], "--idle-exit", "300ms"];
     let mut engine = place.start([&fixed[..], options].concat());
     let mut ready = [0; 6];
     engine.child().stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();

@@ -44,7 +44,8 @@ type Handler = dyn Fn(&[Vec<u8>]) -> FakeReply + Send + Sync;
 struct Seen {
     requests: Vec<Vec<Vec<u8>>>,
     counts: HashMap<String, u64>,
-    broadcasts: HashMap<u64, mpsc::Sender<Vec<u8>>>,
+    /// What else each connection is to write; `None` ends it.
+    broadcasts: HashMap<u64, mpsc::Sender<Option<Vec<u8>>>>,
     connections: u64,
 }
 
@@ -131,8 +132,15 @@ impl FakeServer {
     pub fn broadcast(&self, bytes: impl Into<Vec<u8>>) {
         let bytes = bytes.into();
         self.shared.seen().broadcasts.retain(|_, connection| {
-            !matches!(connection.try_send(bytes.clone()), Err(mpsc::error::TrySendError::Closed(_)))
+            !matches!(connection.try_send(Some(bytes.clone())), Err(mpsc::error::TrySendError::Closed(_)))
         });
+    }
+
+    /// Closes every open connection. One that has 1,024 messages waiting is left out.
+    pub fn disconnect_all(&self) {
+        for connection in self.shared.seen().broadcasts.values() {
+            let _ = connection.try_send(None);
+        }
     }
 }
 
@@ -160,14 +168,17 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners) {
 async fn serve(
     shared: &Shared,
     mut stream: Stream,
-    mut broadcasts: mpsc::Receiver<Vec<u8>>,
+    mut broadcasts: mpsc::Receiver<Option<Vec<u8>>>,
 ) -> std::io::Result<()> {
     let mut buf = Vec::new();
     let mut resp3 = false;
     loop {
         tokio::select! {
             read = stream.read_buf(&mut buf) => if read? == 0 { return Ok(()) },
-            Some(bytes) = broadcasts.recv() => stream.write_all(&bytes).await?,
+            Some(order) = broadcasts.recv() => match order {
+                Some(bytes) => stream.write_all(&bytes).await?,
+                None => return Ok(()),
+            },
         }
         while let Ok(Some((len, args))) = resp::request(&buf) {
             buf.drain(..len);

@@ -2,6 +2,8 @@
 //!
 //! A failed renewal is tried again until the lock's own deadline and never touches another lock. What a renewal finds
 //! gone is announced at once. One call renews leases of one kind and one shard, and servers are renewed independently.
+//! A renewal that takes too long is tried again as well, and its own answer still counts when it comes, from when it was sent: a
+//! server that is slow and answers everything keeps every lock.
 
 use std::{
     collections::HashMap,
@@ -9,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Core, jitter::jittered, lease::Lease};
+use super::{Core, Numbers, jitter::jittered, lease::Lease};
 use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, join_all},
@@ -75,9 +77,15 @@ impl Core {
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
         let call = batch[0].recipe.renew(number, &batch, lease_ms);
-        // An answer after the next try is due would be too late to be of use.
+        // The next try is due then, and others want to be renewed. The call goes on: it ends with its connection at the latest, which
+        // is given up when it owes an answer for too long.
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
-        let outcome = tokio::time::timeout(limit, self.run_checked(call, number, true)).await;
+        let core = self.clone();
+        let mut asked = async move { core.run_checked(call, number, true).await }.boxed();
+        let outcome = tokio::time::timeout(limit, &mut asked).await;
+        if outcome.is_err() {
+            self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sent_ms, moves));
+        }
         if batch.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
             // Some of their keys have gone ahead. Each alone is in one place.
             self.renew_singly(batch).await;
@@ -127,6 +135,33 @@ impl Core {
             }
         }
         self.keeper.reschedule(batch);
+    }
+
+    /// Waits on for the answer to a renewal that has been given up, and counts it from when it was sent. What another server than
+    /// the present one has answered counts for nothing.
+    async fn count_late(
+        self: Arc<Self>,
+        asked: BoxFuture<'static, Result<Numbers, Fault>>,
+        batch: Vec<Arc<Lease>>,
+        sent_ms: u64,
+        moves: u64,
+    ) {
+        let Ok(reply) = asked.await else { return };
+        if reply.len() != batch.len() + 1 || self.store.moves() != moves {
+            return;
+        }
+        let (lease_ms, mut late) = (batch[0].lease_ms, Vec::new());
+        for (lease, held) in batch.into_iter().zip(&reply[1..]) {
+            if *held != 1 {
+                self.gone(&lease).await;
+            } else if lease.is_held() {
+                lease.schedule.failing.store(false, Ordering::Relaxed);
+                lease.confirmed(sent_ms, lease_ms);
+                self.look_if_in_doubt(&lease);
+                late.push(lease);
+            }
+        }
+        self.keeper.reschedule(late);
     }
 
     fn renew_singly(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ErrorKind, Unlocked};
-use redlatch_testkit::server::{RedisServer, RedisServerBuilder};
+use redlatch::{Client, ErrorKind, LossReason, Unlocked};
+use redlatch_testkit::{
+    server::{RedisServer, RedisServerBuilder},
+    topology::MasterReplica,
+};
 
 use crate::fixture::{ms, soon};
 
@@ -152,4 +155,46 @@ async fn either_right_to_ask_for_the_role_is_enough() {
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// The old master has been cut off and does not know it: it lists a replica as before, and the one that was promoted has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_promoted_is_followed_though_the_old_master_still_lists_its_replicas() {
+    let servers = MasterReplica::builder().replica_count(2).start().unwrap();
+    let [old, new] = [0, 1].map(|at| servers.node(at));
+    let client = Client::builder().url(servers.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let uses =
+        |client: &Client, server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
+    assert!(uses(&client, old));
+    let held = client.lock("held").lock().await.unwrap();
+    tokio::task::block_in_place(|| {
+        for replica in [1, 2] {
+            servers.stall_replication(replica).unwrap();
+        }
+    });
+    let missed = client.lock("missed").lock().await.unwrap();
+    new.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    // The other replica is cut off, too, and is listed as before.
+    assert!(!info(old).contains("connected_slaves:0"), "{}", info(old));
+    soon("the move", async {
+        while !uses(&client, new) {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    // What it had got is kept, and what it had not is lost and told.
+    assert_eq!(soon("the notice", missed.lost()).await, LossReason::Deleted);
+    assert!(held.is_valid());
+    let late = Client::connect(&servers.url()).await.unwrap();
+    assert!(uses(&late, new), "{}", late.store());
+    let theirs = late.lock("missed").try_lock().await.unwrap().expect("nobody holds it there");
+    assert!(late.lock("held").try_lock().await.unwrap().is_none());
+    assert!(!missed.is_valid() && theirs.is_valid());
+    // The new one is silent for a while: nobody goes back.
+    new.pause().unwrap();
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(uses(&client, new) && uses(&late, new));
+    new.resume().unwrap();
+    assert_eq!(held.unlock().await.unwrap(), Unlocked::Released);
+    theirs.unlock().await.unwrap();
 }

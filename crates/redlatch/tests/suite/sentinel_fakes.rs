@@ -17,24 +17,29 @@ use crate::fixture::{ms, soon};
 /// What a sentinel says.
 #[derive(Clone, Default)]
 pub(crate) struct Says {
-    host: String,
+    pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) epoch: i64,
-    silent: bool,
+    pub(crate) silent: bool,
+    /// How long it takes to answer.
+    pub(crate) delay: Duration,
+    /// What it calls itself, and what the others of its set call themselves.
+    pub(crate) id: String,
+    pub(crate) others: Vec<String>,
 }
 
 pub(crate) struct FakeSentinel {
-    server: FakeServer,
+    pub(crate) server: FakeServer,
     pub(crate) says: Arc<Mutex<Says>>,
 }
 
 impl FakeSentinel {
     pub(crate) fn start(port: u16) -> FakeSentinel {
-        let says = Says { host: "127.0.0.1".to_owned(), port, epoch: 1, silent: false };
+        let says = Says { host: "127.0.0.1".to_owned(), port, epoch: 1, ..Says::default() };
         let says = Arc::new(Mutex::new(says));
         let shared = says.clone();
         let server = FakeServer::start(move |request| {
-            let Says { host, port, epoch, silent } = shared.lock().unwrap().clone();
+            let Says { host, port, epoch, silent, delay, id, others } = shared.lock().unwrap().clone();
             if silent {
                 return FakeReply::Silence;
             }
@@ -46,10 +51,18 @@ impl FakeSentinel {
                     resp::array(&[resp::bulk(host), resp::bulk(port.to_string())])
                 }
                 ["sentinel", "master", _] => {
+                    std::thread::sleep(delay);
                     let fields = ["flags", "master", "config-epoch", &epoch.to_string(), "quorum", "1"];
                     resp::array(&fields.map(resp::bulk))
                 }
-                ["sentinel", "sentinels", _] => resp::array::<Vec<u8>>(&[]),
+                ["sentinel", "myid"] if !id.is_empty() => resp::bulk(id),
+                ["sentinel", "sentinels", _] => {
+                    // Nobody answers at that address.
+                    let other = |id: &String| {
+                        resp::array(&["runid", id, "ip", "127.0.0.1", "port", "1"].map(resp::bulk))
+                    };
+                    resp::array(&others.iter().map(other).collect::<Vec<_>>())
+                }
                 _ => return FakeReply::Default,
             })
         })
@@ -61,7 +74,7 @@ impl FakeSentinel {
         change(&mut self.says.lock().unwrap());
     }
 
-    fn addr(&self) -> String {
+    pub(crate) fn addr(&self) -> String {
         self.server.url().replace("redis://", "")
     }
 }
@@ -92,7 +105,7 @@ async fn a_sentinel_that_was_cut_off_does_not_lead_back() {
     let _old = client.lock("old").lock().await.unwrap();
     assert!(exists(&old, "old"));
     // Host names are as good as addresses.
-    second.say(|says| *says = Says { host: "localhost".into(), port: new.port(), epoch: 2, silent: false });
+    second.say(|says| *says = Says { host: "localhost".into(), port: new.port(), epoch: 2, ..says.clone() });
     let moved = format!("localhost:{}", new.port());
     until("the move", || client.store().ends_with(&moved)).await;
     let asked = first.server.count("SENTINEL");
@@ -138,7 +151,7 @@ async fn a_sentinel_that_falls_silent_holds_nothing_up() {
     let moved = format!("127.0.0.1:{}", new.port());
     until("the move", || client.store().ends_with(&moved)).await;
     // The one that comes back late is believed again when it knows more.
-    first.say(|says| *says = Says { host: "127.0.0.1".into(), port: old.port(), epoch: 3, silent: false });
+    first.say(|says| *says = Says { port: old.port(), epoch: 3, silent: false, ..says.clone() });
     let back = format!("127.0.0.1:{}", old.port());
     until("the move back", || client.store().ends_with(&back)).await;
 }

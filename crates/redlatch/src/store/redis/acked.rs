@@ -121,6 +121,16 @@ fn cannot_wait(code: &str, detail: &str) -> Failure {
     if lower.contains("replica instances") || lower.contains("slave instances") {
         return demoted().into();
     }
+    // It was asked as a master, and has become a replica while it waited; or an operator has ended the wait.
+    if code == "UNBLOCKED" {
+        return match lower.contains("state changed") {
+            true => demoted().into(),
+            false => {
+                Fault::Unknown(Error::new(ErrorKind::ServerBusy, format!("the server ended WAIT: {detail}")))
+                    .into()
+            }
+        };
+    }
     let error = Fault::server(code, detail).into_error();
     if error.kind() == ErrorKind::Permission || lower.contains("unknown command") {
         return Fault::Server(refused("WAIT", error, detail)).into();
@@ -458,6 +468,10 @@ mod tests {
         assert!(denied.to_string().contains("rights to WAIT"), "{denied}");
         assert_eq!(kind("ERR", "WAIT cannot be used with replica instances.").kind(), ErrorKind::ReadOnly);
         assert_eq!(kind("LOADING", "wait").kind(), ErrorKind::ServerBusy);
+        let ended = "force unblock from blocking operation, instance state changed (master -> replica?)";
+        assert_eq!(kind("UNBLOCKED", ended).kind(), ErrorKind::ReadOnly);
+        let ended = kind("UNBLOCKED", "client unblocked via CLIENT UNBLOCK");
+        assert!(ended.kind() == ErrorKind::ServerBusy && ended.is_retryable(), "{ended}");
         assert!(matches!(cannot_wait("LOADING", "wait"), Failure::Refused { code, .. } if code == "LOADING"));
     }
 }

@@ -23,9 +23,11 @@ use tokio_rustls::client::TlsStream;
 use super::{
     certificates::Certificates,
     changes::Changes,
+    kin::{self, Kin},
     link::{self, Failure},
     password::PasswordFile,
     role::{self, Role},
+    slots::{self, Layout},
     tls::{self, Trouble},
 };
 use crate::{
@@ -67,6 +69,7 @@ pub(crate) struct Dial {
     master_only: bool,
     /// Whom servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
+    kin: Option<Arc<Kin>>,
 }
 
 impl Dial {
@@ -92,6 +95,7 @@ impl Dial {
             greeter: None,
             master_only: false,
             changes: None,
+            kin: None,
         };
         if dial.shows_password() {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -137,6 +141,12 @@ impl Dial {
 
     pub(super) fn changes_heard(&self) -> Option<&Arc<Changes>> {
         self.changes.as_ref()
+    }
+
+    /// Refuses each connection to a server that is in no cluster with these: it would serve their slots without their locks.
+    pub(super) fn among(mut self, kin: Arc<Kin>) -> Self {
+        self.kin = Some(kin);
+        self
     }
 
     pub(super) fn addr(&self) -> &Addr {
@@ -316,6 +326,9 @@ impl Dial {
         } else {
             self.greet_server(connection).await?;
         }
+        if let Some(kin) = self.kin.as_ref().filter(|kin| !kin.is_empty()) {
+            self.greet_kin(connection, kin).await?;
+        }
         self.introduce(connection).await
     }
 
@@ -395,6 +408,28 @@ impl Dial {
             }
         }
         Ok(())
+    }
+
+    /// Asks who is in its cluster. An account that may not ask is not protected from a server that has got another one's address.
+    async fn greet_kin(&self, connection: &mut MultiplexedConnection, kin: &Kin) -> Result<(), Error> {
+        let answer = match connection.send_packed_command(&slots::question()).await {
+            Ok(value) => link::reply(value),
+            Err(error) => match error.code() {
+                Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
+                None => return Err(self.ended(error.category())),
+            },
+        };
+        match answer {
+            Ok(answer) => match Layout::read(&answer, self.addr()) {
+                Some(layout) if kin.knows(&layout.ids) => Ok(()),
+                _ => Err(kin::stranger(&self.server)),
+            },
+            Err(failure) if slots::may_not_ask(&failure) => Ok(()),
+            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
+                Err(kin::stranger(&self.server))
+            }
+            Err(failure) => Err(Fault::from(failure).into_error()),
+        }
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {

@@ -188,6 +188,18 @@ fn replication(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {
         )
         .remedy("guard what must not be written twice with fencing tokens")
     });
+    if replicas == 0 {
+        return;
+    }
+    // The server tells of the replicas that are good enough only where some have to be.
+    findings.push(if info.contains_key("min_slaves_good_slaves") {
+        let text = "a master that is cut off from its replicas refuses writes, so it grants nothing beside the next one";
+        Finding::new(Severity::Good, "isolation", text)
+    } else {
+        let text = "min-replicas-to-write is 0: a master that is cut off from its replicas goes on granting and renewing beside the next one, to clients that are cut off with it";
+        Finding::new(Severity::Note, "isolation", text)
+            .remedy("set min-replicas-to-write 1 and min-replicas-max-lag to a few seconds, less than the leases")
+    });
 }
 
 fn membership(info: &HashMap<String, String>, alone: bool, findings: &mut Vec<Finding>) {
@@ -274,6 +286,21 @@ mod tests {
             assert_eq!(finding.text.contains("no functions"), lacks, "{finding}");
             assert!(finding.text.contains("6.2"), "{finding}");
         }
+    }
+
+    #[test]
+    fn a_master_that_may_be_cut_off_with_clients_is_told_of() {
+        let isolation = |lines: &[(&str, &str)]| {
+            let info = lines.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let mut findings = Vec::new();
+            replication(&info, &mut findings);
+            findings.into_iter().find(|finding| finding.subject == "isolation")
+        };
+        assert!(isolation(&[("role", "master"), ("connected_slaves", "0")]).is_none());
+        let alone = isolation(&[("role", "master"), ("connected_slaves", "2")]).unwrap();
+        assert!(alone.severity == Severity::Note && alone.remedy.is_some(), "{alone}");
+        let bound = [("role", "master"), ("connected_slaves", "2"), ("min_slaves_good_slaves", "2")];
+        assert_eq!(isolation(&bound).unwrap().severity, Severity::Good);
     }
 
     #[test]

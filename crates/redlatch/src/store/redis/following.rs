@@ -2,14 +2,14 @@
 //!
 //! Somebody (a [`Finder`]) knows who the master is. One task on the background thread asks at short intervals, and at once
 //! when there are news or a call has failed in a way that a new master would explain. When the master has changed, the
-//! connections to the old one are cut, so that no answer of it is believed any more; subscriptions move; waiters and holders
-//! look again at once.
+//! connections to the old one are cut, so that no answer of it is believed any more, whether the new one can be reached from here
+//! or not; subscriptions move; waiters and holders look again at once. Who the master is, is decided in `succession.rs` only.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,7 +29,9 @@ use super::{
     link::Failure,
     node::{Interruption, Node, Searching},
     replicated::Replicated,
+    role::{self, Role},
     sentinel::SentinelSet,
+    succession::{Claim, Mastership, Memory, Said, Verdict},
     trial::Messages,
 };
 use crate::{
@@ -63,8 +65,9 @@ const MASTERS_TRIED_MAX: usize = 3;
 
 /// Somebody who knows which server is the master.
 pub(super) trait Finder: Send + Sync + 'static {
-    /// Asks for the master's address, for no longer than this. `present`: the one that is used now.
-    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found;
+    /// Asks who is the master, for no longer than this. `memory`: what is known by now. Whoever answers, it is an error if nobody
+    /// claims anything.
+    fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found;
     /// How many replicas of this master may take its place, as far as anybody answers within this time; `None` if nobody does.
     fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed;
     /// Begins to listen to news of changes, and asks for a look at each of them.
@@ -79,7 +82,7 @@ pub(super) trait Finder: Send + Sync + 'static {
     fn close(&self);
 }
 
-pub(super) type Found = Pin<Box<dyn Future<Output = Result<Addr, Error>> + Send>>;
+pub(super) type Found = Pin<Box<dyn Future<Output = Result<Said, Error>> + Send>>;
 pub(super) type Listed = Pin<Box<dyn Future<Output = Option<u32>> + Send>>;
 pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
 
@@ -133,7 +136,11 @@ struct Shared {
     dial: Dial,
     config: Config,
     background: Handle,
-    master: RwLock<Arc<Node>>,
+    master: Mastership,
+    /// The master has been reached since it became that; and a try to reach it was in vain before.
+    reached: AtomicBool,
+    in_vain: AtomicBool,
+    /// How often holders and waiters were told to look at a new master.
     moves: AtomicU64,
     place: String,
     hub: Arc<Hub>,
@@ -143,7 +150,7 @@ struct Shared {
     look: Arc<Look>,
     looked: watch::Receiver<u64>,
     searching: Searching,
-    /// How many replicas the master had after so many moves, and when that was said.
+    /// How many replicas the master of an era had, and when that was said.
     listed: Mutex<Option<(u64, Instant, u32)>>,
     /// Whoever has this lock asks for that number; the others wait for what it is told.
     listing: tokio::sync::Mutex<()>,
@@ -192,7 +199,7 @@ impl FollowingStore {
             ends: ends.clone(),
         };
         // On the background thread, which the connections to those who are asked belong to.
-        let node = match background.spawn(first.find()).await {
+        let (memory, node) = match background.spawn(first.find()).await {
             Ok(outcome) => outcome.inspect_err(|_| finder.close())?,
             Err(_) => return Err(Error::new(ErrorKind::Engine, "the background thread has ended")),
         };
@@ -215,7 +222,9 @@ impl FollowingStore {
             moves: AtomicU64::new(0),
             place: finder.place(),
             hub: Arc::new(Hub::start(node.dial().clone(), background)),
-            master: RwLock::new(node),
+            master: Mastership::new(memory, node),
+            reached: AtomicBool::new(true),
+            in_vain: AtomicBool::new(false),
             ends,
             interruption,
             look,
@@ -243,13 +252,14 @@ struct First {
 
 impl First {
     /// Asks again while the master that is named does not accept: there may be a change of masters right now.
-    async fn find(self) -> Result<Arc<Node>, Error> {
+    async fn find(self) -> Result<(Memory, Arc<Node>), Error> {
+        let mut memory = Memory::default();
         let end = Instant::now() + self.config.connect_timeout;
         // The last thing that was learned: time that runs out in the middle of another try says less.
         let mut last = None;
         loop {
-            let error = match self.try_once(end).await {
-                Ok(node) => return Ok(node),
+            let error = match self.try_once(&mut memory, end).await {
+                Ok(node) => return Ok((memory, node)),
                 Err((_, error)) if !error.is_retryable() => return Err(error),
                 Err((true, error)) => error,
                 Err((false, error)) => return Err(last.unwrap_or(error)),
@@ -263,16 +273,28 @@ impl First {
     }
 
     /// Tries once. `true` with an error: another try may succeed soon.
-    async fn try_once(&self, end: Instant) -> Result<Arc<Node>, (bool, Error)> {
-        let addr = match self.finder.clone().find(None, end - Instant::now()).await {
-            Ok(addr) => addr,
+    async fn try_once(&self, memory: &mut Memory, end: Instant) -> Result<Arc<Node>, (bool, Error)> {
+        let said = match self.finder.clone().find(memory.clone(), end - Instant::now()).await {
+            Ok(said) => said,
             // Those who know are not there, which waiting does not change; that there is no master right now is another matter.
             Err(error) => return Err((error.kind() == ErrorKind::ReadOnly, error)),
         };
+        let claim = match memory.judge(&said, Instant::now()) {
+            Verdict::Is(claim) | Verdict::Becomes(claim) => Some(claim),
+            Verdict::Stays => memory.present().cloned(),
+        };
+        let Some(claim) = claim else {
+            let text = format!("{}: nobody says who is the master", self.finder.describe());
+            return Err((true, Error::new(ErrorKind::Unreachable, text)));
+        };
+        let addr = &claim.addr;
         let dial = Arc::new(self.dial.at(addr.clone()));
         let node = Node::new(dial, &self.config, &self.background, self.ends.clone());
         let (again, error) = match timeout_at(end, node.link()).await {
-            Ok(Ok(_)) => return Ok(node),
+            Ok(Ok(_)) => {
+                memory.admit(&claim);
+                return Ok(node);
+            }
             Ok(Err(fault)) => (true, fault.into_error()),
             Err(_) => {
                 let text = format!("no answer within {:?}", self.config.connect_timeout);
@@ -316,19 +338,15 @@ async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) 
 
 impl Shared {
     fn master(&self) -> Arc<Node> {
-        self.master.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.master.node()
     }
 
-    fn moves(&self) -> u64 {
-        self.moves.load(Ordering::SeqCst)
-    }
-
-    /// Looks once. `false`: another server is about to be the master, so the next look should come soon.
+    /// Looks once. `false`: another server is the master, or about to be, and cannot be reached yet, so the next look should come
+    /// soon.
     async fn look(&self, candidate: &mut Option<Arc<Node>>, failures: &mut u32) -> bool {
         let limit = LOOK_TIME_MAX.min(self.config.connect_timeout);
-        let present = self.master().dial().addr().clone();
-        let addr = match self.finder.clone().find(Some(present.clone()), limit).await {
-            Ok(addr) => addr,
+        let said = match self.finder.clone().find(self.master.memory(), limit).await {
+            Ok(said) => said,
             Err(error) => {
                 *failures += 1;
                 if *failures == 1 {
@@ -338,39 +356,93 @@ impl Shared {
             }
         };
         *failures = 0;
-        if addr == present {
-            *candidate = None;
+        match self.master.judge(&said) {
+            Verdict::Stays => {
+                *candidate = None;
+                self.is_promise_kept(limit).await;
+                self.reach(limit).await
+            }
+            // What the old one still answers is not believed from here on, reachable or not.
+            Verdict::Is(claim) => {
+                let node = self.node_of(&claim, candidate.take());
+                self.move_to(&claim, node);
+                self.reach(limit).await
+            }
+            Verdict::Becomes(claim) => {
+                let node = self.node_of(&claim, candidate.take());
+                match timeout(limit, node.link()).await {
+                    Ok(Ok(_)) => {
+                        self.move_to(&claim, node);
+                        self.reach(limit).await
+                    }
+                    outcome => {
+                        if let Ok(Err(fault)) = outcome {
+                            tracing::debug!(error = %fault, "the next master does not accept yet");
+                        }
+                        *candidate = Some(node);
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connections to one that claims, kept between looks so that a slow one need not begin anew with each.
+    fn node_of(&self, claim: &Claim, candidate: Option<Arc<Node>>) -> Arc<Node> {
+        candidate.filter(|node| *node.dial().addr() == claim.addr).unwrap_or_else(|| {
+            let dial = Arc::new(self.dial.at(claim.addr.clone()));
+            Node::new(dial, &self.config, &self.background, self.ends.clone())
+        })
+    }
+
+    /// A master that was promised and that nobody has confirmed yet is asked itself whether it still is one: if whoever promised it
+    /// has ended, the others may make it a replica again.
+    async fn is_promise_kept(&self, limit: Duration) {
+        if !self.master.is_promised() {
+            return;
+        }
+        let node = self.master();
+        let asked = timeout(limit, node.send(&role::question(role::QUESTIONS[0]))).await;
+        if let Ok(Ok(answer)) = asked
+            && role::of(&answer) == Some(Role::Replica)
+        {
+            self.master.withdraw();
+        }
+    }
+
+    /// Whether the master can be reached. Holders and waiters, who were told when it became the master, are told again if it could
+    /// not be reached then.
+    async fn reach(&self, limit: Duration) -> bool {
+        if self.reached.load(Ordering::SeqCst) {
             return true;
         }
-        // Kept between looks, so that a slow connection need not begin anew with each.
-        let node = match candidate.take() {
-            Some(node) if *node.dial().addr() == addr => node,
-            _ => {
-                let dial = Arc::new(self.dial.at(addr));
-                Node::new(dial, &self.config, &self.background, self.ends.clone())
-            }
-        };
+        let node = self.master();
         match timeout(limit, node.link()).await {
-            Ok(Ok(_)) => self.move_to(node),
+            Ok(Ok(_)) => {
+                self.reached.store(true, Ordering::SeqCst);
+                if self.in_vain.swap(false, Ordering::SeqCst) {
+                    self.moves.fetch_add(1, Ordering::SeqCst);
+                    self.interruption.ring();
+                }
+                true
+            }
             outcome => {
+                self.in_vain.store(true, Ordering::SeqCst);
                 if let Ok(Err(fault)) = outcome {
                     tracing::debug!(error = %fault, "the new master does not accept yet");
                 }
-                *candidate = Some(node);
-                return false;
+                false
             }
         }
-        true
     }
 
-    fn move_to(&self, node: Arc<Node>) {
+    fn move_to(&self, claim: &Claim, node: Arc<Node>) {
         let dial = node.dial().clone();
-        let old = {
-            let mut master = self.master.write().unwrap_or_else(PoisonError::into_inner);
-            // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
-            self.moves.fetch_add(1, Ordering::SeqCst);
-            std::mem::replace(&mut *master, node)
-        };
+        let reached = node.ready_link().is_some();
+        let Some(old) = self.master.install(claim, node) else { return };
+        self.reached.store(reached, Ordering::SeqCst);
+        self.in_vain.store(false, Ordering::SeqCst);
+        self.moves.fetch_add(1, Ordering::SeqCst);
         tracing::info!(from = %old.dial().addr(), to = %dial.addr(), "the master has changed");
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
@@ -383,10 +455,10 @@ impl Shared {
     }
 
     /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it
-    /// may have run. `first` is on its way already, to the master after so many moves.
+    /// may have run. `first` is on its way already, to the master of this era.
     async fn follow<T, F>(
         &self,
-        mut moves: u64,
+        mut era: u64,
         first: F,
         again: impl Fn(&Arc<Node>, u64) -> F,
     ) -> Result<T, Fault>
@@ -394,7 +466,7 @@ impl Shared {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut failure = match first.await {
-            Ok(answer) => return self.believe(answer, moves),
+            Ok(answer) => return self.believe(answer, era),
             Err(failure) => failure,
         };
         let _searching = self.searching.begin();
@@ -408,14 +480,15 @@ impl Shared {
                     self.look.ask();
                     break;
                 }
-                Standing::NotRun => self.await_look(moves).await,
+                Standing::NotRun => self.await_look(era).await,
             }
-            if self.moves() == moves {
+            if self.master.era() == era {
                 break;
             }
-            moves = self.moves();
-            failure = match again(&self.master(), moves).await {
-                Ok(answer) => return self.believe(answer, moves),
+            let (now, node) = self.master.seat();
+            era = now;
+            failure = match again(&node, era).await {
+                Ok(answer) => return self.believe(answer, era),
                 Err(failure) => failure,
             };
         }
@@ -430,20 +503,20 @@ impl Shared {
     fn run_acked_at(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        moves: u64,
+        era: u64,
         call: Call,
         count: ReplicaCount,
         must: bool,
     ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
         let shared = self.clone();
-        let listing: Listing = Box::new(move |within| Box::pin(shared.listed(moves, within)));
+        let listing: Listing = Box::new(move |within| Box::pin(shared.listed(era, within)));
         let (shared, answer) = (self.clone(), node.run_acked(call, count, must, Some(listing)));
         async move {
             let (reply, confirm) = answer.await?;
             let confirm: Confirm = Box::new(move |within| {
                 Box::pin(async move {
                     match confirm(within).await {
-                        Ok(replicas) => shared.believe(replicas, moves),
+                        Ok(replicas) => shared.believe(replicas, era),
                         Err(fault) => {
                             shared.look.ask();
                             Err(fault)
@@ -455,44 +528,44 @@ impl Shared {
         }
     }
 
-    /// How many replicas of the master after so many moves are listed by those who know of it. When nobody answers, what they
+    /// How many replicas of the master of an era are listed by those who know of it. When nobody answers, what they
     /// said before counts.
-    async fn listed(self: Arc<Self>, moves: u64, within: Duration) -> u32 {
+    async fn listed(self: Arc<Self>, era: u64, within: Duration) -> u32 {
         // On the background thread, which has the connections to those who are asked, and timers.
         let shared = self.clone();
         let asked = self.background.spawn(async move {
             let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
             let _turn = timeout_at(end, shared.listing.lock()).await.ok()?;
-            if let Some((.., count)) = shared.known(moves).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+            if let Some((.., count)) = shared.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
                 return Some(count);
             }
             let master = shared.master().dial().addr().clone();
             let count = shared.finder.clone().replicas(master, end - Instant::now()).await?;
             *shared.listed.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some((moves, Instant::now(), count));
+                Some((era, Instant::now(), count));
             Some(count)
         });
         let count = asked.await.ok().flatten();
-        count.or_else(|| self.known(moves).map(|(.., count)| count)).unwrap_or(0)
+        count.or_else(|| self.known(era).map(|(.., count)| count)).unwrap_or(0)
     }
 
-    fn known(&self, moves: u64) -> Option<(u64, Instant, u32)> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).filter(|(of, ..)| *of == moves)
+    fn known(&self, era: u64) -> Option<(u64, Instant, u32)> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).filter(|(of, ..)| *of == era)
     }
 
     /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
-    fn believe<T>(&self, reply: T, moves: u64) -> Result<T, Fault> {
-        if self.moves() == moves {
+    fn believe<T>(&self, reply: T, era: u64) -> Result<T, Fault> {
+        if self.master.era() == era {
             return Ok(reply);
         }
         Err(Fault::Unknown(Error::new(ErrorKind::Unreachable, "the master changed while it answered")))
     }
 
     /// Waits for a look that begins after this call, unless the master has changed since then.
-    async fn await_look(&self, moves: u64) {
+    async fn await_look(&self, era: u64) {
         let mut looked = self.looked.clone();
         let number = self.look.ask();
-        if self.moves() == moves {
+        if self.master.era() == era {
             // An error means that nobody looks any more, because the store is closed.
             let _ = looked.wait_for(|done| *done >= number).await;
         }
@@ -530,18 +603,18 @@ fn standing(failure: &Failure) -> Standing {
 impl Store for FollowingStore {
     fn run(&self, call: Call) -> RunFuture {
         let shared = self.shared.clone();
-        let moves = shared.moves();
-        let first = shared.master().run(call.clone());
-        Box::pin(async move { shared.follow(moves, first, |node, _| node.run(call.clone())).await })
+        let (era, node) = shared.master.seat();
+        let first = node.run(call.clone());
+        Box::pin(async move { shared.follow(era, first, |node, _| node.run(call.clone())).await })
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let shared = self.shared.clone();
-        let moves = shared.moves();
-        let first = shared.run_acked_at(&shared.master(), moves, call.clone(), count, must);
+        let (era, node) = shared.master.seat();
+        let first = shared.run_acked_at(&node, era, call.clone(), count, must);
         Box::pin(async move {
-            let again = |node: &Arc<Node>, moves| shared.run_acked_at(node, moves, call.clone(), count, must);
-            shared.follow(moves, first, again).await
+            let again = |node: &Arc<Node>, era| shared.run_acked_at(node, era, call.clone(), count, must);
+            shared.follow(era, first, again).await
         })
     }
 
@@ -577,7 +650,7 @@ impl Store for FollowingStore {
     }
 
     fn moves(&self) -> u64 {
-        self.shared.moves()
+        self.shared.moves.load(Ordering::SeqCst)
     }
 
     fn distrust(&self, _key: &[u8]) {

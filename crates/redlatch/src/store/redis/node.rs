@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,6 +16,7 @@ use tokio::{
     runtime::{Handle, Id},
     sync::watch,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
@@ -85,7 +86,7 @@ pub(super) struct Node {
     interruption: Arc<Interruption>,
     /// The connections on which replicas are waited for.
     desk: Arc<Desk>,
-    closed: AtomicBool,
+    closed: CancellationToken,
 }
 
 enum Slot {
@@ -113,7 +114,7 @@ impl Node {
             links: RwLock::new(Vec::new()),
             interruption,
             desk: Desk::new(dial, background),
-            closed: AtomicBool::new(false),
+            closed: CancellationToken::new(),
         })
     }
 
@@ -156,7 +157,7 @@ impl Node {
 
     /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt.
     async fn connect(self: &Arc<Self>, home: Handle, id: Id) -> Result<Arc<Link>, Fault> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.is_cancelled() {
             return Err(closed_error());
         }
         let mut pending = {
@@ -184,7 +185,12 @@ impl Node {
                 }
             }
         };
-        let outcome = pending.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        let outcome = tokio::select! {
+            biased;
+            outcome = pending.wait_for(Option::is_some) => outcome.map(|outcome| outcome.clone()),
+            // Whoever waits may have another server to ask by now.
+            () = self.closed.cancelled() => return Err(closed_error()),
+        };
         match outcome {
             Ok(Some(Ok(link))) => Ok(link),
             Ok(Some(Err(error))) => Err(Fault::NotSent(error)),
@@ -203,7 +209,7 @@ impl Node {
         let weak = Arc::downgrade(self);
         let on_end = Box::new(move || {
             if let Some(node) = weak.upgrade()
-                && !node.closed.load(Ordering::Acquire)
+                && !node.closed.is_cancelled()
             {
                 node.interruption.ring();
             }
@@ -275,7 +281,7 @@ impl Node {
 
     /// Makes sure that replicas can be asked here, and gives a connection for that. Nothing has been changed by then.
     pub(super) async fn ready_for_replicas(&self, count: ReplicaCount) -> Result<Ready, Failure> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.is_cancelled() {
             return Err(closed_error().into());
         }
         self.desk.clone().ready(count).await
@@ -350,7 +356,7 @@ impl Node {
 
     /// Ends every connection for good.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.closed.cancel();
         self.distrust();
     }
 }

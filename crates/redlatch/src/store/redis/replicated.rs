@@ -1,4 +1,7 @@
 //! Finding the master among servers by asking each of them for its role.
+//!
+//! A server that is promoted knows whose copy it was, so it follows that one however many replicas the old one still lists: it
+//! lists those that were cut off from it until `repl-timeout` has passed (`succession.rs`).
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,6 +16,7 @@ use super::{
     following::{Finder, Findings, Found, Listed, Look, Quiet},
     node::{Interruption, Node},
     role::{self, Role},
+    succession::{Claim, History, Memory, Right, Said},
 };
 use crate::{
     config::Config,
@@ -59,23 +63,25 @@ impl Replicated {
         })
     }
 
-    async fn find(&self, present: Option<Addr>, limit: Duration) -> Result<Addr, Error> {
+    async fn find(&self, limit: Duration) -> Result<Said, Error> {
         let mut until = Instant::now() + limit;
-        let mut asks: FuturesUnordered<_> = self
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(at, (node, _))| async move { (at, node.dial().addr(), ask(node).await) })
-            .collect();
+        let mut asks: FuturesUnordered<_> =
+            self.nodes
+                .iter()
+                .enumerate()
+                .map(|(at, (node, _))| async move {
+                    (at, node.dial().addr(), tokio::join!(ask(node), history(node)))
+                })
+                .collect();
         let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
         let mut answered = vec![false; self.nodes.len()];
-        while let Ok(Some((at, addr, answer))) = timeout_at(until, asks.next()).await {
+        while let Ok(Some((at, addr, (answer, history)))) = timeout_at(until, asks.next()).await {
             answered[at] = true;
             match answer {
                 Ok(Role::Master { replicas }) => {
                     until = until.min(Instant::now() + ANSWER_GRACE);
-                    // One that was given up and came back has no replicas, and those that were promoted have.
-                    masters.push(((replicas, present.as_ref() == Some(addr), usize::MAX - at), addr));
+                    let right = Right::Own { replicas, history };
+                    masters.push((at, Claim { addr: addr.clone(), right, by: addr.clone(), amid: false }));
                 }
                 Ok(Role::Replica) => replicas += 1,
                 Err(error) => errors.push(error.within(addr)),
@@ -85,8 +91,11 @@ impl Replicated {
         for ((node, quiet), answered) in self.nodes.iter().zip(answered) {
             quiet.note(answered, node, self.response_timeout);
         }
-        if let Some((_, addr)) = masters.into_iter().max_by_key(|(rank, _)| *rank) {
-            return Ok(addr.clone());
+        if !masters.is_empty() {
+            masters.sort_by_key(|(at, _)| *at);
+            let claims: Vec<Claim> = masters.into_iter().map(|(_, claim)| claim).collect();
+            let answered = claims.len() + replicas;
+            return Ok(Said { claims, asked: self.nodes.len(), answered });
         }
         if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
             && (replicas == 0 || !error.is_retryable())
@@ -160,6 +169,12 @@ async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
     })
 }
 
+/// Where a server's data come from, if the account may ask for that.
+async fn history(node: &Arc<Node>) -> Option<History> {
+    let answer = node.send(&role::question(role::QUESTIONS[1])).await.ok()?;
+    role::history(&answer)
+}
+
 /// The role of a server, and the id of its process.
 async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
     let info = role::question(&["INFO", "server"]);
@@ -171,8 +186,8 @@ async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
 }
 
 impl Finder for Replicated {
-    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found {
-        Box::pin(async move { Replicated::find(&self, present, limit).await })
+    fn find(self: Arc<Self>, _memory: Memory, limit: Duration) -> Found {
+        Box::pin(async move { Replicated::find(&self, limit).await })
     }
 
     fn replicas(self: Arc<Self>, _master: Addr, limit: Duration) -> Listed {

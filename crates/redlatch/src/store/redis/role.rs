@@ -2,6 +2,7 @@
 
 use redis::Cmd;
 
+use super::succession::History;
 use crate::store::Reply;
 
 /// The ways to ask, the better one first; accounts often lack the right to one of them.
@@ -39,6 +40,16 @@ pub(super) fn of(answer: &Reply) -> Option<Role> {
     }
 }
 
+/// What an answer to `INFO replication` says of where the server's data come from.
+pub(super) fn history(answer: &Reply) -> Option<History> {
+    let text = String::from_utf8_lossy(answer.bytes()?);
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim();
+        (!value.is_empty() && value.bytes().any(|digit| digit != b'0')).then(|| value.to_owned())
+    };
+    Some(History { id: field("master_replid")?, before: field("master_replid2") })
+}
+
 fn of_info(text: &str) -> Option<Role> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     match field("role")?.trim() {
@@ -69,5 +80,13 @@ mod tests {
         assert_eq!(of(&bulk(info)), Some(Role::Master { replicas: 2 }));
         assert_eq!(of(&bulk("# Replication\r\nrole:slave\r\nmaster_host:h\r\n")), Some(Role::Replica));
         assert_eq!(of(&bulk("nothing of the kind")), None);
+        let history = |text: &str| history(&bulk(text)).map(|history| (history.id, history.before));
+        assert_eq!(
+            history("role:master\r\nmaster_replid:a1\r\nmaster_replid2:00\r\n"),
+            Some(("a1".into(), None))
+        );
+        let promoted = history("master_replid:b2\r\nmaster_replid2:a1\r\nmaster_repl_offset:0\r\n");
+        assert_eq!(promoted, Some(("b2".into(), Some("a1".into()))));
+        assert_eq!(history(info), None);
     }
 }

@@ -1,9 +1,11 @@
 //! Finding the master by asking sentinels.
 //!
-//! All of them are asked at once. What counts is the answer with the highest configuration epoch, which is how sentinels settle
-//! it among themselves: one that was cut off with an old master cannot lead us back to it.
+//! All of them are asked at once. What counts is the highest configuration epoch that was ever heard, which is how sentinels settle
+//! it among themselves: one that was cut off with an old master cannot lead us back to it, though it is the only one that
+//! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`kin.rs`).
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -19,8 +21,10 @@ use super::{
     Dial,
     following::{Finder, Findings, Found, Listed, Look, Quiet},
     hub::Hub,
+    kin::Kin,
     link::Failure,
     node::{Interruption, Node},
+    succession::{Claim, Memory, Right, Said},
 };
 use crate::{
     config::Config,
@@ -32,9 +36,11 @@ use crate::{
     },
 };
 
-/// How long the others have after the first answer. Those who take longer have no say this time, so that one that hangs
-/// delays nobody.
+/// How long the others have after something new was said, or most of them have answered. Those who take longer have no say this
+/// time, so that one that hangs delays nobody.
 const ANSWER_GRACE: Duration = Duration::from_millis(200);
+/// How long most of them have to answer where there is nothing to remember, and how long a look may wait for news.
+const MOST_TIME_MAX: Duration = Duration::from_millis(1_000);
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
 /// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
@@ -53,6 +59,8 @@ pub(super) struct SentinelSet {
     sentinels: Mutex<Vec<Arc<Sentinel>>>,
     look: OnceLock<Arc<Look>>,
     place: OnceLock<String>,
+    /// The ids of the set. Sets of strangers often have the same name for their master.
+    kin: Kin,
 }
 
 struct Sentinel {
@@ -75,9 +83,8 @@ struct News {
 
 /// What a sentinel knows.
 struct Knowledge {
-    master: Addr,
-    /// Grows with every change of masters. Sentinels that may not be asked for it count as knowing less.
-    epoch: i64,
+    claim: Claim,
+    id: Option<String>,
     others: Vec<(Option<String>, Addr)>,
     quorum: Option<i64>,
     down: bool,
@@ -114,6 +121,7 @@ impl SentinelSet {
             sentinels: Mutex::default(),
             look: OnceLock::new(),
             place: OnceLock::new(),
+            kin: Kin::default(),
         };
         for addr in sentinels.sentinels.addrs.iter().take(SENTINELS_MAX) {
             set.add(addr.clone(), None, true);
@@ -138,23 +146,32 @@ impl SentinelSet {
         self.sentinels.lock().unwrap_or_else(PoisonError::into_inner).push(sentinel);
     }
 
-    async fn find(&self, present: Option<Addr>, limit: Duration) -> Result<Addr, Error> {
+    async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let asked = self.list();
         let end = Instant::now() + limit;
+        // Who remembers nothing may be told anything, and hears most of them first; if they are slow to answer, not for ever.
+        let most_by = end.min(Instant::now() + MOST_TIME_MAX);
         let mut asks: FuturesUnordered<_> = asked
             .iter()
             .enumerate()
             .map(|(at, sentinel)| async move { (at, sentinel.ask(&self.master).await) })
             .collect();
         let mut until = end;
-        let (mut known, mut silent) = (Vec::new(), Vec::new());
+        let (mut known, mut silent, mut had_enough) = (Vec::new(), Vec::new(), false);
         let mut answered = vec![false; asked.len()];
         while let Ok(Some((at, answer))) = timeout_at(until, asks.next()).await {
             answered[at] = true;
             match answer {
                 Ok(knowledge) => {
-                    until = end.min(Instant::now() + ANSWER_GRACE);
+                    let is_news = memory.is_news(&knowledge.claim);
                     known.push(knowledge);
+                    let enough = is_news || 2 * known.len() > asked.len();
+                    until = match (had_enough, enough) {
+                        (true, _) => until,
+                        (false, true) => end.min(Instant::now() + ANSWER_GRACE),
+                        (false, false) => end.min(most_by.max(Instant::now() + ANSWER_GRACE)),
+                    };
+                    had_enough |= enough;
                 }
                 Err(silence) => silent.push(silence),
             }
@@ -163,12 +180,44 @@ impl SentinelSet {
         for (sentinel, answered) in asked.iter().zip(answered) {
             sentinel.quiet.note(answered, &sentinel.node, self.config.response_timeout);
         }
-        let Some(best) = best(&known, present.as_ref()) else {
-            return Err(self.nobody_knows(&asked, silent));
-        };
+        let answered = known.len();
+        self.forget_strangers(&mut known, memory);
+        if known.is_empty() {
+            return Err(match answered {
+                0 => self.nobody_knows(&asked, silent),
+                _ => {
+                    let text = format!("{} belong to another set than the one that was used", names(&asked));
+                    Error::new(ErrorKind::Unreachable, text)
+                        .remedy("if all sentinels were replaced, make a new client")
+                }
+            });
+        }
         self.learn(&known);
         self.settle_place();
-        Ok(best)
+        let claims = known.into_iter().map(|knowledge| knowledge.claim).collect();
+        Ok(Said { claims, asked: asked.len(), answered })
+    }
+
+    /// Keeps those of our set: who has an id that is known, or knows one who has, or names the master that is used.
+    fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
+        let ids = |one: &Knowledge| -> BTreeSet<String> {
+            one.others.iter().filter_map(|(id, _)| id.clone()).chain(one.id.clone()).collect()
+        };
+        known.retain(|one| {
+            let ids = ids(one);
+            let is_ours = ids.is_empty()
+                || self.kin.knows(&ids)
+                || memory.present().is_some_and(|present| present.addr == one.claim.addr);
+            if !is_ours {
+                tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
+            }
+            is_ours
+        });
+        let all: BTreeSet<String> = known.iter().flat_map(ids).collect();
+        if !self.kin.admit(&all) && !all.is_empty() {
+            tracing::info!("all sentinels are new and name the master that is used");
+            self.kin.replace(&all);
+        }
     }
 
     /// The most replicas that a sentinel lists which agrees on the master: what one of them does not see, another may promote.
@@ -288,18 +337,9 @@ fn names(sentinels: &[Arc<Sentinel>]) -> String {
     sentinels.iter().map(|sentinel| sentinel.addr.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The address with the highest epoch; among equals the one that most name, and then the present one.
-fn best(known: &[Knowledge], present: Option<&Addr>) -> Option<Addr> {
-    let votes = |addr: &Addr| known.iter().filter(|other| other.master == *addr).count();
-    let best = known.iter().max_by_key(|one| {
-        (one.epoch, votes(&one.master), present.is_some_and(|present| *present == one.master))
-    });
-    best.map(|one| one.master.clone())
-}
-
 impl Finder for SentinelSet {
-    fn find(self: Arc<Self>, present: Option<Addr>, limit: Duration) -> Found {
-        Box::pin(async move { SentinelSet::find(&self, present, limit).await })
+    fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found {
+        Box::pin(async move { SentinelSet::find(&self, &memory, limit).await })
     }
 
     fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed {
@@ -376,14 +416,16 @@ impl Sentinel {
             let text = format!("{} named a master without an address", self.addr);
             return Err(Silence::Error(Error::new(ErrorKind::Protocol, text)));
         };
-        if let Some(id) = id.ok().as_ref().and_then(text) {
-            let _ = self.id.set(id);
+        let id = id.ok().as_ref().and_then(text);
+        if let Some(id) = &id {
+            let _ = self.id.set(id.clone());
         }
         let state = state.ok();
         let flags = state.as_ref().and_then(|state| text(field(state, "flags")?)).unwrap_or_default();
         let is = |name: &str| flags.split(',').any(|flag| flag == name);
         let mut promised = None;
-        if is("failover_in_progress") {
+        let amid = is("failover_in_progress");
+        if amid {
             let replicas = link.ask(&sentinel(&["REPLICAS", name])).await.ok();
             promised = replicas.as_ref().and_then(promised_master).map(reachable);
         }
@@ -396,10 +438,11 @@ impl Sentinel {
         let epoch = number("config-epoch").unwrap_or(-1);
         // The replica that is to be the master counts before the sentinel has seen it promoted, which takes it up to a second.
         // Whether it is a master by now is asked of itself, as of every master.
-        let (master, epoch) = promised.map_or((master, epoch), |promised| (promised, epoch + 1));
+        let (addr, right) = promised
+            .map_or((master, Right::Epoch(epoch)), |promised| (promised, Right::Promise { after: epoch }));
         Ok(Knowledge {
-            master,
-            epoch,
+            claim: Claim { addr, right, by: self.addr.clone(), amid },
+            id,
             others: others.collect(),
             quorum: number("quorum"),
             down: is("s_down") || is("o_down"),
@@ -429,7 +472,7 @@ impl Sentinel {
     }
 
     fn finding(&self, knowledge: &Knowledge, present: &Addr) -> Finding {
-        let (addr, master) = (&self.addr, &knowledge.master);
+        let (addr, master) = (&self.addr, &knowledge.claim.addr);
         if master != present {
             return Finding::new(
                 Severity::Problem,
@@ -505,26 +548,6 @@ fn address(host: &Reply, port: &Reply) -> Option<Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn addr(port: u16) -> Addr {
-        Addr::Tcp { host: "h".into(), port }
-    }
-
-    fn says(port: u16, epoch: i64) -> Knowledge {
-        Knowledge { master: addr(port), epoch, others: Vec::new(), quorum: None, down: false }
-    }
-
-    #[test]
-    fn the_newest_configuration_wins_over_the_majority() {
-        let known = [says(1, 4), says(1, 4), says(2, 5)];
-        assert_eq!(best(&known, Some(&addr(1))), Some(addr(2)));
-        let unknown_epochs = [says(1, -1), says(2, -1), says(2, -1)];
-        assert_eq!(best(&unknown_epochs, Some(&addr(1))), Some(addr(2)));
-        for present in [1, 2] {
-            assert_eq!(best(&[says(1, 3), says(2, 3)], Some(&addr(present))), Some(addr(present)));
-        }
-        assert_eq!(best(&[], None), None);
-    }
 
     #[test]
     fn a_replica_that_has_gone_is_not_counted() {

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
+use redis::Cmd;
+
+use super::link::Failure;
 use crate::{
     name::hash_tag,
     store::{Reply, url::Addr},
@@ -31,6 +34,23 @@ const CRC: [u16; 256] = {
     }
     table
 };
+
+/// What is asked of a node to learn who has which slot.
+pub(super) fn question() -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("CLUSTER").arg("SLOTS");
+    cmd
+}
+
+/// Whether the account may not ask that.
+pub(super) fn may_not_ask(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused { code, detail, .. } if code == "NOPERM" || detail.contains("unknown command"))
+}
+
+/// Whether a refusal says that the server is in no cluster.
+pub(super) fn is_alone(detail: &str) -> bool {
+    detail.contains("cluster support disabled")
+}
 
 /// What one node says of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

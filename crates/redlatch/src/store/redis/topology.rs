@@ -13,7 +13,6 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use redis::Cmd;
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
@@ -23,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
+    kin::{self, Kin},
     link::Failure,
     node::{Interruption, Node},
-    slots::{Layout, SLOTS},
+    slots::{self, Layout, SLOTS},
 };
 use crate::{
     config::Config,
@@ -89,6 +89,8 @@ pub(super) struct Topology {
     seeds: Vec<Addr>,
     /// How to reach any of them.
     dial: Dial,
+    /// Whose cluster it is.
+    kin: Arc<Kin>,
     config: Config,
     background: Handle,
     table: RwLock<Table>,
@@ -128,9 +130,11 @@ impl Topology {
         config: &Config,
         background: &Handle,
     ) -> Result<(Arc<Topology>, Arc<Member>), Error> {
+        let kin = Arc::new(Kin::default());
         let topology = Arc::new_cyclic(|this| Topology {
             seeds,
-            dial,
+            dial: dial.among(kin.clone()),
+            kin,
             config: config.clone(),
             background: background.clone(),
             table: RwLock::new(Table {
@@ -156,7 +160,7 @@ impl Topology {
         for addr in &topology.seeds {
             let member = topology.member(addr);
             match member.ask().await {
-                Ok(layout) => topology.install(layout),
+                Ok(layout) => drop(topology.install(layout)),
                 Err(Blind::Forbidden) => topology.assume(&member),
                 Err(Blind::Failed(error)) => {
                     // A wrong password or a server without a cluster is worth more than one that is away.
@@ -281,8 +285,11 @@ impl Topology {
         self.alarm.notify_one();
     }
 
-    /// Takes over what a node knows.
-    fn install(&self, layout: Layout) {
+    /// Takes over what a node knows. `false`: it knows nobody of this cluster, so it has got the address of one who was.
+    fn install(&self, layout: Layout) -> bool {
+        if !self.kin.admit(&layout.ids) {
+            return false;
+        }
         let runs = layout.runs.into_iter().map(|(run, addr)| (run, self.member(&addr)));
         let runs: Vec<_> = runs.collect();
         let changed = {
@@ -316,6 +323,7 @@ impl Topology {
             self.changed();
         }
         self.forget();
+        true
     }
 
     /// Nobody may be asked: everything is looked for at one server, and redirections teach the rest.
@@ -428,14 +436,21 @@ impl Topology {
         let asked = futures_util::stream::iter(known)
             .map(|addr| {
                 let member = self.member(&addr);
-                async move { tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await }
+                async move { (tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await, member) }
             })
             .buffer_unordered(SCANS_UNDER_WAY_MAX);
         let mut asked = std::pin::pin!(asked);
-        while let Some(answer) = asked.next().await {
+        while let Some((answer, member)) = asked.next().await {
             match answer {
                 // A node that has been told to forget the others knows of nobody.
-                Ok(Ok(layout)) if !layout.runs.is_empty() => return self.install(layout),
+                Ok(Ok(layout)) if !layout.runs.is_empty() => {
+                    if self.install(layout) {
+                        return;
+                    }
+                    tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
+                    // Its connections are from before it changed sides, and the next ones will be refused.
+                    member.node.distrust();
+                }
                 Ok(Err(Blind::Forbidden)) => return,
                 Ok(Err(Blind::Failed(error))) => {
                     tracing::debug!(%error, "a node did not say who has which slot")
@@ -480,9 +495,7 @@ impl Topology {
 impl Member {
     /// What this server knows of the cluster.
     async fn ask(&self) -> Result<Layout, Blind> {
-        let mut cmd = Cmd::new();
-        cmd.arg("CLUSTER").arg("SLOTS");
-        match self.node.send(&cmd).await {
+        match self.node.send(&slots::question()).await {
             Ok(reply) => Layout::read(&reply, &self.addr)
                 .map(|layout| layout.mapped(|addr| self.dial.reachable(addr)))
                 .ok_or_else(|| {
@@ -491,17 +504,13 @@ impl Member {
                         "CLUSTER SLOTS was answered with something else",
                     ))
                 }),
-            Err(Failure::Refused { detail, .. }) if detail.contains("cluster support disabled") => {
+            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
                 let error = format!("{} is not a member of a cluster", self.addr);
                 Err(Blind::Failed(
                     Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),
                 ))
             }
-            Err(Failure::Refused { code, detail, .. })
-                if code == "NOPERM" || detail.contains("unknown command") =>
-            {
-                Err(Blind::Forbidden)
-            }
+            Err(failure) if slots::may_not_ask(&failure) => Err(Blind::Forbidden),
             Err(failure) => Err(Blind::Failed(Fault::from(failure).into_error())),
         }
     }

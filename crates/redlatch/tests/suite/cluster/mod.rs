@@ -1,6 +1,7 @@
 //! Redis Cluster: every lock in its slot, wherever the slot goes, and nodes that have nothing to do with each other.
 
 mod failing;
+mod foreign;
 mod halfway;
 mod lazy;
 mod messages;

@@ -144,3 +144,34 @@ async fn a_grant_counts_for_nothing_if_the_master_changes_while_replicas_are_ask
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     replica.resume().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_demoted_while_replicas_are_asked_has_the_next_one_asked() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let replica = RedisServer::builder().arg("replicaof", &format!("127.0.0.1 {}", old.port()));
+    let replica = replica.start().unwrap();
+    let online = || format!("{:?}", old.cmd(&["INFO", "replication"]).unwrap()).contains("state=online");
+    until("a replica", online).await;
+    let sentinel = FakeSentinel::start(old.port());
+    let client =
+        Client::builder().url(url(&[&sentinel])).response_timeout(ms(60_000)).connect().await.unwrap();
+    replica.pause().unwrap();
+    let (lock, owner) = (client.lock("n"), client.owner());
+    let asked = tokio::spawn({
+        let (lock, owner) = (lock.clone(), owner.clone());
+        async move { lock.acquire().owner(&owner).lease(LEASE).replica_ack(ReplicaAck::all().within(LONG)).await }
+    });
+    until("the grant of the old master", || exists(&old, "n")).await;
+    let blocked = || format!("{:?}", old.cmd(&["INFO", "clients"]).unwrap()).contains("blocked_clients:1");
+    until("the question to its replicas", blocked).await;
+    // It is demoted first, which ends the wait, and the sentinels tell later.
+    old.cmd(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).unwrap();
+    until("the end of the wait", || !blocked()).await;
+    sentinel.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    let guard = soon("the grant of the new master", asked).await.unwrap();
+    let guard = guard.unwrap_or_else(|error| panic!("{error}")).expect("a free lock");
+    assert!(exists(&new, "n"));
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    replica.resume().unwrap();
+}

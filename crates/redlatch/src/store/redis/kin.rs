@@ -1,0 +1,73 @@
+//! Who belongs together: the memory of the ids of a cluster's nodes, or of a set of sentinels.
+//!
+//! An address is not a server. When a machine or a pod ends, another may get its address, and that one may belong to another
+//! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
+//! somebody is in it who was in the last one, and this is the only place that remembers who was.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::error::{Error, ErrorKind};
+
+/// The ids of those in the last picture that was believed; none before the first.
+#[derive(Default)]
+pub(super) struct Kin(Mutex<BTreeSet<String>>);
+
+impl Kin {
+    /// Whether a picture is of those that are known. Where nobody gives ids there is nothing to compare.
+    pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.is_empty() || !known.is_disjoint(ids)
+    }
+
+    /// Takes those in a picture for the ones that are known from now on. `false`: they are strangers, and nothing changes.
+    pub(super) fn admit(&self, ids: &BTreeSet<String>) -> bool {
+        let known = self.knows(ids);
+        if known && !ids.is_empty() {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
+        }
+        known
+    }
+
+    /// Takes these for the ones that are known from now on, because something else has shown that they are.
+    pub(super) fn replace(&self, ids: &BTreeSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
+    }
+
+    /// Whether there is anything to compare with.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// What is said of a server whose picture has nobody in it that is known.
+pub(super) fn stranger(who: &impl std::fmt::Display) -> Error {
+    let text = format!("{who} belongs to another cluster than the one that this client has been using");
+    Error::new(ErrorKind::Unreachable, text).remedy(
+        "if the whole cluster was replaced, make a new client; if not, another server has got that address",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(ids: &str) -> BTreeSet<String> {
+        ids.chars().map(String::from).collect()
+    }
+
+    #[test]
+    fn a_picture_is_believed_if_somebody_in_it_is_known() {
+        let kin = Kin::default();
+        assert!(kin.is_empty() && kin.knows(&ids("xyz")));
+        assert!(kin.admit(&ids("abc")) && !kin.is_empty());
+        assert!(!kin.admit(&ids("xyz")) && !kin.admit(&ids("")), "strangers, and somebody who names nobody");
+        // One after the other may be replaced.
+        for picture in ["bcd", "def", "fx", "xyz"] {
+            assert!(kin.admit(&ids(picture)), "{picture}");
+        }
+        assert!(!kin.knows(&ids("abc")));
+    }
+}

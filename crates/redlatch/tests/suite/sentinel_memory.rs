@@ -1,0 +1,169 @@
+//! What a client remembers of what sentinels have said: nobody who is behind the times leads it back, and nobody who belongs to
+//! another set leads it away.
+
+use redlatch::{Client, ErrorKind, LossReason, Unlocked};
+use redlatch_testkit::{proxy::Proxy, server::RedisServer};
+
+use crate::{
+    fixture::{ms, soon},
+    sentinel_fakes::{FakeSentinel, exists, until, url},
+};
+
+/// How many questions three looks ask of one sentinel.
+const THREE_LOOKS: u64 = 3 * 4;
+
+async fn three_looks(sentinel: &FakeSentinel) {
+    let asked = sentinel.server.count("SENTINEL");
+    until("three looks", || sentinel.server.count("SENTINEL") > asked + THREE_LOOKS).await;
+}
+
+fn uses(client: &Client, port: u16) -> bool {
+    client.store().ends_with(&format!(":{port}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_at_a_superseded_master_end_and_none_is_granted_there() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let way = Proxy::start(&new.url()).unwrap();
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    let builder = Client::builder().url(url(&[first, second, third])).watchdog_lease(ms(3_000));
+    let client = builder.connect().await.unwrap();
+    let renewed = client.lock("renewed").lock().await.unwrap();
+    let fixed = client.lock("fixed").lock_with_lease(ms(3_000)).await.unwrap();
+    // This client cannot reach the new master, and the old one goes on as if nothing had happened.
+    way.refuse_new().unwrap();
+    sentinels.iter().for_each(|one| one.say(|says| (says.port, says.epoch) = (way.port(), 2)));
+    until("the news", || uses(&client, way.port())).await;
+    let error = soon("an answer", client.lock("free").try_lock()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(!exists(&old, "free"), "nobody is granted anything there");
+    for guard in [&renewed, &fixed] {
+        assert_eq!(soon("the end of a hold", guard.lost()).await, LossReason::Expired);
+    }
+    // Who can reach the new one has been granted them meanwhile.
+    let other = Client::connect(&new.url()).await.unwrap();
+    let theirs = other.lock("renewed").try_lock().await.unwrap().expect("nobody holds it there");
+    assert!(!renewed.is_valid() && theirs.is_valid());
+    way.heal().unwrap();
+    assert!(soon("a look", client.lock("renewed").lock_for(ms(50))).await.unwrap_or(None).is_none());
+    let free = soon("a grant of the new master", client.lock("free").lock()).await.unwrap();
+    assert!(exists(&new, "free"));
+    assert_eq!(free.unlock().await.unwrap(), Unlocked::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_the_new_master_has_is_kept_when_that_one_is_reached_late() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let way = Proxy::start(&new.url()).unwrap();
+    let sentinel = FakeSentinel::start(old.port());
+    // Neither renewals nor deadlines are due while the test lasts.
+    let client =
+        Client::builder().url(url(&[&sentinel])).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let kept = client.lock("kept").lock().await.unwrap();
+    let missed = client.lock("missed").lock().await.unwrap();
+    new.cmd(&["HSET", "kept", &kept.owner().to_string(), "1"]).unwrap();
+    new.cmd(&["PEXPIRE", "kept", "60000"]).unwrap();
+    way.refuse_new().unwrap();
+    sentinel.say(|says| (says.port, says.epoch) = (way.port(), 2));
+    until("the news", || uses(&client, way.port())).await;
+    three_looks(&sentinel).await;
+    assert!(kept.is_valid() && missed.is_valid(), "nobody knows anything of them");
+    way.heal().unwrap();
+    assert_eq!(soon("the notice", missed.lost()).await, LossReason::Deleted);
+    assert_eq!(kept.unlock().await.unwrap(), Unlocked::Released);
+    assert!(!exists(&new, "kept"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_sentinel_leads_nobody_back_though_no_other_answers() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, stale] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    // Neither renewals nor deadlines are due while the test lasts.
+    let builder = Client::builder().url(url(&[&first, &second, &stale])).watchdog_lease(ms(120_000));
+    let client = builder.connect().await.unwrap();
+    for good in [&first, &second] {
+        good.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    }
+    until("the move", || uses(&client, new.port())).await;
+    let held = client.lock("held").lock().await.unwrap();
+    for good in [&first, &second] {
+        good.say(|says| says.silent = true);
+    }
+    three_looks(&stale).await;
+    assert!(uses(&client, new.port()), "{}", client.store());
+    assert!(held.is_valid(), "{:?}", held.loss());
+    let granted = client.lock("granted").lock().await.unwrap();
+    assert!(exists(&new, "granted") && !exists(&old, "granted"));
+    for guard in [held, granted] {
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_sentinels_with_news_are_heard_beside_a_quick_one_that_is_stale() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, stale] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let client = Client::connect(&url(&[&first, &second, &stale])).await.unwrap();
+    for good in [&first, &second] {
+        good.say(|says| (says.port, says.epoch, says.delay) = (new.port(), 2, ms(240)));
+    }
+    until("the move", || uses(&client, new.port())).await;
+    // Who comes now has nothing to remember.
+    let late = Client::connect(&url(&[&stale, &first, &second])).await.unwrap();
+    assert!(uses(&late, new.port()), "{}", late.store());
+    three_looks(&stale).await;
+    assert!(uses(&client, new.port()) && uses(&late, new.port()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_were_set_up_anew_are_followed_when_most_insist() {
+    let (before, after) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(before.port()));
+    let [first, second, third] = &sentinels;
+    sentinels.iter().for_each(|one| one.say(|says| says.epoch = 7));
+    let builder = Client::builder().url(url(&[first, second, third])).watchdog_lease(ms(120_000));
+    let client = builder.connect().await.unwrap();
+    let held = client.lock("held").lock().await.unwrap();
+    // As after SENTINEL REMOVE and SENTINEL MONITOR.
+    third.say(|says| says.silent = true);
+    for one in [first, second] {
+        one.say(|says| (says.port, says.epoch) = (after.port(), 0));
+    }
+    three_looks(first).await;
+    assert!(uses(&client, before.port()) && held.is_valid(), "not at once");
+    until("the move", || uses(&client, after.port())).await;
+    assert_eq!(soon("the notice", held.lost()).await, LossReason::Deleted);
+    // Their epochs count from there.
+    first.say(|says| (says.port, says.epoch) = (before.port(), 1));
+    until("the move back", || uses(&client, before.port())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_of_another_set_lead_nobody_away() {
+    let (ours, theirs, next) =
+        (RedisServer::start().unwrap(), RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second] = [0; 2].map(|_| FakeSentinel::start(ours.port()));
+    let called = |one: &FakeSentinel, id: &str, other: &str| {
+        one.say(|says| (says.id, says.others) = (id.to_owned(), vec![other.to_owned()]));
+    };
+    called(&first, "a", "b");
+    called(&second, "b", "a");
+    let client = Client::connect(&url(&[&first, &second])).await.unwrap();
+    let held = client.lock("held").lock().await.unwrap();
+    // The address of the first one has got another owner, with the same name for its master, as so often.
+    called(&first, "x", "y");
+    first.say(|says| (says.port, says.epoch) = (theirs.port(), 99));
+    three_looks(&first).await;
+    assert!(uses(&client, ours.port()), "{}", client.store());
+    second.say(|says| says.silent = true);
+    three_looks(&first).await;
+    assert!(uses(&client, ours.port()), "though nobody else answers: {}", client.store());
+    assert!(held.is_valid() && !exists(&theirs, "held"));
+    // Its own are followed, and one that is new among them as well.
+    second.say(|says| (says.silent, says.port, says.epoch) = (false, next.port(), 2));
+    until("the move", || uses(&client, next.port())).await;
+    called(&first, "c", "b");
+    first.say(|says| (says.port, says.epoch) = (ours.port(), 3));
+    until("the move back", || uses(&client, ours.port())).await;
+}

@@ -1,0 +1,105 @@
+//! A server that is slow to renew, and answers everything, keeps every lock.
+
+use std::time::Duration;
+
+use redlatch::{Client, Guard};
+use redlatch_testkit::{proxy::Proxy, server::RedisServer};
+
+use crate::fixture::{ms, renewed, soon};
+
+/// The lease of these tests. It is renewed when 9 s are left, and a machine that stands still for some seconds loses none.
+const LEASE: Duration = ms(13_500);
+/// More than a third of it, when the next try is due.
+const ANSWER: Duration = ms(4_800);
+/// No connection is given up in these tests.
+const PATIENCE: Duration = ms(60_000);
+
+async fn connect(url: &str) -> Client {
+    let builder = Client::builder().url(url).watchdog_lease(LEASE).response_timeout(PATIENCE);
+    builder.connect_timeout(PATIENCE).connect().await.unwrap()
+}
+
+fn held(guards: &[Guard]) {
+    let lost: Vec<_> =
+        guards.iter().filter_map(|guard| Some((guard.name().to_string(), guard.loss()?))).collect();
+    assert!(lost.is_empty(), "{} of {}: {:?}", lost.len(), guards.len(), lost.first());
+    assert!(guards.iter().all(Guard::is_valid));
+}
+
+/// What is left of the hold on the server.
+fn ttl(server: &RedisServer, name: &str) -> Duration {
+    match server.cmd(&["PTTL", name]).unwrap() {
+        redis::Value::Int(left) => ms(u64::try_from(left).expect("the server has the hold")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_takes_longer_than_a_third_of_the_lease_counts() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = connect(&proxy.url()).await;
+    let guard = client.lock("slow").lock().await.unwrap();
+    // The connection that renews is there by then, which takes several answers.
+    renewed(1, async || ttl(&server, "slow")).await;
+    proxy.latency(ANSWER / 2, Duration::ZERO, 1);
+    // Two leases: without a renewal that counts it would have been over by then.
+    tokio::select! {
+        why = guard.lost() => panic!("lost as {why:?} with {:?} left on the server", ttl(&server, "slow")),
+        () = tokio::time::sleep(2 * LEASE) => {}
+    }
+    held(&[guard]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_of_the_server_that_are_longer_than_a_third_of_the_lease_cost_no_lock() {
+    // More than have their renewal under way at once.
+    const LOCKS: usize = 2_000;
+    let server = RedisServer::start().unwrap();
+    let client = connect(&server.url()).await;
+    let mut guards = Vec::new();
+    for part in 0..20 {
+        let locks = (0..LOCKS / 20).map(|n| client.lock(format!("many{part}:{n}")));
+        let grants = locks.map(|lock| async move { lock.lock().await.unwrap() });
+        guards.extend(futures_util::future::join_all(grants).await);
+    }
+    let renewals = || server.command_counts().unwrap().get("evalsha").copied().unwrap_or(0);
+    // Of all locks the one that ends first on the server.
+    let least = || match server.cmd(&["EVAL", LEAST_TTL, "0"]).unwrap() {
+        redis::Value::Int(least_ms) => ms(u64::try_from(least_ms).unwrap()),
+        other => panic!("{other:?}"),
+    };
+    let all_are_renewed = async || {
+        soon("a renewal of all", async {
+            while least() < LEASE * 3 / 4 {
+                tokio::time::sleep(ms(20)).await;
+            }
+        })
+        .await;
+    };
+    let pause = async || {
+        server.pause().unwrap();
+        tokio::time::sleep(ANSWER).await;
+        server.resume().unwrap();
+    };
+    all_are_renewed().await;
+    // Renewals have just begun again, so those that were sent wait longest.
+    let before = renewals();
+    soon("renewals", async {
+        while renewals() == before {
+            tokio::time::sleep(ms(1)).await;
+        }
+    })
+    .await;
+    pause().await;
+    // The server has renewed all of them, and the next try of those that waited is due now.
+    all_are_renewed().await;
+    pause().await;
+    held(&guards);
+    tokio::time::sleep(LEASE / 2).await;
+    held(&guards);
+}
+
+const LEAST_TTL: &str = "local least = 1e9 \
+    for _, key in ipairs(redis.call('keys', 'many*')) do least = math.min(least, redis.call('pttl', key)) end \
+    return least";

@@ -13,12 +13,15 @@ use crate::command::{COMMANDS, Caller, execute};
 use crate::fast_hash::FastMap;
 use crate::keyspace::Core;
 use crate::lua_struct;
+use crate::lua_text;
 use crate::value::{EngineError, NOSCRIPT, Value};
 
 /// How often a running script is looked at, in virtual-machine instructions.
-const INSTRUCTIONS_PER_CHECK: u32 = 100_000;
+const INSTRUCTIONS_PER_CHECK: u32 = 1_000;
 /// How much memory the Lua state may use before a running script is stopped.
 const LUA_MEMORY_BYTES_MAX: usize = 512 << 20;
+/// What one operation of a script may not go beyond, between two looks at it.
+const LUA_MEMORY_BYTES_END: usize = 2 * LUA_MEMORY_BYTES_MAX;
 /// How many compiled scripts are kept.
 const SCRIPTS_MAX: usize = 10_000;
 /// Deeper replies are refused; Redis has a similar bound in the Lua stack.
@@ -76,18 +79,27 @@ impl LuaHost {
         let raw_call = lua.create_function(move |lua, (count, a, b, c, d, e, rest): Words| {
             call(lua, &core, count, [a, b, c, d, e], &rest)
         })?;
-        let names = lua.create_table_from(COMMANDS.iter().map(|name| (*name, true)))?;
-        let (environment, run, run_one_key, run_two_keys) = lua
-            .load(include_str!("sandbox.lua"))
-            .set_name("=sandbox")
-            .set_mode(ChunkMode::Text)
-            .call((raw_call, helpers(&lua)?, lua_struct::library(&lua)?, names))?;
         let watch = Arc::new(Watch {
             first_seen: Mutex::new(None),
             seen: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             time_limit: Mutex::new(Duration::from_secs(5)),
         });
+        let pace = {
+            let watch = Arc::clone(&watch);
+            move |lua: &Lua| look(lua, &watch)
+        };
+        lua.load(include_str!("patterns.lua"))
+            .set_name("=patterns")
+            .set_mode(ChunkMode::Text)
+            .call::<()>(lua_text::functions(&lua, pace)?)?;
+        let names = lua.create_table_from(COMMANDS.iter().map(|name| (*name, true)))?;
+        let (environment, run, run_one_key, run_two_keys) = lua
+            .load(include_str!("sandbox.lua"))
+            .set_name("=sandbox")
+            .set_mode(ChunkMode::Text)
+            .call((raw_call, helpers(&lua)?, lua_struct::library(&lua)?, names))?;
+        lua.set_memory_limit(LUA_MEMORY_BYTES_END)?;
         install_hook(&lua, &watch, INSTRUCTIONS_PER_CHECK)?;
         Ok(LuaHost { lua, environment, run, run_one_key, run_two_keys, scripts: FastMap::default(), watch })
     }
@@ -141,6 +153,8 @@ impl LuaHost {
         let outcome = self.enter(script, keys, args);
         if self.watch.stopped.swap(false, Ordering::Relaxed) {
             install_hook(&self.lua, &self.watch, INSTRUCTIONS_PER_CHECK).map_err(internal)?;
+            // What it has left must not stop the next script.
+            self.lua.gc_collect().map_err(internal)?;
             return Err(EngineError::new(format!(
                 "ERR Script stopped: it ran for too long or used too much memory script: {sha}, on @user_script."
             )));
@@ -190,18 +204,23 @@ impl LuaHost {
 fn install_hook(lua: &Lua, watch: &Arc<Watch>, every: u32) -> mlua::Result<()> {
     let watch = Arc::clone(watch);
     lua.set_hook(HookTriggers::new().every_nth_instruction(every), move |lua, _| {
-        if watch.stopped.load(Ordering::Relaxed) {
-            return Err(mlua::Error::runtime("script stopped"));
-        }
-        watch.seen.store(true, Ordering::Relaxed);
-        let first = *lock(&watch.first_seen).get_or_insert_with(Instant::now);
-        if first.elapsed() > *lock(&watch.time_limit) || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
-            watch.stopped.store(true, Ordering::Relaxed);
-            install_hook(lua, &watch, 1)?;
-            return Err(mlua::Error::runtime("script stopped"));
-        }
-        Ok(VmState::Continue)
+        look(lua, &watch).map(|()| VmState::Continue)
     })
+}
+
+/// Fails when the running script is to end.
+fn look(lua: &Lua, watch: &Arc<Watch>) -> mlua::Result<()> {
+    if watch.stopped.load(Ordering::Relaxed) {
+        return Err(mlua::Error::runtime("script stopped"));
+    }
+    watch.seen.store(true, Ordering::Relaxed);
+    let first = *lock(&watch.first_seen).get_or_insert_with(Instant::now);
+    if first.elapsed() > *lock(&watch.time_limit) || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
+        watch.stopped.store(true, Ordering::Relaxed);
+        install_hook(lua, watch, 1)?;
+        return Err(mlua::Error::runtime("script stopped"));
+    }
+    Ok(())
 }
 
 fn helpers(lua: &Lua) -> mlua::Result<Table> {

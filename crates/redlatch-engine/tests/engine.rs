@@ -127,10 +127,30 @@ fn a_runaway_script_is_stopped_even_when_it_catches_errors() {
         "local t = {} while true do t[#t + 1] = 'x' end",
         "local function f() return f() end f()",
         "while true do redis.pcall('nosuch') end",
+        // What the library does in one go has to be stopped as well.
+        "return string.find(string.rep('a', 5000), string.rep('.-', 30) .. 'b')",
+        "return (string.rep('a', 5000)):match(string.rep('a*', 40) .. 'b')",
+        "return pcall(string.find, string.rep('a', 5000), string.rep('.-', 30) .. 'b')",
+        "for _ in string.gmatch(string.rep('a', 5000), string.rep('.-', 30) .. 'b') do end",
+        "return string.gsub(string.rep('a', 5000), string.rep('.-', 30) .. 'b', '')",
+        "return string.find(string.rep('(', 200000), string.rep('%b()', 3))",
+        "while true do local _ = string.rep('x', 100000000) end",
+        "local t = {} for i = 1, 100000 do t[i] = i end while true do table.concat(t) end",
     ] {
         let begun = Instant::now();
         let error = eval(&mut engine, script).expect_err(script);
         assert_eq!(error.code(), "ERR");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{script}");
+        assert_eq!(eval(&mut engine, "return 1"), Ok(Value::Int(1)));
+    }
+    for script in [
+        "return string.find('a', string.rep('a?', 100000))",
+        "return string.rep('x', 3000000000)",
+        "return string.find(string.rep('a', 1000000), string.rep('a', 500000) .. 'b', 1, true)",
+        "local t = {} for i = 1, 40 do t[i] = string.rep('x', 50000000) end return #t",
+    ] {
+        let begun = Instant::now();
+        let _either = eval(&mut engine, script);
         assert!(begun.elapsed() < Duration::from_secs(10), "{script}");
         assert_eq!(eval(&mut engine, "return 1"), Ok(Value::Int(1)));
     }

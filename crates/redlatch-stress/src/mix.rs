@@ -239,6 +239,8 @@ impl Mix {
                 reuse: 40,
                 cut: 30,
                 processes: false,
+                // Requests of one owner meet on their way.
+                latency_ms: Some(1),
                 ..base
             },
             Mix::Twice => Numbers {
@@ -250,6 +252,7 @@ impl Mix {
                 ],
                 cut: 5,
                 processes: false,
+                latency_ms: Some(1),
                 ..base
             },
             Mix::Slow => Numbers {

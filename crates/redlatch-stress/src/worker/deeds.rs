@@ -10,12 +10,40 @@ use super::{
     kind::{Held, Kind},
     task::{Noted, Task},
 };
+use crate::rng::Rng;
 
 impl Task {
-    /// Takes a lock, perhaps enters it once more, and gives it back.
+    /// Takes a lock and gives it back; another task may do so at the same time in the name of the same owner.
     pub(super) async fn hold(&mut self, worker: &Worker, kind: Kind) {
         let ask = self.ask(kind);
-        let Some(mut noted) = self.obtain(worker, &ask).await else { return };
+        let company = if self.rng.percent(30) { self.company(&ask) } else { None };
+        let with = async {
+            if let Some((mut other, ask)) = company {
+                tokio::time::sleep(other.rng.ms(0, 8)).await;
+                other.hold_as(worker, &ask).await;
+            }
+        };
+        tokio::join!(self.hold_as(worker, &ask), with);
+    }
+
+    /// Another task that asks in the name of the same owner, for either side of a read-write lock.
+    fn company(&mut self, ask: &Ask) -> Option<(Task, Ask)> {
+        ask.owner.as_ref()?;
+        let rng = Rng::new(self.rng.next());
+        let mut other = Task { worker: self.worker.clone(), label: self.label.clone(), rng, at: self.at };
+        let kind = match ask.kind {
+            Kind::Read | Kind::Write => *other.rng.of(&[Kind::Read, Kind::Read, Kind::Write]),
+            kind => kind,
+        };
+        let drawn = other.ask(kind);
+        let same = Ask { kind, wait: drawn.wait, lease: drawn.lease, cut: drawn.cut, ..ask.clone() };
+        Some((other, same))
+    }
+
+    /// Takes a lock, perhaps enters it once more, and gives it back.
+    async fn hold_as(&mut self, worker: &Worker, ask: &Ask) {
+        let kind = ask.kind;
+        let Some(mut noted) = self.obtain(worker, ask).await else { return };
         let time = self.time();
         if !self.keep(&mut noted, time).await {
             return;
@@ -24,7 +52,7 @@ impl Task {
             self.says(format!("enters {} once more as {}", ask.name, ask.label));
             let again = noted.held.reenter().await;
             if let Some(Ok(held)) = again
-                && let Some(mut inner) = self.note(worker, &ask, held)
+                && let Some(mut inner) = self.note(worker, ask, held)
             {
                 let time = self.time();
                 let kept = self.keep(&mut inner, time).await;
@@ -66,7 +94,18 @@ impl Task {
             let owner = worker.client.owner();
             ask.owner = Some(owner);
         }
-        let Some(mut noted) = self.obtain(worker, &ask).await else { return };
+        let company = if self.rng.percent(50) { self.company(&ask) } else { None };
+        let with = async {
+            if let Some((mut other, ask)) = company {
+                tokio::time::sleep(other.rng.ms(0, 8)).await;
+                other.hold_as(worker, &ask).await;
+            }
+        };
+        tokio::join!(self.turn(worker, &ask), with);
+    }
+
+    async fn turn(&mut self, worker: &Worker, ask: &Ask) {
+        let Some(mut noted) = self.obtain(worker, ask).await else { return };
         let time = self.time() / 4;
         if !self.keep(&mut noted, time).await {
             return;

@@ -65,11 +65,7 @@ impl Network {
             proxies,
             delay_ms: numbers.delay_ms,
             latency: numbers.latency_ms.map(Duration::from_millis),
-<<<<<<< Updated upstream
-            is_slow: numbers.latency_ms.is_some(),
-=======
             is_slow: numbers.latency_ms.is_some_and(|latency_ms| latency_ms > 100),
->>>>>>> Stashed changes
             every: Duration::from_millis(numbers.delay_every_ms),
             at_endings: numbers.delay_endings,
             next: Instant::now(),

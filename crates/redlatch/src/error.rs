@@ -224,14 +224,20 @@ impl std::error::Error for Error {}
 pub enum LossReason {
     /// The lease ran out by the local clock before it could be renewed; the server may or may not still have it.
     Expired,
-    /// The server no longer has the hold, and somebody else had the lock when it was looked for. What ended the hold may have
-    /// been a forced release before that.
+    /// The lock was freed by force, with this library or its command.
+    Forced {
+        /// Who did it.
+        by: String,
+        /// Why, if that was said.
+        reason: Option<String>,
+    },
+    /// The server no longer has the hold, and somebody else had the lock when it was looked for.
     TakenOver {
         /// The owner found in place of ours.
         by: String,
     },
-    /// The server no longer has the hold, and nobody else had the lock when it was looked for: deleted, forced, or lost with the
-    /// server's data.
+    /// The server no longer has the hold, and nobody else had the lock when it was looked for: deleted, forced free by another
+    /// library, or lost with the server's data.
     Deleted,
     /// The client was shut down.
     Shutdown,
@@ -243,6 +249,13 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LossReason::Expired => f.write_str("the lease ran out before it could be renewed"),
+            LossReason::Forced { by, reason } => {
+                write!(f, "the lock was forced free by {}", by.escape_debug())?;
+                match reason {
+                    Some(reason) => write!(f, ": {}", reason.escape_debug()),
+                    None => Ok(()),
+                }
+            }
             LossReason::TakenOver { by } => write!(f, "the lock was taken over by {by}"),
             LossReason::Deleted => f.write_str("the lock was deleted on the server"),
             LossReason::Forked => f.write_str("the hold is the parent process's"),

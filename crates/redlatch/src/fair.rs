@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
     core::{Asks, Heir, Recipe, home::Home, lane::LanePolicy, lease::Lease},
-    lock::{Guard, PLAIN, face::lock_face, locker::Locker},
+    lock::{Guard, PLAIN, face::lock_face, force::Forcing, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
     scripts::{self, Script},
@@ -96,15 +96,10 @@ impl Recipe for Fair {
         PLAIN.renew(batch, leases, lease_ms)
     }
 
-    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
-        Call::new(&scripts::FAIR_FORCE)
-            .key(&keys.key)
-            .key(&keys.queue)
-            .key(&keys.timeouts)
-            .int(number)
-            .text(&owner.into())
-            .bytes(&keys.channel)
-            .constant(publish)
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let call = Call::new(&scripts::FAIR_FORCE).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
+        let call = call.int(forcing.number).text(&forcing.owner.into());
+        forcing.recorded(call.bytes(&keys.channel).constant(forcing.publish))
     }
 
     fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>> {

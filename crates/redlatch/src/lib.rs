@@ -69,7 +69,7 @@ pub use fair::FairLock;
 pub use fenced::{FencedGuard, FencedLock};
 pub use inspect::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
 pub use latch::CountDownLatch;
-pub use lock::{Acquire, Forced, Guard, Held, Hold, Lease, Lock, WithError};
+pub use lock::{Acquire, Force, Forced, Guard, Held, Hold, Lease, Lock, WithError};
 pub use members::{LostMember, Member, UnlockReport};
 pub use multi::{AcquireMulti, MultiGuard, MultiLock};
 pub use name::LockName;

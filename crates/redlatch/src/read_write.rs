@@ -9,6 +9,7 @@ use crate::{
     lock::{
         Guard,
         face::{guard_face, lock_face},
+        force::Forcing,
         locker::Locker,
         lost_error,
     },
@@ -48,10 +49,10 @@ fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'stati
     call.bytes(&keys.channel).constant(publish)
 }
 
-fn force(keys: &Keys, number: i64, field: &str, side: [&'static str; 2], publish: &'static str) -> Call {
+fn force(keys: &Keys, forcing: &Forcing<'_>, field: &str, side: [&'static str; 2]) -> Call {
     let [side, wake] = side;
-    let call = call(&scripts::RW_FORCE, keys).int(number).text(&field.into()).constant(side);
-    call.bytes(&keys.channel).constant(publish).constant(wake)
+    let call = call(&scripts::RW_FORCE, keys).int(forcing.number).text(&field.into()).constant(side);
+    forcing.recorded(call.bytes(&keys.channel).constant(forcing.publish).constant(wake))
 }
 
 fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
@@ -97,8 +98,8 @@ impl Recipe for Read {
         leases.iter().fold(call.int(batch).int(lease_ms), |call, lease| call.text(lease.owner.field()))
     }
 
-    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
-        force(keys, number, owner, ["read", WAKE_ONE], publish)
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        force(keys, forcing, forcing.owner, ["read", WAKE_ONE])
     }
 
     fn query(&self, keys: &Keys, owner: &str) -> Call {
@@ -142,13 +143,13 @@ impl Recipe for Write {
     }
 
     /// The owner may be given as it is or as it stands in the hash.
-    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
-        let field = match owner {
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let field = match forcing.owner {
             "" => String::new(),
             field if field.ends_with(":write") => field.to_owned(),
             owner => format!("{owner}:write"),
         };
-        force(keys, number, &field, ["write", WAKE_ALL], publish)
+        force(keys, forcing, &field, ["write", WAKE_ALL])
     }
 
     fn query(&self, keys: &Keys, owner: &str) -> Call {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     core::{Recipe, backoff::Backoff, home::Home, lease::Lease},
-    lock::{Guard, PLAIN, face::lock_face, locker::Locker},
+    lock::{Guard, PLAIN, face::lock_face, force::Forcing, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
     store::Call,
@@ -44,8 +44,8 @@ impl Recipe for Spin {
         PLAIN.renew(batch, leases, lease_ms)
     }
 
-    fn force(&self, keys: &Keys, number: i64, owner: &str, _: &'static str) -> Call {
-        PLAIN.force(keys, number, owner, SILENT)
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        PLAIN.force(keys, &Forcing { publish: SILENT, ..*forcing })
     }
 
     fn batches(&self) -> bool {

@@ -351,9 +351,12 @@ pub(crate) struct ForceUnlockArgs {
     /// How it is held; found out by looking unless given.
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) kind: Option<Held>,
-    /// Why, for the record.
+    /// Why: the holder is told.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
+    /// Who does it, as the holder is told; the user and the machine unless given.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) by: Option<String>,
     /// Do it without asking.
     #[arg(long)]
     pub(crate) yes: bool,

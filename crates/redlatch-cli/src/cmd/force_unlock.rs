@@ -29,12 +29,12 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
     }
     store::with_client(&settings, async |client| {
         let held = Detached::find(client, &name, &args.owner, args.kind).await?;
-        match held.force(&args.owner).await? {
+        let by = args.by.clone().unwrap_or_else(person);
+        match held.force(&args.owner, &by, &args.reason).await? {
             Forced::Released => {
                 let (at, reason) = (rfc3339(SystemTime::now()), escape::text(&args.reason));
-                context.talk.say(format_args!(
-                "{at} {lock} was taken from {owner}, who learns of it at the next renewal; reason: {reason}"
-            ));
+                let by = escape::text(&by);
+                context.talk.say(format_args!("{at} {lock} was taken from {owner} by {by}; reason: {reason}"));
                 Ok(exit::OK)
             }
             Forced::WasFree => {
@@ -48,6 +48,14 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
             )),
         }
     })
+}
+
+/// Who runs the command, as the holder is told.
+fn person() -> String {
+    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{user}@{host}").replace('\n', " ")
 }
 
 /// Asks the person at the terminal. A script has to say `--yes`.

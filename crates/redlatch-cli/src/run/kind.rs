@@ -203,9 +203,12 @@ impl Detached {
     /// # Errors
     ///
     /// Those of the store.
-    pub(crate) async fn force(&self, holder: &str) -> Result<Forced, Failure> {
+    pub(crate) async fn force(&self, holder: &str, by: &str, reason: &str) -> Result<Forced, Failure> {
         match &self.which {
-            Which::Lock(lock) => Ok(with_lock!(lock, lock => lock.force_unlock_if(holder).await)?),
+            Which::Lock(lock) => {
+                let force = Force::new().owner(holder).by(by).reason(reason);
+                Ok(with_lock!(lock, lock => lock.force(force).await)?)
+            }
             Which::Permits(permits) => match permits.release(holder).await {
                 Ok(()) => Ok(Forced::Released),
                 Err(error) if error.kind() == ErrorKind::NotOwner => Ok(Forced::OtherOwner),

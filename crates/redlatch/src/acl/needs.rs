@@ -3,7 +3,7 @@
 use super::{
     Kind,
     place::{
-        LATCH_CHANNEL, LOCK_CHANNEL, PERMITS_CHANNEL, Place, QUEUE, RW_CHANNEL, TIMES, TOKEN, UNLOCK_LATCH,
+        FORCED, LATCH_CHANNEL, LOCK_CHANNEL, PERMITS_CHANNEL, Place, QUEUE, RW_CHANNEL, TIMES, TOKEN, UNLOCK_LATCH,
     },
 };
 use crate::scripts::{self, Script};
@@ -30,13 +30,11 @@ impl Kind {
         use scripts::*;
         // Commands that only the drawing of a token comes to.
         const TOKEN_ONLY: &[&str] = &["get", "set", "time"];
-        // What lies beside a lost lock is looked at with `pcall`, and can be done without.
-        const BESIDE: &[&str] = &["get", "strlen", "llen", "lrange", "zscore", "zcount", "zrangebyscore"];
         let whole = |script| Part { script, without: &[] };
         let parts = |scripts: &[&'static Script]| scripts.iter().copied().map(whole).collect::<Vec<_>>();
         let tokenless = |script| Part { script, without: TOKEN_ONLY };
-        // Who has taken over is asked when a hold is lost.
-        let taken_over = || Part { script: &SHOW, without: BESIDE };
+        // How it ended is asked when a hold is lost.
+        let taken_over = || whole(&LOST);
         let plain = || {
             let mut all = parts(&[&RELEASE, &RELEASE_ALL, &ENTER, &LEAVE, &RENEW, &FORCE, &QUERY]);
             all.extend([tokenless(&ACQUIRE), tokenless(&ACQUIRE_ALL), tokenless(&TRANSFER), taken_over()]);
@@ -52,6 +50,7 @@ impl Kind {
         match self {
             Kind::Lock => Needs {
                 parts: plain(),
+                keys: &[Place::Name, FORCED],
                 channels: &[LOCK_CHANNEL],
                 redisson: &["exists", "hincrby", "get", "set"],
                 redisson_keys: &[UNLOCK_LATCH],
@@ -62,7 +61,7 @@ impl Kind {
                 all.extend(parts(&[&ACQUIRE, &ACQUIRE_ALL, &TRANSFER, &COUNTER_GET]));
                 Needs {
                     parts: all,
-                    keys: &[Place::Name, TOKEN],
+                    keys: &[Place::Name, TOKEN, FORCED],
                     channels: &[LOCK_CHANNEL],
                     redisson: &["exists", "hincrby", "incr"],
                     redisson_keys: &[UNLOCK_LATCH],
@@ -75,7 +74,7 @@ impl Kind {
                 all.push(taken_over());
                 Needs {
                     parts: all,
-                    keys: &[Place::Name, QUEUE, TIMES],
+                    keys: &[Place::Name, QUEUE, TIMES, FORCED],
                     channels: &[LOCK_CHANNEL],
                     redisson: &["exists", "hincrby", "get", "set", "zrange", "zincrby"],
                     redisson_keys: &[UNLOCK_LATCH],
@@ -84,6 +83,7 @@ impl Kind {
             // Its scripts are given no command to publish with.
             Kind::Spin => Needs {
                 parts: plain(),
+                keys: &[Place::Name, FORCED],
                 redisson: &["exists", "hincrby", "get", "set"],
                 redisson_keys: &[UNLOCK_LATCH],
                 ..needs
@@ -106,7 +106,7 @@ impl Kind {
                 all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_TRANSFER), taken_over()]);
                 Needs {
                     parts: all,
-                    keys: &[Place::Name, Place::After],
+                    keys: &[Place::Name, Place::After, FORCED],
                     channels: &[RW_CHANNEL],
                     redisson: &["hkeys", "get"],
                     redisson_keys: &[UNLOCK_LATCH],

@@ -22,6 +22,8 @@ pub(super) const LATCH_CHANNEL: Place = Place::InBraces("redisson_countdownlatch
 pub(super) const TOKEN: Place = Place::Before("redisson_lock_token");
 pub(super) const QUEUE: Place = Place::Before("redisson_lock_queue");
 pub(super) const TIMES: Place = Place::Before("redisson_lock_timeout");
+/// Who forced locks free.
+pub(super) const FORCED: Place = Place::Before("redlatch_forced");
 /// What Redisson remembers an unlock by.
 pub(super) const UNLOCK_LATCH: Place = Place::Before("redisson_unlock_latch");
 

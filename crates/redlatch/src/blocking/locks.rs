@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{thread_owner, wait_for};
 use crate::{
-    FencedGuard, Forced, Hold, Lease, LockName, Unlocked, Wait,
+    FencedGuard, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
     error::{Error, ErrorKind, LossReason},
     owner::Owner,
@@ -84,6 +84,15 @@ macro_rules! blocking_lock {
                     core: self.core(),
                     cancel: None,
                 }
+            }
+
+            /// Frees the lock by force, and says what was found.
+            ///
+            /// # Errors
+            ///
+            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            pub fn force(&self, force: Force) -> Result<Forced, Error> {
+                wait_for(self.core(), self.0.force(force))
             }
 
             /// Frees the lock whoever holds it; `true` if somebody did.

@@ -18,6 +18,7 @@ pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod lease;
+mod lost;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
@@ -48,6 +49,7 @@ use crate::{
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
+    lock::force::Forcing,
     name::{Keys, LockName},
     owner::{Owner, client_id},
     replica_ack::Replication,
@@ -117,15 +119,12 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         &keys.key
     }
 
-    /// Frees it whoever holds it, or only while `owner` does unless that is empty. Replies `{number, 1 or 0, receivers}`,
+    /// Frees it whoever holds it, or only while the owner that is named does. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
-    fn force(&self, keys: &Keys, number: i64, owner: &str, publish: &'static str) -> Call {
-        Call::new(&crate::scripts::FORCE)
-            .key(&keys.key)
-            .int(number)
-            .text(&owner.into())
-            .bytes(&keys.channel)
-            .constant(publish)
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let call = Call::new(&crate::scripts::FORCE).key(&keys.key).int(forcing.number);
+        let call = call.text(&forcing.owner.into()).bytes(&keys.channel).constant(forcing.publish);
+        forcing.recorded(call)
     }
 
     /// Reads `{ttl, holds of the owner}`; the TTL is -2 when nobody holds it. The owner may be empty.

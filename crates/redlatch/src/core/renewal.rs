@@ -17,12 +17,7 @@ use futures_util::{
     future::{BoxFuture, join_all},
 };
 
-use crate::{
-    error::LossReason,
-    name::Kind,
-    scripts,
-    store::{Call, Fault},
-};
+use crate::store::Fault;
 
 /// How many leases of one server have their renewal under way at once, and how many calls carry them.
 const LEASES_UNDER_WAY_MAX: usize = 800;
@@ -94,6 +89,7 @@ impl Core {
         let failure = match outcome {
             Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
                 self.watch_renewed(batch.clone());
+                let mut gone = Vec::new();
                 for (lease, held) in batch.iter().zip(&reply[1..]) {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);
@@ -101,9 +97,10 @@ impl Core {
                         lease.confirmed(sent_ms, lease_ms);
                         self.look_if_in_doubt(lease);
                     } else {
-                        self.gone(lease).await;
+                        gone.push(lease.clone());
                     }
                 }
+                self.all_gone(&gone).await;
                 None
             }
             Ok(Ok(_)) => Some("a reply of the wrong length".to_owned()),
@@ -219,14 +216,16 @@ impl Core {
                 return;
             }
             if let Ok(Ok(reply)) = outcome {
+                let mut gone = Vec::new();
                 for (lease, held) in open.iter().zip(reply.iter().skip(1)) {
                     if *held == 0 {
-                        self.gone(lease).await;
+                        gone.push(lease.clone());
                     } else {
                         lease.seen(sent_ms);
                         doubt |= lease.asked_ms() < self.doubt_ms();
                     }
                 }
+                self.all_gone(&gone).await;
                 break;
             }
             if self.store.moves() == moves {
@@ -245,53 +244,5 @@ impl Core {
 
     fn check_singly(self: Arc<Self>, lease: Arc<Lease>) -> BoxFuture<'static, ()> {
         self.check_batch(vec![lease]).boxed()
-    }
-
-    /// The server no longer has the hold: finds out who has it now, and tells the holder.
-    pub(crate) async fn gone(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if !lease.is_held() {
-            return;
-        }
-        let call = Call::new(&scripts::SHOW).key(&lease.keys.key).int(16);
-        let limit = Duration::from_millis(500);
-        let found = tokio::time::timeout(limit, self.store.run_apart(call)).await;
-        let by = found.ok().and_then(Result::ok).and_then(|reply| {
-            let fields = reply.array()?.get(4)?.array()?.chunks_exact(2);
-            let field = fields.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field))?;
-            let owner = field.strip_suffix(WRITE).unwrap_or(field);
-            Some(String::from_utf8_lossy(owner).into_owned())
-        });
-        self.lose(lease, by.map_or(LossReason::Deleted, |by| LossReason::TakenOver { by }));
-    }
-}
-
-/// What the field of a write hold ends with, after its owner.
-const WRITE: &[u8] = b":write";
-
-/// Whether a field of the hash is a holder that shuts this hold out: somebody else's, and of a side that does.
-fn took_over(lease: &Lease, field: &[u8]) -> bool {
-    shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
-}
-
-fn shuts_out(kind: Kind, own: &[u8], field: &[u8]) -> bool {
-    let writer = field.strip_suffix(WRITE);
-    if field == b"mode" || field == own || writer == Some(own) {
-        return false;
-    }
-    kind != Kind::Read || writer.is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_somebody_else_takes_a_lock_over() {
-        let fields: [&[u8]; 5] = [b"mode", b"me", b"me:write", b"you", b"you:write"];
-        let shut_out = |kind| fields.map(|field| shuts_out(kind, b"me", field));
-        assert_eq!(shut_out(Kind::Read), [false, false, false, false, true]);
-        for kind in [Kind::Lock, Kind::Fair, Kind::Write] {
-            assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
-        }
     }
 }

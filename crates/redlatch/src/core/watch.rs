@@ -235,10 +235,10 @@ impl Core {
                     if *held == 1 {
                         lease.seen(sent_ms);
                     } else {
-                        gone.push(self.gone(lease));
+                        gone.push(lease.clone());
                     }
                 }
-                join_all(gone).await;
+                self.all_gone(&gone).await;
             }
             Ok(Err(fault)) if fault.is_split() && batch.len() > 1 => self.look_singly(batch).await,
             _ => self.watch_later(&batch),

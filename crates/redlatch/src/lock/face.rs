@@ -107,10 +107,10 @@ macro_rules! lock_face {
                 $crate::Acquire::new(&self.0)
             }
 
-            /// Frees the lock whoever holds it; `true` if somebody did.
+            /// Frees the lock by force, and says what was found. [`Force`](crate::Force) says from whom, by whom and why.
             ///
-            /// The holder is told at once where the server tells of changes, and at its next renewal otherwise, at the latest after a third of
-            /// its lease. Waiters are woken.
+            /// The holder is told at once where the server tells of changes, and at its next renewal otherwise, at the latest after a
+            /// third of its lease: [`LossReason::Forced`](crate::LossReason::Forced). Waiters are woken.
             ///
             /// # Cancel safety
             ///
@@ -118,9 +118,23 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// A server that is unreachable or refuses; a key of another type or lock kind, which is left alone.
+            /// Options that are not valid; a server that is unreachable or refuses; a key of another type or lock kind, which is left
+            /// alone.
+            pub async fn force(&self, force: $crate::Force) -> Result<$crate::Forced, $crate::Error> {
+                self.0.force(&force).await
+            }
+
+            /// Frees the lock whoever holds it; `true` if somebody did. As [`force`](Self::force), without options.
+            ///
+            /// # Cancel safety
+            ///
+            /// Once started it may happen or not.
+            ///
+            /// # Errors
+            ///
+            /// As [`force`](Self::force).
             pub async fn force_unlock(&self) -> Result<bool, $crate::Error> {
-                Ok(self.0.force("").await? == $crate::Forced::Released)
+                Ok(self.0.force(&$crate::Force::new()).await? == $crate::Forced::Released)
             }
 
             /// Frees the lock only while `owner`, as [`Client::inspect`](crate::Client::inspect) showed it, holds it.
@@ -131,13 +145,9 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// As [`force_unlock`](Self::force_unlock).
+            /// As [`force`](Self::force).
             pub async fn force_unlock_if(&self, owner: &str) -> Result<$crate::Forced, $crate::Error> {
-                if owner.is_empty() {
-                    let error = $crate::Error::new($crate::ErrorKind::InvalidOption, "no owner was named");
-                    return Err(error.on(self.name()));
-                }
-                self.0.force(owner).await
+                self.0.force(&$crate::Force::new().owner(owner)).await
             }
 
             /// Whether anybody holds the lock.

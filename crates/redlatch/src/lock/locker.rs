@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Forced, Guard, Lease};
+use super::{
+    Force, Forced, Guard, Lease,
+    force::Forcing,
+};
 use crate::{
     config::lease_ms,
     core::{
@@ -92,11 +95,22 @@ impl Locker {
         })
     }
 
-    pub(crate) async fn force(&self, owner: &str) -> Result<Forced, Error> {
+    pub(crate) async fn force(&self, force: &Force) -> Result<Forced, Error> {
         self.ready()?;
-        let number = self.core.fresh_number();
-        let call = self.recipe.force(&self.keys, number, owner, self.core.store.publish_command());
-        let reply = self.core.run_checked(call, number, false).await.map_err(|fault| self.error(fault))?;
+        force.check().map_err(|error| error.on(self.name()))?;
+        let record = force.record(&self.core, &self.keys);
+        let ask = async |record| {
+            let (number, publish) = (self.core.fresh_number(), self.core.store.publish_command());
+            let forcing = Forcing { number, owner: force.named_owner(), publish, record };
+            let call = self.recipe.force(&self.keys, &forcing);
+            self.core.run_checked(call, number, false).await
+        };
+        let reply = match ask(Some(&record)).await {
+            // Nothing has run. The account may have no right to the record, and still one to the lock.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => ask(None).await,
+            outcome => outcome,
+        };
+        let reply = reply.map_err(|fault| self.error(fault))?;
         let forced = match reply.get(1) {
             Some(1) => Forced::Released,
             Some(0) => Forced::WasFree,

@@ -2,6 +2,7 @@
 
 mod acquire;
 pub(crate) mod face;
+pub(crate) mod force;
 mod guard;
 pub(crate) mod locker;
 mod with;
@@ -9,6 +10,7 @@ mod with;
 use std::sync::Arc;
 
 pub use acquire::{Acquire, Lease};
+pub use force::Force;
 pub use guard::{Guard, Held};
 pub use with::WithError;
 

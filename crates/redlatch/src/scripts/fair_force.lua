@@ -2,11 +2,12 @@
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   ARGV[1] call number   ARGV[2] owner field that must be there, or ''
 -- ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
+-- KEYS[4] record of forced releases, if there is to be one   ARGV[5] who does it and why
 --
 -- Check:  the key is a hash without a `mode` field, and has the named owner when one is named; queue and times can be read.
--- Change: heads of the queue whose time is over are dropped; DEL; the next is told even when nothing was held.
+-- Change: the record as in force.lua; heads of the queue whose time is over are dropped; DEL; the next is told even when nothing was held.
 -- Reply:  {number, 1 or 0, receivers}; {number, -1, 0} another owner holds it; {number, -2, 0} a read-write lock.
-local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
+local key, queue, times, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local n = tonumber(ARGV[1])
 local held = redis.call('hmget', key, ARGV[2], 'mode')
 if held[2] then return {n, -2, 0} end
@@ -20,6 +21,14 @@ for _ = 1, 1000 do
   if not time or tonumber(time) > now then break end
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
+end
+if record then
+  local fields, kept = redis.call('hgetall', key), false
+  for at = 1, math.min(#fields, 2000), 2 do
+    kept = type(redis.pcall('hset', record, fields[at], ARGV[5])) ~= 'table' or kept
+  end
+  local time = math.max(60000, math.min(600000, redis.call('pttl', key)))
+  if kept and type(redis.pcall('pexpire', record, time)) == 'table' then redis.pcall('del', record) end
 end
 local gone = redis.call('del', key)
 if not head then return {n, gone, 0} end

@@ -13,7 +13,9 @@ const ENLARGING: [&str; 10] =
     ["hset", "hincrby", "set", "incrby", "decrby", "decr", "rpush", "zadd", "lpush", "hsetnx"];
 
 /// Scripts that call such commands and give something back, which a server without free memory should let them do.
-const GIVING_BACK: [&str; 15] = [
+const GIVING_BACK: [&str; 17] = [
+    "force",
+    "rw_force",
     "leave",
     "fair_release",
     "fair_leave",

@@ -32,7 +32,9 @@ end
 -- The name that a key may stand for, by the look of it, and whether it does.
 local name_of, is_one = {}, {}
 
-function name_of.hash(key) return key end
+function name_of.hash(key)
+  if not string.find(key, '^redlatch_forced:') then return key end
+end
 
 function is_one.hash(key)
   local known = read('hmget', key, 'mode', 'rate', 'interval', 'type')

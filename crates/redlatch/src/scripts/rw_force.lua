@@ -3,17 +3,26 @@
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
 -- ARGV[1] call number   ARGV[2] field that must be there, or '' for any   ARGV[3] 'read' or 'write'
 -- ARGV[4] channel   ARGV[5] publish command   ARGV[6] payload: 0 wakes one waiter of a Java client, 1 wakes all
+-- KEYS[3] record of forced releases, if there is to be one   ARGV[7] who does it and why
 --
 -- Check:  the hash is in the mode that is to be ended, and has the named field when one is named. The other side is left alone.
--- Change: the timeout keys of all holders that can be named (R7), then the hash; then the message.
+-- Change: the record as in force.lua; the timeout keys of all holders that can be named (R7), then the hash; then the message.
 -- Reply:  {number, 1, receivers}; {number, 0, 0} that side is free; {number, -1, 0} somebody else has it; {number, -2, 0} the name is
 --         in use by a lock of another kind.
-local key, n = KEYS[1], tonumber(ARGV[1])
+local key, record, n = KEYS[1], KEYS[3], tonumber(ARGV[1])
 local held = redis.call('hmget', key, 'mode', ARGV[2])
 if not held[1] and redis.call('exists', key) == 1 then return {n, -2, 0} end
 if held[1] ~= ARGV[3] then return {n, 0, 0} end
 if ARGV[2] ~= '' and not held[2] then return {n, -1, 0} end
 local fields = redis.call('hgetall', key)
+if record then
+  local kept = false
+  for at = 1, math.min(#fields, 2000), 2 do
+    kept = type(redis.pcall('hset', record, fields[at], ARGV[7])) ~= 'table' or kept
+  end
+  local time = math.max(60000, math.min(600000, redis.call('pttl', key)))
+  if kept and type(redis.pcall('pexpire', record, time)) == 'table' then redis.pcall('del', record) end
+end
 for at = 1, #fields, 2 do
   for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
     redis.call('del', KEYS[2] .. fields[at] .. ':rwlock_timeout:' .. i)

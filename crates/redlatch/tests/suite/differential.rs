@@ -63,6 +63,7 @@ const SEATS: [&str; 4] = ["seats", "seats", "free", "string"];
 const IDS: [&str; 4] =
     ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccccccccccccccc", "\u{1}\u{2}\0\r\n%%^$()[].*+"];
 const LEASES: [&str; 4] = ["60000", "5000", "600000", "9007199254740991"];
+const FORCED: &str = "redlatch_forced:{t}";
 const CHANNEL: &str = "redisson_lock__channel:{x}";
 /// Few, so that calls meet each other's holds; one is the name of a plain lock now and then.
 const RW_NAMES: [&str; 3] = ["rw", "r2", "a"];
@@ -128,7 +129,17 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "transfer" => (vec![name, token], vec![number, owner, other, lease, fenced]),
         "force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
-            (vec![name], vec![number, expected, CHANNEL.into(), "publish".into()])
+            let mut args = vec![number, expected, CHANNEL.into(), "publish".into()];
+            if dice.roll(2) == 0 {
+                return Some((vec![name], args));
+            }
+            args.push("somebody\nwhy".into());
+            (vec![name, FORCED.into()], args)
+        }
+        "lost" => {
+            let each = dice.pick(&["1", "2"]).to_owned();
+            let keys = if each == "2" { vec![name, FORCED.into()] } else { vec![name, fair[0].clone()] };
+            (keys, vec![number, each, dice.pick(&["0", "16"]).to_owned(), owner, other])
         }
         "show" => (vec![dice.pick(&SHOWN).to_owned(), token], texts(&[dice.pick(&["0", "1", "100"])])),
         "list" => (vec![], {
@@ -154,7 +165,8 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "fair_undo" => (fair, vec![number, owner, CHANNEL.into(), "publish".into()]),
         "fair_force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
-            (fair, vec![number, expected, CHANNEL.into(), "publish".into()])
+            let args = vec![number, expected, CHANNEL.into(), "publish".into(), "somebody\n".into()];
+            ([fair, vec![FORCED.into()]].concat(), args)
         }
         "counter_get" => (vec![counter], vec![number]),
         "counter_set" => (
@@ -298,7 +310,8 @@ fn read_write(
         }
         "rw_force" => {
             let expected = ["", &owner, &format!("{owner}:write")][dice.roll(3)].to_owned();
-            (keys, vec![number, expected, side, channel, publish, "1".to_owned()])
+            let args = vec![number, expected, side, channel, publish, "1".to_owned(), "somebody\nwhy".into()];
+            (vec![name, base, FORCED.into()], args)
         }
         "rw_query" => (keys, vec![owner, side]),
         _ => return None,

@@ -103,7 +103,7 @@ async fn exercise(kinds: &[Kind], face: Face) {
             assert!(thief.force_unlock().await.unwrap());
             let held = thief.lock().await.unwrap();
             let reason = soon("the loss", lost.lost()).await;
-            assert!(matches!(reason, LossReason::TakenOver { .. }), "{reason:?}");
+            assert!(matches!(reason, LossReason::Forced { .. }), "{reason:?}");
             held.unlock().await.unwrap();
         }
         account.assert_nothing_was_refused();

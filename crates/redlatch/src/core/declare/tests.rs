@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Client,
+    lock::force::Forcing,
     name::{Keys, Kind},
     owner::Owner,
     read_write::READ,
@@ -129,7 +130,7 @@ async fn the_last_reader_ends_the_lock_though_others_came_and_went() {
 async fn a_forced_end_is_whole_though_readers_keep_coming() {
     let rig = &rig("memory:declare-force?strict_keys").await;
     rig.reads(1, 60_000).await;
-    let force = READ.force(&rig.keys, 7, "", "publish");
+    let force = READ.force(&rig.keys, &Forcing { number: 7, owner: "", publish: "publish", record: None });
     let reply = rig.amid(force, |time| rig.reads(100 + i64::from(time), 20_000)).await;
     assert_eq!(reply, Ok(vec![7, 1, 0]));
     assert_eq!(rig.look(1).await, [-2, 0]);

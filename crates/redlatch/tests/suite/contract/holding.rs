@@ -107,11 +107,48 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
     let taken = on.lock(&b, other.as_str()).try_lock().await.unwrap().unwrap();
     assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
     let start = Instant::now();
-    assert_eq!(soon("the announcement", freed.lost()).await, LossReason::Deleted);
+    let forced = LossReason::Forced { by: b.id().to_owned(), reason: None };
+    assert_eq!(soon("the announcement", freed.lost()).await, forced);
     assert!(awake(start) < NEXT_RENEWAL, "told at the next renewal: {:?}", start.elapsed());
-    match soon("the announcement", passed.lost()).await {
-        LossReason::TakenOver { by } => assert_eq!(by, taken.owner().to_string()),
-        reason => panic!("{reason:?}"),
+    assert_eq!(soon("the announcement", passed.lost()).await, forced, "whoever has it now");
+    assert!(taken.is_valid());
+}
+
+/// The lease is so long that no renewal tells.
+pub(crate) async fn the_holder_learns_at_once_who_forced_its_lock_free_and_why(on: Fixture) {
+    let (a, b) = (on.brisk(Duration::from_secs(600)).await, on.builder().client_name("ops").connect().await.unwrap());
+    let lock = on.lock(&b, on.name("x"));
+    for force in [Force::new(), Force::new().by("anna\u{e9}").reason("it hangs\nsince noon")] {
+        for late in [ms(0), ms(1_500)] {
+            let held = on.lock(&a, on.name("x")).lock().await.unwrap();
+            let fixed = on.lock(&a, on.name("y")).lock_with_lease(Duration::from_secs(600)).await.unwrap();
+            // Before and after the hold is watched.
+            tokio::time::sleep(late).await;
+            let owner = held.owner().to_string();
+            assert_eq!(lock.force(force.clone().owner("1b671a64-40d5-491e-99b0-da01ff1f3341:1")).await.unwrap(), Forced::OtherOwner);
+            assert!(held.is_valid());
+            assert_eq!(lock.force(force.clone().owner(owner)).await.unwrap(), Forced::Released);
+            assert_eq!(on.lock(&b, on.name("y")).force(force.clone()).await.unwrap(), Forced::Released);
+            for guard in [held, fixed] {
+                match soon("the loss", guard.lost()).await {
+                    LossReason::Forced { by, reason: Some(why) } => assert_eq!((by.as_str(), why.as_str()), ("anna\u{e9}", "it hangs\nsince noon")),
+                    LossReason::Forced { by, reason: None } => assert_eq!(by, format!("ops ({})", b.id())),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    // Another hold that ends otherwise is not said to have been forced free.
+    let after = on.lock(&a, on.name("x")).lock().await.unwrap();
+    after.unlock().await.unwrap();
+    for (force, what) in [
+        (Force::new().owner(""), "no owner"),
+        (Force::new().by(""), "1 to 1,000"),
+        (Force::new().reason("x".repeat(1_001)), "1 to 1,000"),
+        (Force::new().by("a\nb"), "one line"),
+    ] {
+        let error = lock.force(force).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidOption && error.to_string().contains(what), "{error}");
     }
 }
 

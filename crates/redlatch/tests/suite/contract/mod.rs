@@ -83,6 +83,7 @@ macro_rules! of_every_lock {
                     an_owner_value_enters_from_another_task,
                     a_short_inner_hold_does_not_cut_the_outer_one,
                     a_forced_unlock_is_announced_to_the_holder,
+                    the_holder_learns_at_once_who_forced_its_lock_free_and_why,
                     a_forced_unlock_of_the_shown_owner_only,
                     extending_moves_the_deadline,
                     a_renewal_does_not_cut_an_extension_short,

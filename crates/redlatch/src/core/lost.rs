@@ -1,0 +1,111 @@
+//! Holds that the server no longer has: how they ended, and telling their holders.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Core, lease::Lease};
+use crate::{
+    error::{ErrorKind, LossReason},
+    lock::force::Record,
+    name::Kind,
+    scripts,
+    store::{Call, Fault, Reply},
+};
+
+/// How long finding out how holds ended may take; that they have is told then at the latest.
+const LIMIT: Duration = Duration::from_millis(500);
+/// The most fields of one hash that are looked through for somebody else.
+const FIELDS_MAX: i64 = 16;
+
+impl Core {
+    /// As [`all_gone`](Self::all_gone), for one hold.
+    pub(crate) async fn gone(self: &Arc<Self>, lease: &Arc<Lease>) {
+        self.all_gone(std::slice::from_ref(lease)).await;
+    }
+
+    /// The server no longer has these holds, which are of one shard: finds out how they ended, and tells the holders.
+    pub(crate) async fn all_gone(self: &Arc<Self>, leases: &[Arc<Lease>]) {
+        let held: Vec<_> = leases.iter().filter(|lease| lease.is_held()).cloned().collect();
+        if held.is_empty() {
+            return;
+        }
+        let found = tokio::time::timeout(LIMIT, self.ends(&held)).await;
+        let mut reasons = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
+        for lease in &held {
+            self.lose(lease, reasons.next().unwrap_or(LossReason::Deleted));
+        }
+    }
+
+    /// How holds ended, as far as that is to be seen on the server.
+    async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<LossReason>, Fault> {
+        let number = self.fresh_number();
+        let ask = |each: i64| {
+            let call = Call::new(&scripts::LOST).int(number).int(each).int(FIELDS_MAX);
+            leases.iter().fold(call, |call, lease| {
+                let call = call.key(&lease.keys.key).bytes(&field(lease));
+                if each == 2 { call.key(&Record::key(&lease.keys)) } else { call }
+            })
+        };
+        let reply = match self.store.run_apart(ask(2)).await {
+            // An account without a right to the records is still told who has the lock.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => {
+                self.store.run_apart(ask(1)).await?
+            }
+            outcome => outcome?,
+        };
+        let items = match reply.array() {
+            Some([Reply::Int(echoed), items @ ..]) if *echoed == number => items,
+            _ => &[],
+        };
+        Ok(leases.iter().zip(items.chunks_exact(2)).map(|(lease, end)| reason(lease, end)).collect())
+    }
+}
+
+/// What stands for a hold in the hash.
+fn field(lease: &Lease) -> Arc<[u8]> {
+    let own = lease.owner.field().as_bytes();
+    if lease.keys.kind == Kind::Write { [own, WRITE].concat().into() } else { own.into() }
+}
+
+/// How one hold ended. That it was forced free counts more than who came after.
+fn reason(lease: &Lease, end: &[Reply]) -> LossReason {
+    if let Some(record) = end[1].bytes().and_then(Record::read) {
+        return record;
+    }
+    let pairs = end[0].array().unwrap_or_default().chunks_exact(2);
+    let taken = pairs.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field));
+    taken.map_or(LossReason::Deleted, |field| {
+        let owner = field.strip_suffix(WRITE).unwrap_or(field);
+        LossReason::TakenOver { by: String::from_utf8_lossy(owner).into_owned() }
+    })
+}
+
+/// What the field of a write hold ends with, after its owner.
+const WRITE: &[u8] = b":write";
+
+/// Whether a field of the hash is a holder that shuts this hold out: somebody else's, and of a side that does.
+fn took_over(lease: &Lease, field: &[u8]) -> bool {
+    shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
+}
+
+fn shuts_out(kind: Kind, own: &[u8], field: &[u8]) -> bool {
+    let writer = field.strip_suffix(WRITE);
+    if field == b"mode" || field == own || writer == Some(own) {
+        return false;
+    }
+    kind != Kind::Read || writer.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_somebody_else_takes_a_lock_over() {
+        let fields: [&[u8]; 5] = [b"mode", b"me", b"me:write", b"you", b"you:write"];
+        let shut_out = |kind| fields.map(|field| shuts_out(kind, b"me", field));
+        assert_eq!(shut_out(Kind::Read), [false, false, false, false, true]);
+        for kind in [Kind::Lock, Kind::Fair, Kind::Write] {
+            assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
+        }
+    }
+}

@@ -21,6 +21,12 @@ pub trait Publisher: Send + Sync {
     fn publish_sharded(&self, channel: &[u8], payload: &[u8]) -> usize {
         self.publish(channel, payload)
     }
+
+    /// A [watched](Engine::watch) key has gone, or an element of it, or another value has taken its place.
+    fn changed(&self, _key: &[u8]) {}
+
+    /// Every key has gone, and with them all that were watched.
+    fn cleared(&self) {}
 }
 
 /// Keeps changes for the next start.
@@ -217,6 +223,14 @@ impl Engine {
         let reply = execute(&mut self.core(), &words, Caller::Client);
         self.commit()?;
         reply
+    }
+
+    /// Has the publisher told, once, when each of these keys goes, or an element of it. Answers how many exist; only those are
+    /// watched.
+    pub fn watch(&mut self, keys: &[impl AsRef<[u8]>]) -> usize {
+        self.begin();
+        let mut core = self.core();
+        keys.iter().filter(|key| core.watch(key.as_ref())).count()
     }
 
     fn begin(&mut self) {

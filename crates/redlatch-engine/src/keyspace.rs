@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) declared: Option<HashSet<Vec<u8>>>,
     /// What changed since the journal was last written.
     pub(crate) effects: Vec<Effect>,
+    /// The keys that the publisher is told of when they change; each of them exists.
+    watched: HashSet<Arc<[u8]>>,
 }
 
 impl Core {
@@ -102,6 +104,23 @@ impl Core {
             wait_until_ms: 0,
             declared: None,
             effects: Vec::new(),
+            watched: HashSet::new(),
+        }
+    }
+
+    /// Watches a key, if it exists.
+    pub(crate) fn watch(&mut self, key: &[u8]) -> bool {
+        let Some(at) = self.find(key) else { return false };
+        if let Some(slot) = &self.slots[at] {
+            self.watched.insert(Arc::clone(&slot.key));
+        }
+        true
+    }
+
+    /// An element of a key has gone, or all of it.
+    pub(crate) fn lessened(&mut self, key: &[u8]) {
+        if !self.watched.is_empty() && self.watched.remove(key) {
+            self.publisher.changed(key);
         }
     }
 
@@ -137,7 +156,10 @@ impl Core {
     /// Puts a value under a key, whatever was there.
     pub(crate) fn put(&mut self, key: &[u8], data: Data, expires_at_ms: u64) -> &mut Slot {
         let at = match self.index.get(key) {
-            Some(&at) => at,
+            Some(&at) => {
+                self.lessened(key);
+                at
+            }
             None => {
                 let name: Arc<[u8]> = key.into();
                 let slot = Slot { key: Arc::clone(&name), data: Data::Str(Vec::new()), expires_at_ms: NEVER };
@@ -179,6 +201,7 @@ impl Core {
             self.index.remove(&slot.key);
             self.free.push(at);
             self.with_expiry -= usize::from(slot.expires_at_ms != NEVER);
+            self.lessened(&slot.key);
             self.emit(|| Effect::Delete { key: slot.key.to_vec() });
         }
     }
@@ -210,6 +233,10 @@ impl Core {
         self.free.clear();
         self.index.clear();
         self.with_expiry = 0;
+        if !self.watched.is_empty() {
+            self.watched.clear();
+            self.publisher.cleared();
+        }
         self.emit(|| Effect::Clear);
     }
 

@@ -34,7 +34,9 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
             Forced::Released => {
                 let (at, reason) = (rfc3339(SystemTime::now()), escape::text(&args.reason));
                 let by = escape::text(&by);
-                context.talk.say(format_args!("{at} {lock} was taken from {owner} by {by}; reason: {reason}"));
+                context
+                    .talk
+                    .say(format_args!("{at} {lock} was taken from {owner} by {by}; reason: {reason}"));
                 Ok(exit::OK)
             }
             Forced::WasFree => {
@@ -52,7 +54,8 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
 
 /// Who runs the command, as the holder is told.
 fn person() -> String {
-    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user =
+        ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{user}@{host}").replace('\n', " ")

@@ -3,8 +3,8 @@
 use std::{str::FromStr, time::Duration};
 
 use redlatch::{
-    Acquire, Client, ErrorKind, FairLock, Forced, Guard, Hold, HoldMode, Lease, Lock, LockKind, LockName,
-    Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
+    Acquire, Client, ErrorKind, FairLock, Force, Forced, Guard, Hold, HoldMode, Lease, Lock, LockKind,
+    LockName, Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
 };
 
 use super::acquire::quoted;

@@ -46,12 +46,17 @@ fn a_forced_unlock_stops_the_command() {
         owner.as_str(),
         "another owner's lock is left alone"
     );
-    let forced = place.output(["force-unlock", "job", "--owner", &owner, "--reason", "te\u{1b}st", "--yes"]);
+    let forced =
+        ["force-unlock", "job", "--owner", &owner, "--by", "anna", "--reason", "te\u{1b}st", "--yes"];
+    let forced = place.output(forced);
     assert_eq!(forced.status.code(), Some(0), "{forced:?}");
     assert!(both(&forced).contains("te\\x1bst"), "{forced:?}");
     let output = holder.finish();
     assert_eq!(output.status.code(), Some(80), "{output:?}");
     assert!(both(&output).contains("lost"), "{output:?}");
+    // Who did it and why, without what could rewrite a screen.
+    assert!(both(&output).contains("forced free by anna") && both(&output).contains("st"), "{output:?}");
+    assert!(!both(&output).contains('\u{1b}'), "{output:?}");
     assert_eq!(place.report("report")["outcome"], "lost");
     assert!(!is_alive(place.pid("job")));
 }

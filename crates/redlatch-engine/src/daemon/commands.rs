@@ -214,6 +214,18 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             session.out.int(i64::from(shared.epoch));
             session.out.int(i64::from(std::process::id()));
         }
+        (b"watch", keys) if session.out.resp3 => {
+            session.watches = true;
+            let mut found = 0;
+            for key in keys {
+                // One that does not exist is not told of: whoever watches sees that it is missing.
+                if shared.engine.borrow_mut().watch(&[key]) == 1 {
+                    shared.hub.watch(key, &session.outbox);
+                    found += 1;
+                }
+            }
+            session.out.int(found);
+        }
         (b"status", []) => status(shared, session),
         (b"shutdown", _) if !session.is_owner => {
             return Err(EngineError::fixed("NOPERM only the user whom the engine belongs to may stop it"));

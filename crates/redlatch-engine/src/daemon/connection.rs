@@ -72,6 +72,8 @@ pub(crate) struct Session {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) out: Writer,
     pub(crate) subscriptions: Vec<(Kind, Vec<u8>)>,
+    /// It has asked to be told of changes.
+    pub(crate) watches: bool,
     pub(crate) closing: bool,
     /// Whether the client acts for the user whom the daemon belongs to.
     pub(crate) is_owner: bool,
@@ -86,6 +88,7 @@ impl Session {
             outbox: Outbox::new(id),
             out: Writer { bytes: Vec::new(), resp3: false },
             subscriptions: Vec::new(),
+            watches: false,
             closing: false,
         }
     }
@@ -107,6 +110,9 @@ impl Drop for Leave {
     fn drop(&mut self) {
         for (kind, name) in &self.session.subscriptions {
             self.shared.hub.unsubscribe(*kind, name, &self.session.outbox);
+        }
+        if self.session.watches {
+            self.shared.hub.unwatch(&self.session.outbox);
         }
         self.shared.clients.set(self.shared.clients.get() - 1);
     }
@@ -169,7 +175,7 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
             continue;
         }
         input.reserve(READ_BYTES);
-        let listening = !session.subscriptions.is_empty();
+        let listening = session.watches || !session.subscriptions.is_empty();
         let open = poll_fn(|cx| {
             if listening && outbox.poll_changed(cx) {
                 return Poll::Ready(Ok(true));

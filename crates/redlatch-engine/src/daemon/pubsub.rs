@@ -79,19 +79,40 @@ impl Outbox {
     }
 
     fn send(&self, words: &[&[u8]]) {
+        let size: usize = words.iter().map(|word| word.len() + 16).sum();
+        self.push(size, |writer| {
+            writer.push(words.len());
+            for word in words {
+                writer.bulk(word);
+            }
+        });
+    }
+
+    /// Says that a key has changed, or all keys have, in the words of `CLIENT TRACKING`.
+    fn invalidate(&self, key: Option<&[u8]>) {
+        self.push(key.map_or(0, <[u8]>::len) + 48, |writer| {
+            writer.push(2);
+            writer.bulk(b"invalidate");
+            match key {
+                Some(key) => {
+                    writer.array(1);
+                    writer.bulk(key);
+                }
+                None => writer.null(),
+            }
+        });
+    }
+
+    fn push(&self, size: usize, write: impl FnOnce(&mut Writer)) {
         let mut state = lock(&self.state);
         if state.dropped {
             return;
         }
-        let size: usize = words.iter().map(|word| word.len() + 16).sum();
         if state.writer.bytes.len() + size > UNREAD_BYTES_MAX {
             state.dropped = true;
             state.writer.bytes = Vec::new();
         } else {
-            state.writer.push(words.len());
-            for word in words {
-                state.writer.bulk(word);
-            }
+            write(&mut state.writer);
         }
         drop(state);
         self.changed.store(true, Ordering::Release);
@@ -105,6 +126,8 @@ type Subscribers = BTreeMap<u64, Arc<Outbox>>;
 #[derive(Default)]
 pub(crate) struct Hub {
     names: Mutex<Names>,
+    /// Who is to be told of the next change of a key.
+    watchers: Mutex<HashMap<Vec<u8>, Subscribers>>,
 }
 
 /// The names of each [`Kind`], apart, so that a message only looks where it may be heard.
@@ -126,6 +149,18 @@ impl Hub {
                 names.remove(name);
             }
         }
+    }
+
+    pub(crate) fn watch(&self, key: &[u8], outbox: &Arc<Outbox>) {
+        lock(&self.watchers).entry(key.to_vec()).or_default().insert(outbox.id, Arc::clone(outbox));
+    }
+
+    /// A connection is gone.
+    pub(crate) fn unwatch(&self, outbox: &Outbox) {
+        lock(&self.watchers).retain(|_, watchers| {
+            watchers.remove(&outbox.id);
+            !watchers.is_empty()
+        });
     }
 
     /// Names of one kind that somebody listens to.
@@ -173,5 +208,22 @@ impl Publisher for Hub {
 
     fn publish_sharded(&self, channel: &[u8], payload: &[u8]) -> usize {
         self.deliver(Kind::Shard, channel, payload)
+    }
+
+    fn changed(&self, key: &[u8]) {
+        let watchers = lock(&self.watchers).remove(key).unwrap_or_default();
+        for outbox in watchers.values() {
+            outbox.invalidate(Some(key));
+        }
+    }
+
+    fn cleared(&self) {
+        let mut all = Subscribers::new();
+        for (_, watchers) in lock(&self.watchers).drain() {
+            all.extend(watchers);
+        }
+        for outbox in all.values() {
+            outbox.invalidate(None);
+        }
     }
 }

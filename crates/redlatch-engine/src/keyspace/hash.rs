@@ -160,6 +160,8 @@ pub(crate) fn hdel(core: &mut Core, args: &[&[u8]]) -> Reply {
     }
     if empty {
         core.remove_if_empty(key);
+    } else if gone > 0 {
+        core.lessened(key);
     }
     Ok(Value::Int(gone))
 }

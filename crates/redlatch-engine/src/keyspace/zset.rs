@@ -189,6 +189,9 @@ pub(crate) fn zrem(core: &mut Core, args: &[&[u8]]) -> Reply {
     for member in &removed {
         core.emit(|| Effect::SortedRemove { key: args[1].to_vec(), member: member.to_vec() });
     }
+    if !removed.is_empty() {
+        core.lessened(args[1]);
+    }
     core.remove_if_empty(args[1]);
     Ok(Value::Int(count(removed.len())))
 }
@@ -203,6 +206,9 @@ pub(crate) fn zremrangebyscore(core: &mut Core, args: &[&[u8]]) -> Reply {
     }
     for (_, member) in &removed {
         core.emit(|| Effect::SortedRemove { key: args[1].to_vec(), member: member.to_vec() });
+    }
+    if !removed.is_empty() {
+        core.lessened(args[1]);
     }
     core.remove_if_empty(args[1]);
     Ok(Value::Int(count(removed.len())))

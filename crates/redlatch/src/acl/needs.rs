@@ -3,7 +3,8 @@
 use super::{
     Kind,
     place::{
-        FORCED, LATCH_CHANNEL, LOCK_CHANNEL, PERMITS_CHANNEL, Place, QUEUE, RW_CHANNEL, TIMES, TOKEN, UNLOCK_LATCH,
+        FORCED, LATCH_CHANNEL, LOCK_CHANNEL, PERMITS_CHANNEL, Place, QUEUE, RW_CHANNEL, TIMES, TOKEN,
+        UNLOCK_LATCH,
     },
 };
 use crate::scripts::{self, Script};

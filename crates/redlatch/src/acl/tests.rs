@@ -73,11 +73,13 @@ fn helper_keys_have_the_word_before_the_name() {
             "redisson_lock_queue:app:*",
             "redisson_lock_queue:{app:*",
             "redisson_lock_timeout:app:*",
-            "redisson_lock_timeout:{app:*"
+            "redisson_lock_timeout:{app:*",
+            "redlatch_forced:app:*",
+            "redlatch_forced:{app:*",
         ]
     );
-    assert_eq!(keys(Kind::ReadWrite, "app:"), ["app:*", "{app:*"]);
-    assert_eq!(keys(Kind::ReadWrite, "{app}:"), ["{app}:*"]);
+    assert_eq!(keys(Kind::Permits, "app:"), ["app:*", "{app:*"]);
+    assert_eq!(keys(Kind::Permits, "{app}:"), ["{app}:*"]);
     assert_eq!(keys(Kind::Fair, ""), ["*"]);
     let channels = |kind, prefix| Rights::of(&[kind], prefix).channels();
     assert_eq!(channels(Kind::Latch, "app:"), ["redisson_countdownlatch__channel__{app:*"]);
@@ -87,7 +89,7 @@ fn helper_keys_have_the_word_before_the_name() {
 
 #[test]
 fn a_prefix_stands_for_itself() {
-    let keys = Rights::of(&[Kind::Lock], "a*b?[c]\\ 'd\u{2003}").keys();
+    let keys = Rights::of(&[Kind::Stock], "a*b?[c]\\ 'd\u{2003}").keys();
     assert_eq!(keys, ["a\\*b\\?\\[c\\]\\\\??d???*"]);
 }
 

@@ -22,7 +22,7 @@ impl Core {
         self.all_gone(std::slice::from_ref(lease)).await;
     }
 
-    /// The server no longer has these holds, which are of one shard: finds out how they ended, and tells the holders.
+    /// The server no longer has these holds, which are of one kind and shard: finds out how they ended, and tells the holders.
     pub(crate) async fn all_gone(self: &Arc<Self>, leases: &[Arc<Lease>]) {
         let held: Vec<_> = leases.iter().filter(|lease| lease.is_held()).cloned().collect();
         if held.is_empty() {
@@ -45,7 +45,9 @@ impl Core {
                 if each == 2 { call.key(&Record::key(&lease.keys)) } else { call }
             })
         };
-        let reply = match self.store.run_apart(ask(2)).await {
+        // Nobody forces permits free: they have ids, and whoever knows one may give it back.
+        let each = if leases[0].keys.kind == Kind::Permits { 1 } else { 2 };
+        let reply = match self.store.run_apart(ask(each)).await {
             // An account without a right to the records is still told who has the lock.
             Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => {
                 self.store.run_apart(ask(1)).await?

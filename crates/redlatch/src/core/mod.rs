@@ -259,7 +259,9 @@ impl Core {
         }));
         let weak = Arc::downgrade(&core);
         core.store.on_change(Arc::new(move |change| {
-            if let Some(core) = weak.upgrade() {
+            if let Some(core) = weak.upgrade()
+                && !core.is_forked()
+            {
                 core.told(change);
             }
         }));

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Force, Forced, Guard, Lease,
-    force::Forcing,
-};
+use super::{Force, Forced, Guard, Lease, force::Forcing};
 use crate::{
     config::lease_ms,
     core::{

@@ -18,7 +18,9 @@ local fields = redis.call('hgetall', key)
 if record then
   local kept = false
   for at = 1, math.min(#fields, 2000), 2 do
-    kept = type(redis.pcall('hset', record, fields[at], ARGV[7])) ~= 'table' or kept
+    if fields[at] ~= 'mode' then
+      kept = type(redis.pcall('hset', record, fields[at], ARGV[7])) ~= 'table' or kept
+    end
   end
   local time = math.max(60000, math.min(600000, redis.call('pttl', key)))
   if kept and type(redis.pcall('pexpire', record, time)) == 'table' then redis.pcall('del', record) end

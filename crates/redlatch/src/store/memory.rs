@@ -12,8 +12,8 @@ use std::{
 use redlatch_engine::{Engine, Publisher, Value};
 
 use super::{
-    Arg, Call, Event, Fault, Listener, ListenersFuture, Reply, RunFuture, Store, SubscribeFuture,
-    Subscription, url::STRICT_KEYS,
+    Arg, Call, Change, ChangeHook, Event, Fault, Listener, ListenersFuture, Reply, RunFuture, Store,
+    SubscribeFuture, Subscription, WatchFuture, url::STRICT_KEYS,
 };
 use crate::{
     config::Config,
@@ -33,6 +33,8 @@ type Listeners = Vec<(u64, Listener)>;
 #[derive(Default)]
 struct Board {
     listeners: Mutex<HashMap<Arc<[u8]>, Listeners>>,
+    /// Whom to tell of changes: each client by its number.
+    hooks: Mutex<Vec<(u64, ChangeHook)>>,
     next: AtomicU64,
 }
 
@@ -47,6 +49,47 @@ impl Publisher for Board {
             listener(Event::Message(number));
         }
         heard.len()
+    }
+
+    fn changed(&self, key: &[u8]) {
+        self.tell(&Change::Key(key.to_vec()));
+    }
+
+    fn cleared(&self) {
+        self.tell(&Change::All);
+    }
+}
+
+impl Board {
+    /// Each client knows itself which keys it watches.
+    fn tell(&self, change: &Change) {
+        let hooks: Vec<ChangeHook> = {
+            let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+            hooks.iter().map(|(_, hook)| hook.clone()).collect()
+        };
+        for hook in hooks {
+            hook(change.clone());
+        }
+    }
+}
+
+/// One client's way to an engine.
+struct MemoryClient {
+    store: Arc<MemoryStore>,
+    id: u64,
+}
+
+impl MemoryClient {
+    fn of(store: Arc<MemoryStore>) -> Arc<dyn Store> {
+        let id = store.board.next.fetch_add(1, Ordering::Relaxed);
+        Arc::new(MemoryClient { store, id })
+    }
+}
+
+impl Drop for MemoryClient {
+    fn drop(&mut self) {
+        let mut hooks = self.store.board.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        hooks.retain(|(id, _)| *id != self.id);
     }
 }
 
@@ -74,15 +117,15 @@ impl Drop for Ticket {
 static SHARED: PerProcess<Mutex<HashMap<String, Weak<MemoryStore>>>> = PerProcess::new();
 
 pub(super) fn open(name: Option<&str>, config: &Config) -> Result<Arc<dyn Store>, Error> {
-    let Some(name) = name else { return Ok(Arc::new(Arc::new(MemoryStore::new(None, config)?))) };
+    let Some(name) = name else { return Ok(MemoryClient::of(Arc::new(MemoryStore::new(None, config)?))) };
     let mut engines = SHARED.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     engines.retain(|_, store| store.strong_count() > 0);
     if let Some(store) = engines.get(name).and_then(Weak::upgrade) {
-        return Ok(Arc::new(store));
+        return Ok(MemoryClient::of(store));
     }
     let store = Arc::new(MemoryStore::new(Some(name), config)?);
     engines.insert(name.to_owned(), Arc::downgrade(&store));
-    Ok(Arc::new(store))
+    Ok(MemoryClient::of(store))
 }
 
 impl MemoryStore {
@@ -155,23 +198,34 @@ fn reply(value: Value) -> Reply {
     }
 }
 
-impl Store for Arc<MemoryStore> {
+impl Store for MemoryClient {
     fn run(&self, call: Call) -> RunFuture {
-        let store = self.clone();
+        let store = self.store.clone();
         Box::pin(async move { store.execute(&call) })
     }
 
+    fn on_change(&self, hook: ChangeHook) {
+        let mut hooks = self.store.board.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        hooks.push((self.id, hook));
+    }
+
+    fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
+        let mut engine = self.store.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::pin(ready(Ok(Some(engine.watch(&keys) as u64))))
+    }
+
     fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
-        let id = self.board.next.fetch_add(1, Ordering::Relaxed);
-        let mut listeners = self.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let board = &self.store.board;
+        let id = board.next.fetch_add(1, Ordering::Relaxed);
+        let mut listeners = board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.entry(channel.clone()).or_default().push((id, listener));
         drop(listeners);
-        let ticket: Box<dyn Subscription> = Box::new(Ticket { board: self.board.clone(), channel, id });
+        let ticket: Box<dyn Subscription> = Box::new(Ticket { board: board.clone(), channel, id });
         Box::pin(ready(Ok(ticket)))
     }
 
     fn listeners(&self, channels: Vec<Arc<[u8]>>) -> ListenersFuture {
-        let listeners = self.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.store.board.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |channel| listeners.get(channel).map_or(0, |list| list.len() as u64);
         let counts = channels.iter().map(count).collect();
         drop(listeners);
@@ -179,10 +233,10 @@ impl Store for Arc<MemoryStore> {
     }
 
     fn place(&self) -> Option<String> {
-        self.name.as_ref().map(|_| self.describe())
+        self.store.name.as_ref().map(|_| self.describe())
     }
 
     fn describe(&self) -> String {
-        format!("memory:{}", self.name.as_deref().unwrap_or(""))
+        format!("memory:{}", self.store.name.as_deref().unwrap_or(""))
     }
 }

@@ -39,6 +39,8 @@ pub(crate) fn trace(server: &RedisServer, steps: Vec<Step<'_>>) -> Trace {
         let mut state = server.keys_dump().unwrap();
         // Each unlock of Java has a key of its own for a few seconds, which no other client needs to know.
         state.retain(|key, _| !key.starts_with(b"redisson_unlock_latch:"));
+        // Nor does anybody else need to know who forced a lock free here.
+        state.retain(|key, _| !key.starts_with(b"redlatch_forced:"));
         state.values_mut().for_each(name_owners);
         states.push(state);
     }

@@ -129,12 +129,12 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "transfer" => (vec![name, token], vec![number, owner, other, lease, fenced]),
         "force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
-            let mut args = vec![number, expected, CHANNEL.into(), "publish".into()];
+            let (mut keys, mut args) = (vec![name], vec![number, expected, CHANNEL.into(), "publish".into()]);
             if dice.roll(2) == 0 {
-                return Some((vec![name], args));
+                keys.push(FORCED.into());
+                args.push("somebody\nwhy".into());
             }
-            args.push("somebody\nwhy".into());
-            (vec![name, FORCED.into()], args)
+            (keys, args)
         }
         "lost" => {
             let each = dice.pick(&["1", "2"]).to_owned();

@@ -8,8 +8,8 @@ use std::{
 };
 
 use redlatch::{
-    Client, Error, FairLock, FencedLock, Forced, Guard, Hold, Lease, Lock, LockName, NonReentrantFairLock,
-    NonReentrantLock, Owner, ReplicaAck, SpinLock, Unlocked, Wait, WriteLock,
+    Client, Error, FairLock, FencedLock, Force, Forced, Guard, Hold, Lease, Lock, LockName,
+    NonReentrantFairLock, NonReentrantLock, Owner, ReplicaAck, SpinLock, Unlocked, Wait, WriteLock,
 };
 
 use crate::limit::{Call, Steps};
@@ -138,6 +138,15 @@ impl AnyLock {
         async move {
             let _call = call;
             each!(&self.kind, lock => lock.force_unlock().await)
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn force(&self, force: Force) -> impl Future<Output = Result<Forced, Error>> + Send {
+        let call = self.begin("force");
+        async move {
+            let _call = call;
+            each!(&self.kind, lock => lock.force(force).await)
         }
     }
 

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     fixture::{ms, soon},
-    wire::{alone, heard},
+    wire::{alone, heard, take_record},
     wire_fair_java::Java,
 };
 
@@ -173,7 +173,9 @@ async fn each_step_of_a_fair_lock_leaves_the_documented_keys_and_messages() {
         keys(&server, Some((&member, "1")), &left[1..]);
         times(&server, &[60]);
         // By force; the holder finds out later.
+        let forced = guard.owner().to_string();
         assert!(ours.force_unlock().await.unwrap());
+        take_record(&server, "x", &a, &[&forced]);
         let (task, member) = waiters.remove(0);
         let last = ended(task, &member).await;
         keys(&server, Some((&member, "1")), &[]);

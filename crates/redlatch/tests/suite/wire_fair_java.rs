@@ -139,7 +139,10 @@ async fn a_release_tells_the_head_alone_and_heads_whose_time_is_over_are_dropped
                     assert!(!guard.owner().to_string().is_empty());
                     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
                 }
-                _ => assert!(lock.force_unlock().await.unwrap()),
+                _ => {
+                    assert!(lock.force_unlock().await.unwrap());
+                    server.cmd(&["DEL", "redlatch_forced:{x}"]).unwrap();
+                }
             }
             keys(&server, None, &fields[2..]);
             assert!(lock.try_lock().await.unwrap().is_none(), "others are first");

@@ -10,7 +10,7 @@ use redlatch_testkit::{
 use crate::{
     fixture::{RENEWED, ms, renewed, soon},
     forms::{Form, in_every_form},
-    wire::{alone, heard},
+    wire::{alone, heard, take_record},
 };
 
 const JAVA: &str = "1b671a64-40d5-491e-99b0-da01ff1f3341:64";
@@ -304,7 +304,9 @@ async fn forced_ends_leave_nothing_and_keep_to_their_side(on: Form) {
         let twice = two.reenter().await.unwrap();
         assert!(!lock.write().force_unlock().await.unwrap(), "the other side is left alone");
         assert!(one.is_valid() && two.is_valid());
+        let owners = [one.owner().to_string(), two.owner().to_string()];
         assert!(lock.read().force_unlock().await.unwrap());
+        take_record(&server, "x", &client, &[&owners[0], &owners[1]]);
         // R7: the timeout keys go with the hash.
         assert_keyspace!(server, tolerance_ms = 1_000, []);
         assert!(!one.is_valid() && !two.is_valid() && !twice.is_valid(), "known at once where it was done");
@@ -315,6 +317,7 @@ async fn forced_ends_leave_nothing_and_keep_to_their_side(on: Form) {
         assert_eq!(lock.write().force_unlock_if(&other).await.unwrap(), redlatch::Forced::OtherOwner);
         let owner = write.owner().to_string();
         assert_eq!(lock.write().force_unlock_if(&owner).await.unwrap(), redlatch::Forced::Released);
+        take_record(&server, "x", &client, &[&owner, &writing(&owner)]);
         assert_keyspace!(server, tolerance_ms = 1_000, []);
         assert!(!write.is_valid() && !nested.is_valid());
     })

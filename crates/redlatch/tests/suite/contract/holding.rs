@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use redlatch::{ErrorKind, Forced, Lease, LossReason, Unlocked, Wait, WithError};
+use redlatch::{ErrorKind, Force, Forced, Lease, LossReason, Unlocked, Wait, WithError};
 
 use crate::fixture::{Fixture, LATE, NEXT_RENEWAL, RENEWED, awake, ms, renewed, soon};
 
@@ -116,7 +116,8 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
 
 /// The lease is so long that no renewal tells.
 pub(crate) async fn the_holder_learns_at_once_who_forced_its_lock_free_and_why(on: Fixture) {
-    let (a, b) = (on.brisk(Duration::from_secs(600)).await, on.builder().client_name("ops").connect().await.unwrap());
+    let (a, b) =
+        (on.brisk(Duration::from_secs(600)).await, on.builder().client_name("ops").connect().await.unwrap());
     let lock = on.lock(&b, on.name("x"));
     for force in [Force::new(), Force::new().by("anna\u{e9}").reason("it hangs\nsince noon")] {
         for late in [ms(0), ms(1_500)] {
@@ -125,13 +126,18 @@ pub(crate) async fn the_holder_learns_at_once_who_forced_its_lock_free_and_why(o
             // Before and after the hold is watched.
             tokio::time::sleep(late).await;
             let owner = held.owner().to_string();
-            assert_eq!(lock.force(force.clone().owner("1b671a64-40d5-491e-99b0-da01ff1f3341:1")).await.unwrap(), Forced::OtherOwner);
+            assert_eq!(
+                lock.force(force.clone().owner("1b671a64-40d5-491e-99b0-da01ff1f3341:1")).await.unwrap(),
+                Forced::OtherOwner
+            );
             assert!(held.is_valid());
             assert_eq!(lock.force(force.clone().owner(owner)).await.unwrap(), Forced::Released);
             assert_eq!(on.lock(&b, on.name("y")).force(force.clone()).await.unwrap(), Forced::Released);
             for guard in [held, fixed] {
                 match soon("the loss", guard.lost()).await {
-                    LossReason::Forced { by, reason: Some(why) } => assert_eq!((by.as_str(), why.as_str()), ("anna\u{e9}", "it hangs\nsince noon")),
+                    LossReason::Forced { by, reason: Some(why) } => {
+                        assert_eq!((by.as_str(), why.as_str()), ("anna\u{e9}", "it hangs\nsince noon"))
+                    }
                     LossReason::Forced { by, reason: None } => assert_eq!(by, format!("ops ({})", b.id())),
                     other => panic!("{other:?}"),
                 }

@@ -80,7 +80,7 @@ fn doctor_names_the_rule_that_is_missing() {
             "lock: the account lacks &redisson_lock__channel:{app:*",
         ),
         (
-            "resetkeys ~app:* ~redisson_lock_queue:*",
+            "resetkeys ~app:* ~redisson_lock_queue:* ~redlatch_forced:*",
             "fair",
             "fair: the account lacks ~redisson_lock_timeout:app:* ~redisson_lock_timeout:{app:*",
         ),

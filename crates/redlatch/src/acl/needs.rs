@@ -55,7 +55,6 @@ impl Kind {
                 channels: &[LOCK_CHANNEL],
                 redisson: &["exists", "hincrby", "get", "set"],
                 redisson_keys: &[UNLOCK_LATCH],
-                ..needs
             },
             Kind::Fenced => {
                 let mut all = plain();

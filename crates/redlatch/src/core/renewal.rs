@@ -147,10 +147,10 @@ impl Core {
         if reply.len() != batch.len() + 1 || self.store.moves() != moves {
             return;
         }
-        let (lease_ms, mut late) = (batch[0].lease_ms, Vec::new());
+        let (lease_ms, mut late, mut gone) = (batch[0].lease_ms, Vec::new(), Vec::new());
         for (lease, held) in batch.into_iter().zip(&reply[1..]) {
             if *held != 1 {
-                self.gone(&lease).await;
+                gone.push(lease);
             } else if lease.is_held() {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
                 lease.confirmed(sent_ms, lease_ms);
@@ -158,6 +158,8 @@ impl Core {
                 late.push(lease);
             }
         }
+        self.watch_renewed(late.clone());
+        self.all_gone(&gone).await;
         self.keeper.reschedule(late);
     }
 

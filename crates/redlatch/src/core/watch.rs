@@ -141,6 +141,9 @@ impl Core {
 
     /// Watches the keys of holds anew that have just been renewed, all in one call.
     pub(super) fn watch_renewed(self: &Arc<Self>, batch: Vec<Arc<Lease>>) {
+        if batch.is_empty() {
+            return;
+        }
         let core = self.clone();
         self.keeper.handle().spawn(async move {
             if core.watch_batch(&batch).await == Some(false) {

@@ -20,6 +20,13 @@ use crate::place::hidden;
 pub const READY_LINE: &str = "READY\n";
 /// How long to wait before trying a file lock again; there is no form of `flock` that waits for a limited time.
 const LOCK_RETRY: Duration = Duration::from_millis(2);
+/// How long a daemon may take that lives and has no socket yet: it reads its journal, which takes seconds for a million keys, and
+/// ending it would only make the next one begin anew.
+const READING_TIME: Duration = Duration::from_secs(60);
+/// A daemon that is there gets so long for its answer, or to start, also when waiting for another has used up the time.
+const ANSWER_TIME_MIN: Duration = Duration::from_secs(1);
+/// How often to look whether it does.
+const READING_LOOK: Duration = Duration::from_millis(20);
 /// How long another daemon, which was quicker than ours, may take from its claim to its socket.
 const OTHERS_READY_TIME: Duration = Duration::from_millis(500);
 
@@ -110,11 +117,21 @@ pub fn ensure_running(
     if let Standing::Shared(problem) = standing {
         return Err(refused(&problem));
     }
-    let _starting = lock_until(&paths.lock_file, deadline)?;
+    let _starting = lock_until(paths, deadline)?;
+    if paths.is_claimed() {
+        // It lives, and was not started by us: started by hand, or by a process that has ended meanwhile.
+        let socket = &paths.socket;
+        while paths.is_claimed()
+            && !others_serve(socket, Instant::now())
+            && Instant::now() < deadline + READING_TIME
+        {
+            std::thread::sleep(READING_LOOK);
+        }
+    }
     if let Some(stream) = connect(&paths.socket, deadline)? {
         return Ok(StartOutcome { stream, started: false });
     }
-    start(paths, launcher, deadline)?;
+    start(paths, launcher, deadline.max(Instant::now() + ANSWER_TIME_MIN))?;
     match connect(&paths.socket, deadline)? {
         Some(stream) => Ok(StartOutcome { stream, started: true }),
         None => Err(ConnectError::new(
@@ -146,8 +163,7 @@ fn connect(socket: &Path, deadline: Instant) -> Result<Option<UnixStream>, Conne
 }
 
 fn greet(mut stream: UnixStream, deadline: Instant) -> io::Result<UnixStream> {
-    // A timeout of zero would mean none at all.
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let left = deadline.saturating_duration_since(Instant::now()).max(ANSWER_TIME_MIN);
     stream.set_read_timeout(Some(left))?;
     stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
     let mut answer = [0; 7];
@@ -159,18 +175,18 @@ fn greet(mut stream: UnixStream, deadline: Instant) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn lock_until(path: &Path, deadline: Instant) -> Result<File, ConnectError> {
+fn lock_until(paths: &LocalPaths, deadline: Instant) -> Result<File, ConnectError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(path)
+        .open(&paths.lock_file)
         .map_err(because(ConnectErrorKind::Lock, "the lock file cannot be opened"))?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < deadline => {
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if !is_late(paths, deadline) => {
                 std::thread::sleep(LOCK_RETRY);
             }
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
@@ -184,6 +200,19 @@ fn lock_until(path: &Path, deadline: Instant) -> Result<File, ConnectError> {
             }
         }
     }
+}
+
+/// Whether there is no more use in waiting for a daemon.
+fn is_late(paths: &LocalPaths, deadline: Instant) -> bool {
+    let now = Instant::now();
+    now >= deadline && (now >= deadline + READING_TIME || !paths.is_claimed())
+}
+
+/// Has somebody collect the exit status, or the daemon would stay as a zombie of a long-lived client. Without a thread to
+/// spare, that is all that happens.
+fn leave_to_reaper(mut child: Child) {
+    let reaper = std::thread::Builder::new().name("redlatch-engine-reaper".to_owned());
+    let _no_thread = reaper.stack_size(64 << 10).spawn(move || child.wait());
 }
 
 /// Whether somebody listens on the socket, now or before long.
@@ -213,13 +242,18 @@ fn start(
         .stderr(log.map_err(spawn_error())?)
         .spawn()
         .map_err(spawn_error())?;
-    match wait_ready(&mut child, deadline) {
+    match wait_ready(&mut child, || is_late(paths, deadline)) {
         Ok(()) => {
-            // Somebody must collect the exit status, or the daemon would stay as a zombie of a long-lived client.
-            // Without a thread to spare, that is all that happens.
-            let reaper = std::thread::Builder::new().name("redlatch-engine-reaper".to_owned());
-            let _no_thread = reaper.stack_size(64 << 10).spawn(move || child.wait());
+            leave_to_reaper(child);
             Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut && paths.is_claimed() => {
+            leave_to_reaper(child);
+            let log = paths.log_file.display();
+            Err(ConnectError::new(
+                ConnectErrorKind::NotReady,
+                format_args!("the engine still reads its journal, try again later; {log} says how far it is"),
+            ))
         }
         Err(error) => {
             let _already_gone = child.kill();
@@ -261,14 +295,15 @@ fn last_words(log: &Path) -> String {
 }
 
 /// Waits for the ready line on the child's output.
-fn wait_ready(child: &mut Child, deadline: Instant) -> io::Result<()> {
+fn wait_ready(child: &mut Child, is_late: impl Fn() -> bool) -> io::Result<()> {
     let Some(mut output) = child.stdout.take() else { return Err(io::Error::other("it has no output")) };
     let mut seen = Vec::new();
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(|_| io::Error::other("the timeout is too long"))?;
-        match poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+        let pause =
+            Timespec::try_from(READING_LOOK).map_err(|_| io::Error::other("the pause is too long"))?;
+        match poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&pause)) {
+            Ok(0) if is_late() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) => continue,
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),

@@ -26,6 +26,8 @@ pub struct LocalPaths {
     pub socket: PathBuf,
     /// Locked by the process that is starting a daemon.
     pub lock_file: PathBuf,
+    /// Locked by the daemon itself from its start to its end, also while it has no socket.
+    pub claim_file: PathBuf,
     /// Where a daemon that was started in the background writes.
     pub log_file: PathBuf,
 }
@@ -90,10 +92,23 @@ impl LocalPaths {
         }
         Ok(LocalPaths {
             lock_file: dir.join(format!("{name}.lock")),
+            claim_file: dir.join(format!("{name}.engine")),
             log_file: dir.join(format!("{name}.log")),
             socket,
             dir,
         })
+    }
+}
+
+impl LocalPaths {
+    /// Whether a daemon lives here, also one that reads its journal still or has lost its socket.
+    pub fn is_claimed(&self) -> bool {
+        use rustix::fs::{FlockOperation, flock};
+
+        let held = std::fs::File::open(&self.claim_file).map(|file| {
+            flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+        });
+        held.unwrap_or(false)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redlatch_engine::connect::{LocalPaths, READY_LINE};
+use redlatch_engine::connect::{LocalPaths, READY_LINE, ensure_running};
 use redlatch_engine::daemon::{DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, run};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{Client, Wire};
@@ -227,9 +227,12 @@ fn what_was_confirmed_is_there_whenever_the_daemon_is_killed_while_it_rewrites_i
             assert_eq!(taken, Wire::Int(0), "round {round}: the hold of {value} is gone");
         }
         let until = value + 40 + u64::try_from(rng.below(60)).expect("small");
+        let (confirmed, is_confirmed) = mpsc::channel();
         let killer = std::thread::spawn({
             let pause = Duration::from_millis(u64::try_from(rng.below(400)).expect("small"));
             move || {
+                // A slow machine may not get anywhere in that time.
+                is_confirmed.recv().expect("something is confirmed before the client ends");
                 std::thread::sleep(pause);
                 process.kill();
             }
@@ -245,6 +248,7 @@ fn what_was_confirmed_is_there_whenever_the_daemon_is_killed_while_it_rewrites_i
                 break;
             }
             value += 1;
+            let _has_begun = confirmed.send(());
         }
         killer.join().expect("no panic");
     }
@@ -340,4 +344,38 @@ fn the_end_of_a_daemon_takes_nothing_of_its_successor() {
         assert!(paths.socket.exists(), "the socket of the second daemon is gone");
         stop(&paths, second);
     }
+}
+
+#[test]
+fn a_socket_that_was_deleted_is_made_again_and_those_who_come_meanwhile_wait_for_it() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let daemon = start(config(&paths));
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut client, TAKE, "x", &["me", "60000"]), Wire::Int(1));
+    std::fs::remove_file(&paths.socket).expect("it was there");
+    assert!(paths.is_claimed());
+    let launcher = |_: &LocalPaths| -> io::Result<Command> { panic!("nothing may be started beside it") };
+    let outcome = ensure_running(&paths, &launcher, Duration::from_millis(1)).expect("it is made again");
+    assert!(!outcome.started);
+    let mut other = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut other, TAKE, "x", &["you", "60000"]), Wire::Int(0), "it is the same engine");
+    assert_eq!(eval(&mut client, RENEW, "x", &["me", "60000"]), Wire::Int(1), "those who were there go on");
+    stop(&paths, daemon);
+    assert!(!paths.socket.exists() && !paths.is_claimed());
+}
+
+#[test]
+fn a_daemon_that_reads_its_journal_is_not_killed_by_its_starter() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let survived = dir.path().join("survived");
+    let launcher = |paths: &LocalPaths| {
+        let mut command = Command::new("sh");
+        let (claim, survived) = (paths.claim_file.display(), survived.display());
+        command.args(["-c", &format!("exec 9>>'{claim}'; flock 9; sleep 1; : > '{survived}'")]);
+        Ok(command)
+    };
+    let error = ensure_running(&paths, &launcher, Duration::from_millis(300)).expect_err("it is no daemon");
+    assert!(survived.exists(), "it was killed while it had the claim: {error}");
 }

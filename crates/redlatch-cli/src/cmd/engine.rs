@@ -148,7 +148,23 @@ fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
 
 fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
     let words: &[&str] = if force { &["REDLATCH", "SHUTDOWN", "FORCE"] } else { &["REDLATCH", "SHUTDOWN"] };
-    match paths.ask(words)? {
+    let asked_by = Instant::now() + CHANGE_TIMEOUT;
+    let answer = loop {
+        match paths.ask(words)? {
+            // It lives without a socket while it reads its journal, and until it has made a deleted one again.
+            None if paths.local.is_claimed() && Instant::now() < asked_by => {
+                thread::sleep(GONE_POLL_INTERVAL)
+            }
+            answer => break answer,
+        }
+    };
+    match answer {
+        None if paths.local.is_claimed() => {
+            return Err(Failure::new(
+                exit::UNAVAILABLE,
+                "the local engine runs and does not listen yet; `redlatch engine logs` says what it does",
+            ));
+        }
         None => {
             context.talk.say("no local engine runs");
             return Ok(exit::OK);

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::support::{Place, Running, both, finish};
+use crate::support::{Place, Running, both, eventually, finish};
 
 /// An engine of a random name in this user's real place, removed with the value.
 struct Engine {
@@ -294,4 +294,35 @@ fn a_directory_that_others_may_write_is_refused() {
             );
         }
     }
+}
+
+#[test]
+fn an_upgrade_of_the_program_does_not_end_what_it_runs_when_the_engine_crashes() {
+    let place = Place::local();
+    let program = place.path("redlatch");
+    fs::copy(env!("CARGO_BIN_EXE_redlatch"), &program).unwrap();
+    let (end, started) = (place.word("end"), place.word("started"));
+    let script = format!(": > {started}; while [ ! -e {end} ]; do sleep 0.02; done");
+    let mut command = Command::new("setsid");
+    command.arg(&program).args(["run", "job", "--lease", "2s", "--", "sh", "-c", &script]);
+    place.surround(&mut command);
+    command.env("PATH", "/usr/bin:/bin");
+    let mut job = Running::spawn(command);
+    eventually("the command starts", || place.path("started").exists().then_some(()));
+    fs::remove_file(&program).unwrap();
+    let status = place.output(["engine", "status", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let pid =
+        rustix::process::Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    // Renewed by way of the next engine, which only the job itself can have started.
+    let next = eventually("the next engine", || {
+        let output = place.output(["engine", "status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        status["pid"].as_i64().filter(|next| *next != i64::from(pid.as_raw_nonzero().get()))
+    });
+    assert!(next > 0 && job.is_running());
+    place.renewed("job", 2);
+    fs::write(place.path("end"), "").unwrap();
+    assert!(job.finish().status.success());
 }

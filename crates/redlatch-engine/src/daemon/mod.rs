@@ -17,7 +17,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +52,9 @@ const EXPIRE_PER_TICK: usize = 20_000;
 /// There is no form of `flock` that waits for a limited time, hence the retries.
 const CLAIM_WAIT_MAX: Duration = Duration::from_secs(1);
 const CLAIM_RETRY: Duration = Duration::from_millis(2);
+
+/// A journal that takes so long to read that somebody may wonder.
+const LONG_JOURNAL_BYTES: u64 = 32 << 20;
 
 /// Called once, when clients can connect.
 pub type ReadyCallback = Box<dyn FnOnce() + Send>;
@@ -254,6 +257,11 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
     let clock = Arc::new(MachineClock::of_system());
+    if let Ok(found) = std::fs::metadata(beside("journal"))
+        && found.len() > LONG_JOURNAL_BYTES
+    {
+        tracing::warn!(bytes = found.len(), "reading a long journal; clients are served when that is done");
+    }
     let opened = FileJournal::open(&beside("journal"), &boot_id, Arc::clone(&clock) as _);
     let (journal, recovered) = opened.map_err(journal_error)?;
     let hub: Arc<Hub> = Arc::default();
@@ -352,8 +360,7 @@ async fn serve(
 ) -> Result<ExitReason, DaemonError> {
     let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
     access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
-    let listener = UnixListener::bind(&config.socket).map_err(system())?;
-    access::restrict_socket(&config.socket, config.shared).map_err(system())?;
+    let door = Door::open(&config.socket, config.shared).map_err(system())?;
     let tcp = match config.compat_listen {
         Some(address) => Some(TcpListener::bind(address).await.map_err(system())?),
         None => None,
@@ -369,7 +376,7 @@ async fn serve(
     let service = (config.idle_exit, config.shared);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
-        Some(oversee(shared, &arrivals, &listener, tcp.as_ref(), signals, service).await)
+        Some(oversee(shared, &arrivals, door, tcp.as_ref(), signals, service).await)
     }));
     let reason = poll_fn(|cx| {
         loop {
@@ -397,6 +404,42 @@ async fn serve(
     Ok(reason)
 }
 
+/// The socket that clients come to. Its file may be deleted by those who tidy up; nobody could come or stop the daemon then.
+struct Door {
+    listener: UnixListener,
+    socket: PathBuf,
+    for_several_users: bool,
+    /// Device and number of the file.
+    file: (u64, u64),
+}
+
+impl Door {
+    fn open(socket: &std::path::Path, for_several_users: bool) -> io::Result<Door> {
+        let listener = UnixListener::bind(socket)?;
+        access::restrict_socket(socket, for_several_users)?;
+        let found = std::fs::symlink_metadata(socket)?;
+        let file = (found.dev(), found.ino());
+        Ok(Door { listener, socket: socket.to_owned(), for_several_users, file })
+    }
+
+    /// Makes the file again when it is gone. The claim is ours, so whatever socket is there is nobody's.
+    fn mend(&mut self) {
+        let found = std::fs::symlink_metadata(&self.socket);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+            return;
+        }
+        let again = access::remove_stale_socket(&self.socket)
+            .and_then(|()| Door::open(&self.socket, self.for_several_users));
+        match again {
+            Ok(door) => {
+                tracing::warn!(socket = %self.socket.display(), "the socket was deleted and has been made again");
+                *self = door;
+            }
+            Err(error) => tracing::error!(%error, "the socket was deleted and cannot be made again"),
+        }
+    }
+}
+
 /// A client that was let in and is not served yet.
 struct Arrival {
     stream: Stream,
@@ -411,7 +454,7 @@ type Arrivals = RefCell<Vec<Arrival>>;
 async fn oversee(
     shared: &Shared,
     arrivals: &Arrivals,
-    listener: &UnixListener,
+    mut door: Door,
     tcp: Option<&TcpListener>,
     (mut terminate, mut interrupt): (Signal, Signal),
     (idle_exit, for_several_users): (Option<Duration>, bool),
@@ -423,7 +466,7 @@ async fn oversee(
     let mut idle_since = Instant::now();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = door.listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // The directory already keeps others out; this holds even if somebody opened it by hand.
                     let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid());
@@ -441,6 +484,7 @@ async fn oversee(
             _ = terminate.recv() => return ExitReason::Signal,
             _ = interrupt.recv() => return ExitReason::Signal,
             _ = tick.tick() => {
+                door.mend();
                 shared.engine.borrow_mut().expire_some(EXPIRE_PER_TICK);
                 if shared.clients.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
                     idle_since = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -124,6 +125,7 @@ impl LocalGreeter {
             )
         })?;
         let mut command = Command::new(program);
+        command.arg0("redlatch");
         command.args(["engine", "run", "--dir"]).arg(&self.paths.dir);
         // The daemon needs no secrets, and its environment can be read by other processes of the user.
         command.env_remove("REDLATCH_PASSWORD");
@@ -140,9 +142,11 @@ fn engine_binary() -> Option<PathBuf> {
         return Some(named.into());
     }
     if let Ok(own) = std::env::current_exe()
-        && own.file_name().is_some_and(|name| name == "redlatch")
+        && own.file_name().is_some_and(|name| name == "redlatch" || name == "redlatch (deleted)")
     {
-        return Some(own);
+        // After an upgrade the name on disk is another program's, or nobody's; this path is still our own.
+        let running = Path::new("/proc/self/exe");
+        return Some(if running.exists() { running.to_owned() } else { own });
     }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join("redlatch")).find(|file| file.is_file())

@@ -1,19 +1,25 @@
 //! The same locks for code without async: a face around the async core that adds no logic.
 //!
 //! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. The calls run
-//! on the calling thread; connections and timers live on the client's background thread.
+//! on the calling thread; connections and timers live on the client's background thread. In async code they belong into
+//! `spawn_blocking` or `block_in_place`; elsewhere there they are refused.
+//!
+//! Dropping a guard releases it in the background. When the last client and guard of a process go, they wait for that, for up to
+//! 250 ms; a client in a `static` never goes, so call `unlock` before such a process ends.
 
 mod locks;
 mod permits;
 mod rate;
 mod read_write;
 mod sets;
+mod thread;
 
 use std::{
     cell::RefCell,
     collections::HashMap,
+    fmt,
     future::Future,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -25,12 +31,12 @@ pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
 pub use read_write::ReadWriteLock;
 pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, QuorumLock};
-use tokio::runtime::Handle;
 
+use self::thread::{block_on, outside};
 use crate::{
     ClientBuilder, LockKind, LockName, LockState, ShutdownReport,
     core::{Core, keeper::Keeper},
-    error::{Error, ErrorKind},
+    error::Error,
     owner::Owner,
 };
 
@@ -39,21 +45,68 @@ thread_local! {
     static OWNERS: RefCell<HashMap<usize, (Weak<Core>, Owner)>> = RefCell::default();
 }
 
-fn outside() -> Result<(), Error> {
-    if Handle::try_current().is_ok() {
-        return Err(Error::new(
-            ErrorKind::InsideRuntime,
-            "a blocking call inside an async runtime would hold up its other tasks",
-        ));
+/// How long the last one of a client's blocking handles and guards waits for releases that are on their way.
+const FAREWELL_MAX: Duration = Duration::from_millis(250);
+
+/// One of the blocking clients and guards of a client. The last one waits a moment for releases that are on their way: the process
+/// may be about to end.
+struct Stake(Arc<Core>);
+
+impl fmt::Debug for Stake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stake")
     }
-    Ok(())
+}
+
+impl Stake {
+    fn of(core: &Arc<Core>) -> Stake {
+        core.stakes.fetch_add(1, Ordering::SeqCst);
+        Stake(core.clone())
+    }
+}
+
+impl Clone for Stake {
+    fn clone(&self) -> Self {
+        Stake::of(&self.0)
+    }
+}
+
+impl Drop for Stake {
+    fn drop(&mut self) {
+        let core = &self.0;
+        if core.stakes.fetch_sub(1, Ordering::SeqCst) > 1
+            || core.is_forked()
+            || core.keeper.jobs() == 0
+            || outside().is_err()
+        {
+            return;
+        }
+        block_on(core.keeper.handle(), async {
+            tokio::select! {
+                biased;
+                () = core.keeper.drained() => {}
+                () = core.keeper.sleep(FAREWELL_MAX) => {}
+            }
+        });
+    }
 }
 
 /// A [`redlatch::Client`](crate::Client) for blocking code.
-#[derive(Debug, Clone)]
-pub struct Client(crate::Client);
+#[derive(Clone)]
+pub struct Client(crate::Client, #[expect(dead_code, reason = "it counts until it goes")] Stake);
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl Client {
+    fn new(client: crate::Client) -> Client {
+        let stake = Stake::of(&client.core);
+        Client(client, stake)
+    }
+
     /// Connects; see [`redlatch::Client::connect`](crate::Client::connect).
     ///
     /// # Errors
@@ -78,7 +131,7 @@ impl Client {
     ///
     /// As there. It may be called from async code, which must not use what it gives.
     pub fn connect_lazy(url: &str) -> Result<Client, Error> {
-        crate::Client::connect_lazy(url).map(Client)
+        crate::Client::connect_lazy(url).map(Client::new)
     }
 
     /// Connects with options.
@@ -90,13 +143,13 @@ impl Client {
         outside()?;
         let keeper = Keeper::start()?;
         let handle = keeper.handle().clone();
-        handle.block_on(builder.connect_with(keeper)).map(Client)
+        block_on(&handle, builder.connect_with(keeper)).map(Client::new)
     }
 
     /// The blocking face of a client, with which it shares everything: for one that was made
     /// [lazily](ClientBuilder::connect_lazy) with options, or that async code uses as well.
     pub fn of(client: crate::Client) -> Client {
-        Client(client)
+        Client::new(client)
     }
 
     /// The async client that this one wraps.
@@ -204,18 +257,24 @@ impl Client {
     pub fn shutdown(self, limit: Duration) -> Result<ShutdownReport, Error> {
         outside()?;
         let handle = self.0.core.keeper.handle().clone();
-        Ok(handle.block_on(self.0.shutdown(limit)))
+        Ok(block_on(&handle, self.0.shutdown(limit)))
     }
 }
 
 fn wait_for<T>(core: &Arc<Core>, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     outside()?;
     core.check_open()?;
-    core.keeper.handle().block_on(work)
+    block_on(core.keeper.handle(), work)
 }
 
 fn thread_owner(core: &Arc<Core>) -> Owner {
-    OWNERS.with_borrow_mut(|owners| {
+    let fresh = || {
+        let owner = core.fresh_owner();
+        owner.expose();
+        owner
+    };
+    let own = OWNERS.try_with(|owners| {
+        let mut owners = owners.borrow_mut();
         let at = Arc::as_ptr(core) as usize;
         if let Some((weak, owner)) = owners.get(&at) {
             // An address may be used again after its client is gone.
@@ -224,11 +283,12 @@ fn thread_owner(core: &Arc<Core>) -> Owner {
             }
         }
         owners.retain(|_, (weak, _)| weak.strong_count() > 0);
-        let owner = core.fresh_owner();
-        owner.expose();
+        let owner = fresh();
         owners.insert(at, (Arc::downgrade(core), owner.clone()));
         owner
-    })
+    });
+    // A thread that is ending has no owner any more, and cannot lock.
+    own.unwrap_or_else(|_| fresh())
 }
 
 /// A [`redlatch::Semaphore`](crate::Semaphore) for blocking code.

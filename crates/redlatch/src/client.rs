@@ -26,6 +26,9 @@ use crate::{
     store::{self, Fault, Store},
 };
 
+/// The store that is used where none is named.
+const DEFAULT_URL: &str = "local:";
+
 /// A handle to one store. Cloning is cheap, and clones share everything.
 ///
 /// One client is enough for a process. Its identity (a UUID) stands in the owner of every lock taken through it.
@@ -66,7 +69,8 @@ pub struct Stats {
 }
 
 impl Client {
-    /// Connects to the store that the URL names (`local:` when empty): `memory:`, `local:`, `redis://…`, `rediss://…`,
+    /// Connects to the store that the URL names: `memory:` (an engine of this client's own; `memory:name` is shared in this
+    /// process), `local:`, `redis://…`, `rediss://…`,
     /// `unix:///…`, `redis-sentinel://…`, `redis-cluster://…`, `redis-replicated://…`, or `redisson-yaml:/path` for a file of
     /// Redisson (`docs/configuration.md`).
     ///
@@ -233,6 +237,8 @@ pub struct ClientBuilder {
     given: Settings,
     redisson: Option<RedissonYaml>,
     store: Option<Arc<dyn Store>>,
+    /// A URL was given, be it an empty one.
+    names_store: bool,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -247,9 +253,10 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The store's URL; `local:` unless set.
+    /// The store's URL; `local:` unless set. An empty one is an error.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.config.url = url.into();
+        self.names_store = true;
         self
     }
 
@@ -478,6 +485,14 @@ impl ClientBuilder {
 
     /// Puts together what builder, Redisson's file and URL say, in this order, and answers what is not followed.
     fn settle(&mut self) -> Result<Vec<Notice>, Error> {
+        if self.names_store {
+            // An empty one is an error, and not the store that is used where none is named.
+            if self.config.url.trim().is_empty() {
+                store::StoreUrl::parse(&self.config.url)?;
+            }
+        } else {
+            self.config.url.clear();
+        }
         if let Some(path) = self.config.url.trim().strip_prefix(REDISSON_URL_SCHEME) {
             if self.redisson.is_some() {
                 return Err(two_stores());
@@ -495,6 +510,9 @@ impl ClientBuilder {
             notices = file.notices().to_vec();
             self.config.url = file.url;
             settings = settings.or(file.settings);
+        }
+        if self.config.url.is_empty() {
+            self.config.url = DEFAULT_URL.into();
         }
         let (_, from_url) = store::StoreUrl::parse_with_options(&self.config.url)?;
         settings.sharded = settings.sharded.or(from_url.sharded);

@@ -91,10 +91,24 @@ struct Inner {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error of that kind, with the remedy of the kind: for stores of one's own ([`Store`](crate::store::Store)). The message says
+    /// what was in the way, without lock, owner and remedy, which are added, in one line and without secrets.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlatch::{Error, ErrorKind, store::Fault};
+    /// let fault = Fault::NotSent(Error::new(ErrorKind::Unreachable, "cannot connect to the shelf"));
+    /// assert!(fault.into_error().is_retryable());
+    /// ```
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.contains(char::is_control) {
+            message = message.replace(char::is_control, " ");
+        }
         Error(Box::new(Inner {
             kind,
-            message: message.into(),
+            message,
             lock: None,
             owner: None,
             remedy: remedy(kind),
@@ -125,12 +139,13 @@ impl Error {
         self
     }
 
-    pub(crate) fn remedy(mut self, remedy: &'static str) -> Self {
+    /// The same with another remedy: what somebody can do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: &'static str) -> Self {
         self.0.remedy = Some(remedy);
         self
     }
 
-    /// The text without lock, owner and remedy.
     /// Says that nothing has run because the keys of one call were in two places.
     pub(crate) fn split(mut self) -> Self {
         self.0.is_split = true;
@@ -141,6 +156,7 @@ impl Error {
         self.0.is_split
     }
 
+    /// The text without lock, owner and remedy.
     pub(crate) fn message(&self) -> &str {
         &self.0.message
     }
@@ -176,7 +192,7 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         }
         WrongType => "choose another name, or remove the key if it is not needed",
         WrongLockKind => "use one kind of lock for one name",
-        NotInitialised => "set the number of permits first",
+        NotInitialised => "set the number of permits first, with set_if_absent",
         UndeclaredKey => {
             "try again, or let the server allow undeclared keys (Dragonfly: --default_lua_flags=allow-undeclared-keys)"
         }

@@ -248,6 +248,37 @@ fn a_thousand_children_of_a_busy_parent_lock_and_release_nothing_of_it() {
     guard.unlock().unwrap();
 }
 
+/// A process that ends right after it has dropped what it had: 9 of 24 such locks stayed until their leases ended.
+#[test]
+fn a_guard_that_is_dropped_right_before_the_process_ends_is_released() {
+    let _alone = alone();
+    let server = RedisServer::start().unwrap();
+    let url = server.url();
+    for n in 0..60 {
+        let name = format!("end-{n}");
+        match fork::fork().unwrap() {
+            fork::Fork::Child => {
+                let client = blocking::Client::connect(&url).unwrap();
+                let guard = client.lock(name.as_str()).lock().unwrap();
+                match n % 3 {
+                    0 => drop((guard, client)),
+                    1 => drop((client, guard)),
+                    _ => {
+                        let second = client.lock(name.clone() + "-second").lock().unwrap();
+                        drop(client);
+                        drop(second);
+                        drop(guard);
+                    }
+                }
+                std::process::exit(0)
+            }
+            fork::Fork::Parent(pid) => assert_eq!(fork::waitpid(pid).unwrap(), 0),
+        }
+        assert_eq!(holder(&server, &name), None, "round {n}");
+        assert_eq!(holder(&server, &format!("{name}-second")), None, "round {n}");
+    }
+}
+
 #[test]
 fn a_child_has_an_engine_in_memory_of_its_own() {
     let _alone = alone();

@@ -4,7 +4,7 @@ use std::{fmt, future::IntoFuture, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{thread_owner, wait_for};
+use super::{Stake, thread_owner, wait_for};
 use crate::{
     FencedGuard, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
@@ -63,7 +63,8 @@ macro_rules! blocking_lock {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but an unreachable server is reported at once.
+            /// As [`lock`](Self::lock), and sooner: a server that refuses the connection is reported at once, one that is silent after
+            /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
             pub fn try_lock(&self) -> Result<Option<Guard<$guard>>, Error> {
                 self.acquire().run()
             }
@@ -282,7 +283,7 @@ impl<G: Hold> Acquire<'_, G> {
                 () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
             }
         })?;
-        Ok(guard.map(|inner| Guard { core: core.clone(), inner }))
+        Ok(guard.map(|inner| Guard { core: core.clone(), inner, _stake: Stake::of(core) }))
     }
 }
 
@@ -291,6 +292,8 @@ impl<G: Hold> Acquire<'_, G> {
 pub struct Guard<G = crate::Guard> {
     pub(super) core: Arc<Core>,
     pub(super) inner: G,
+    /// Goes last.
+    pub(super) _stake: Stake,
 }
 
 impl<G: fmt::Debug> fmt::Debug for Guard<G> {
@@ -306,7 +309,7 @@ impl<G: Hold> Guard<G> {
     ///
     /// As there.
     pub fn unlock(self) -> Result<Unlocked, Error> {
-        let Guard { core, inner } = self;
+        let Guard { core, inner, _stake } = self;
         wait_for(&core, inner.into_guard().unlock())
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::wait_for;
+use super::{Stake, wait_for};
 use crate::{
     Lease, LockName, PermitLease, Unlocked, Wait,
     core::Core,
@@ -28,7 +28,8 @@ impl PermitSemaphore {
     /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
     pub fn acquire(&self) -> Result<PermitGuard, Error> {
         let inner = wait_for(self.0.core(), self.0.acquire())?;
-        Ok(PermitGuard { core: self.0.core().clone(), inner })
+        let core = self.0.core();
+        Ok(PermitGuard { core: core.clone(), inner, _stake: Stake::of(core) })
     }
 
     /// Takes one permit if one is free now; see [`redlatch::PermitSemaphore::try_acquire`](crate::PermitSemaphore::try_acquire).
@@ -237,7 +238,7 @@ impl PermitRequest<'_> {
                 () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
             }
         })?;
-        Ok(guard.map(|inner| PermitGuard { core: core.clone(), inner }))
+        Ok(guard.map(|inner| PermitGuard { core: core.clone(), inner, _stake: Stake::of(core) }))
     }
 }
 
@@ -246,6 +247,8 @@ impl PermitRequest<'_> {
 pub struct PermitGuard {
     core: Arc<Core>,
     inner: crate::PermitGuard,
+    /// Goes last.
+    _stake: Stake,
 }
 
 impl fmt::Debug for PermitGuard {
@@ -307,7 +310,7 @@ impl PermitGuard {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
     pub fn release(self) -> Result<Unlocked, Error> {
-        let PermitGuard { core, inner } = self;
+        let PermitGuard { core, inner, _stake } = self;
         wait_for(&core, inner.release())
     }
 

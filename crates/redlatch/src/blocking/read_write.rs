@@ -60,9 +60,9 @@ impl Guard<crate::WriteGuard> {
     ///
     /// As there.
     pub fn downgrade(self) -> Result<Guard<crate::ReadGuard>, Error> {
-        let Guard { core, inner } = self;
+        let Guard { core, inner, _stake } = self;
         let inner = wait_for(&core, inner.downgrade())?;
-        Ok(Guard { core, inner })
+        Ok(Guard { core, inner, _stake })
     }
 
     /// Takes a read hold of the same owner besides; see [`redlatch::WriteGuard::read`](crate::WriteGuard::read).
@@ -72,6 +72,6 @@ impl Guard<crate::WriteGuard> {
     /// As there.
     pub fn read(&self) -> Result<Guard<crate::ReadGuard>, Error> {
         let inner = wait_for(&self.core, self.inner.read())?;
-        Ok(Guard { core: self.core.clone(), inner })
+        Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone() })
     }
 }

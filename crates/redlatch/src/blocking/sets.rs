@@ -87,14 +87,18 @@ macro_rules! blocking_set {
             /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn run(self) -> Result<Option<$guard>, Error> {
                 let core = &self.inner.set.members[0].core;
-                Ok(wait_for(core, self.inner.into_future())?.map($guard))
+                let stake = super::Stake::of(core);
+                Ok(wait_for(core, self.inner.into_future())?.map(|guard| $guard(guard, stake)))
             }
         }
 
         /// The async guard of the same name, for blocking code.
         #[must_use = "dropping the guard releases every member at once"]
         #[derive(Debug)]
-        pub struct $guard(crate::$guard);
+        pub struct $guard(
+            crate::$guard,
+            #[expect(dead_code, reason = "it counts until it goes")] super::Stake,
+        );
 
         impl $guard {
             /// Gives every member back and says what became of each.

@@ -41,7 +41,14 @@ impl Core {
         request.keys.check()?;
         let request = Arc::new(request);
         let deadline = Deadline::new(self, request.wait);
+        let began_ms = self.now_ms();
         let outcome = self.acquire_in_lane(&request, &deadline).await;
+        if let Ok(grant) = &outcome {
+            // Written without `Display`, which would count as showing the owner to others.
+            let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
+            let after_ms = self.now_ms() - began_ms;
+            tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired = grant.is_some(), "an acquire has ended");
+        }
         outcome.map_err(|error| {
             let error = error.on(&request.keys.name);
             match &request.owner {

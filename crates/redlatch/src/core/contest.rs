@@ -130,6 +130,9 @@ impl Core {
                     )),
                 };
             };
+            if outcome.is_ok() && self.in_trouble.load(Ordering::Relaxed) {
+                self.tell_recovery();
+            }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(turn), Some(again)) = (&turn, contender.took_the_last()) {
@@ -233,7 +236,15 @@ impl Core {
         let last_ms = self.trouble_told_ms.load(Ordering::Relaxed);
         let due = last_ms == 0 || now_ms.saturating_sub(last_ms) >= TROUBLE_TOLD_EVERY_MS;
         if due && self.trouble_told_ms.swap(now_ms.max(1), Ordering::Relaxed) == last_ms {
+            self.in_trouble.store(true, Ordering::Relaxed);
             tracing::warn!(%error, "the server cannot be asked at present; waiters go on trying");
+        }
+    }
+
+    /// Logs that an answer has come again, once after each word of trouble.
+    fn tell_recovery(&self) {
+        if self.in_trouble.swap(false, Ordering::Relaxed) {
+            tracing::info!("the server answers again");
         }
     }
 }

@@ -28,7 +28,7 @@ mod watch;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -193,7 +193,11 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// When trouble with the server was last logged for those who wait; 0 for never.
     trouble_told_ms: AtomicU64,
+    /// Nobody has had an answer since then, as far as is known.
+    in_trouble: AtomicBool,
     pub(crate) closing: Notify,
+    /// How many blocking clients and guards there are.
+    pub(crate) stakes: AtomicUsize,
     /// The process that the client belongs to.
     pid: AtomicU32,
     /// Its successors in forked children.
@@ -242,7 +246,9 @@ impl Core {
             doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
+            in_trouble: AtomicBool::new(false),
             closing: Notify::new(),
+            stakes: AtomicUsize::new(0),
             pid: AtomicU32::new(fork::here()),
             successors: Successors::new(),
             forebears,
@@ -414,7 +420,8 @@ impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
-            tracing::warn!(lock = %lease.keys.name, %reason, "a lock was lost");
+            let owner = &**lease.owner.field();
+            tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost");
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 let term = Term { lease_ms: lease.lease_ms, renewed: false };
                 let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));

@@ -52,7 +52,8 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but an unreachable server is reported at once.
+            /// As [`lock`](Self::lock), and sooner: a server that refuses the connection is reported at once, one that is silent after
+            /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
             pub async fn try_lock(&self) -> Result<Option<$guard>, $crate::Error> {
                 self.acquire().wait($crate::Wait::No).await
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Acquire, Hold};
 use crate::error::Error;
 
-/// Why work under a lock has no result.
+/// Why work under a lock has no result. The text does not repeat that of the cause, which is its [source](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WithError {
@@ -21,7 +21,10 @@ impl fmt::Display for WithError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WithError::Busy => f.write_str("the lock was busy"),
-            WithError::Acquire(error) | WithError::Lost(error) => error.fmt(f),
+            WithError::Acquire(_) => {
+                f.write_str("the lock could not be acquired, and the work was not begun")
+            }
+            WithError::Lost(_) => f.write_str("the lock was lost, and the work was stopped"),
         }
     }
 }

@@ -163,7 +163,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), but an unreachable server is reported at once.
+    /// As [`acquire`](Self::acquire), and sooner: a server that refuses the connection is reported at once, one that is silent after
+    /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
     pub async fn try_acquire(&self, n: u32) -> Result<bool, Error> {
         self.take(n, Wait::No).await
     }
@@ -316,7 +317,8 @@ impl RateLimiter {
 /// What a script has against a request, if anything.
 fn refusal(reply: &[i64], permits: i64) -> Option<Error> {
     Some(match item(reply, 1) {
-        -1 => Error::new(ErrorKind::NotInitialised, "nobody has set a rate").remedy("set a rate first"),
+        -1 => Error::new(ErrorKind::NotInitialised, "nobody has set a rate")
+            .remedy("set a rate first, with set_if_absent"),
         -2 => Error::new(
             ErrorKind::InvalidOption,
             format!("{permits} permits are more than the rate of {}", item(reply, 2)),

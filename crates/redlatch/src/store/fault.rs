@@ -42,8 +42,17 @@ impl Fault {
         matches!(self, Fault::Unknown(_))
     }
 
-    /// An error answer of a server, as text.
-    pub(crate) fn server(code: &str, detail: &str) -> Self {
+    /// An error answer of a server, as text: the first word, which is its code, and the rest. The kind follows from them as it does
+    /// for the built-in stores.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlatch::{ErrorKind, store::Fault};
+    /// let fault = Fault::server("WRONGTYPE", "Operation against a key holding the wrong kind of value");
+    /// assert_eq!(fault.error().kind(), ErrorKind::WrongType);
+    /// ```
+    pub fn server(code: &str, detail: &str) -> Self {
         Fault::server_at(None, code, detail)
     }
 

@@ -44,7 +44,8 @@ pub(super) async fn open(
     let config = Config { username: None, password: Secret(None), password_file: None, ..config.clone() };
     let greeter =
         Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary: config.engine_binary.clone() });
-    RedisStore::open_with(Dial::new(server, &config)?.with_greeter(greeter), &config, background).await
+    RedisStore::open_with(Dial::new(server, &config, background)?.with_greeter(greeter), &config, background)
+        .await
 }
 
 struct LocalGreeter {

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
-    /// `memory:` (a new private engine) or `memory:name` (shared by that name within the process). With `?strict_keys` at the end
+    /// `memory:` (a new private engine for each client that is connected) or `memory:name` (shared by that name within the process). With `?strict_keys` at the end
     /// the engine refuses keys that a script has not declared, as some servers do.
     Memory {
         /// The shared engine's name.
@@ -177,7 +177,7 @@ impl fmt::Display for StoreUrl {
 }
 
 impl StoreUrl {
-    /// Reads a URL; the empty string means `local:`.
+    /// Reads a URL. The empty one is an error, because a variable that is not set must not lock one machine only.
     ///
     /// # Errors
     ///

@@ -151,3 +151,61 @@ async fn a_server_that_cannot_save_is_still_looked_at() {
     server.cmd(&["CONFIG", "SET", "save", ""]).unwrap();
     held.unlock().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_password_that_is_missing_is_told_as_such_for_every_database() {
+    let server = RedisServer::builder().requirepass("hush").start().unwrap();
+    for database in ["", "/0", "/5"] {
+        let url = format!("redis://127.0.0.1:{}{database}", server.port());
+        let error = connect_error(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Auth, "{url}: {error}");
+        assert!(error.to_string().contains("check user name and password"), "{error}");
+    }
+}
+
+/// An empty URL is that of a variable that is not set, and must not lock this machine only.
+#[tokio::test]
+async fn an_empty_url_is_an_error_and_no_url_is_the_local_engine() {
+    for url in ["", " "] {
+        let error = connect_error(url).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{error}");
+        assert!(error.to_string().contains("not set"), "{error}");
+        assert_eq!(Client::connect_lazy(url).map(drop).unwrap_err().kind(), ErrorKind::InvalidUrl);
+        assert_eq!(Client::builder().url(url).check().unwrap_err().kind(), ErrorKind::InvalidUrl);
+    }
+    assert_eq!(Client::builder().connect_lazy().unwrap().store(), "local:");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_with_the_call_that_makes_it() {
+    let client = Client::connect("memory:").await.unwrap();
+    let errors = [
+        client.semaphore("a").try_acquire(1).await.map(drop).unwrap_err(),
+        client.permit_semaphore("b").try_acquire().await.map(drop).unwrap_err(),
+        client.rate_limiter("c").try_acquire(1).await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::NotInitialised, "{error}");
+        assert!(error.to_string().contains("set_if_absent"), "{error}");
+    }
+}
+
+/// Reporters print an error and then its sources.
+#[tokio::test]
+async fn each_cause_is_printed_once() {
+    let client = Client::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let error = client.lock("x").acquire().with(async |_| ()).await.unwrap_err();
+    let cause = std::error::Error::source(&error).expect("there is a cause").to_string();
+    assert!(cause.contains("127.0.0.1:1"), "{cause}");
+    assert!(!error.to_string().contains(&cause), "{error}");
+    assert!(error.to_string().contains("not begun"), "{error}");
+}
+
+#[test]
+fn an_error_of_somebody_elses_store_is_one_line() {
+    let error = redlatch::Error::new(ErrorKind::Unreachable, "no\nway\u{1b}[31m").remedy("ask again");
+    assert_eq!(error.to_string(), "no way [31m; ask again");
+    assert!(error.is_retryable());
+    let fault = redlatch::store::Fault::server("OOM", "command not allowed");
+    assert_eq!(fault.into_error().kind(), ErrorKind::OutOfMemory);
+}

@@ -65,7 +65,7 @@ impl ClusterStore {
         let Some(addr) = nodes.addrs.first().cloned() else {
             return Err(Error::new(ErrorKind::InvalidUrl, "the cluster's URL names no server"));
         };
-        let dial = Dial::new(Server { addr, access: nodes.access }, config)?.telling_changes();
+        let dial = Dial::new(Server { addr, access: nodes.access }, config, background)?.telling_changes();
         let changes = dial.changes_heard().cloned();
         let (topology, first) = Topology::open(nodes.addrs, dial, config, background).await?;
         if let Err(failure) = first.node.check_functions().await {

@@ -17,6 +17,7 @@ use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    runtime::Handle,
 };
 use tokio_rustls::client::TlsStream;
 
@@ -65,6 +66,8 @@ pub(crate) struct Dial {
     trouble: Trouble,
     client_name: Option<String>,
     connect_timeout: Duration,
+    /// Whose timers count: those of the caller's runtime may stand still, or not be there.
+    timers: Handle,
     greeter: Option<Arc<dyn Greeter>>,
     master_only: bool,
     /// Whom servers tell of changes, if they are to. Copies of the dial for other addresses share it.
@@ -73,7 +76,7 @@ pub(crate) struct Dial {
 }
 
 impl Dial {
-    pub(crate) fn new(mut server: Server, config: &Config) -> Result<Self, Error> {
+    pub(crate) fn new(mut server: Server, config: &Config, background: &Handle) -> Result<Self, Error> {
         if config.username.is_some() {
             server.access.username = config.username.clone();
         }
@@ -92,6 +95,7 @@ impl Dial {
             trouble: Trouble::default(),
             client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
+            timers: background.clone(),
             greeter: None,
             master_only: false,
             changes: None,
@@ -217,9 +221,14 @@ impl Dial {
                 (outcome, _) => outcome,
             }
         };
-        match tokio::time::timeout(self.connect_timeout, logged_in).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.unreachable(format!("no answer within {:?}", self.connect_timeout))),
+        let late = {
+            let _inside = self.timers.enter();
+            tokio::time::sleep(self.connect_timeout)
+        };
+        tokio::select! {
+            biased;
+            outcome = logged_in => outcome,
+            () = late => Err(self.unreachable(format!("no answer within {:?}", self.connect_timeout))),
         }
     }
 
@@ -272,6 +281,10 @@ impl Dial {
             return Error::new(ErrorKind::Auth, format!("{} refused the user name or password", self.server));
         }
         let database = self.server.access.database;
+        // Inside of the log-in the word that it begins with is lost.
+        if error.code() == Some("NOAUTH") || detail.to_ascii_lowercase().contains("authentication required") {
+            return Error::new(ErrorKind::Auth, format!("{} wants a password", self.server));
+        }
         if database != 0 && error.to_string().contains("switch database") {
             let out_of_range = detail.contains("out of range");
             let kind = if out_of_range { ErrorKind::InvalidUrl } else { ErrorKind::Permission };
@@ -496,8 +509,8 @@ mod tests {
     use super::*;
     use crate::{client::Client, store::StoreUrl};
 
-    #[test]
-    fn a_password_in_the_open_is_noticed() {
+    #[tokio::test]
+    async fn a_password_in_the_open_is_noticed() {
         for (url, shown) in [
             ("redis://:pw@db.example:6379", true),
             ("redis://:pw@10.0.0.1", true),
@@ -510,7 +523,11 @@ mod tests {
         ] {
             let StoreUrl::Redis(server) = StoreUrl::parse(url).unwrap() else { panic!("{url}") };
             let config = Client::builder().url(url).config().clone();
-            assert_eq!(Dial::new(server, &config).unwrap().shows_password(), shown, "{url}");
+            assert_eq!(
+                Dial::new(server, &config, &Handle::current()).unwrap().shows_password(),
+                shown,
+                "{url}"
+            );
         }
     }
 }

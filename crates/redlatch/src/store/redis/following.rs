@@ -188,8 +188,9 @@ impl FollowingStore {
         let Some(addr) = asked.addrs.first().cloned() else {
             return Err(Error::new(ErrorKind::InvalidUrl, "the store URL names no server to ask"));
         };
-        let dial =
-            Dial::new(Server { addr, access: access.clone() }, config)?.master_only().telling_changes();
+        let dial = Dial::new(Server { addr, access: access.clone() }, config, background)?
+            .master_only()
+            .telling_changes();
         let ends = Arc::new(Interruption::default());
         let first = First {
             finder: finder.clone(),

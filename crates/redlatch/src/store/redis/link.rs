@@ -474,7 +474,7 @@ mod tests {
         let url = server.url();
         let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
         let config = Client::builder().url(&url).config().clone();
-        Link::open(&Dial::new(addr, &config).unwrap(), Box::new(|| {})).await.unwrap()
+        Link::open(&Dial::new(addr, &config, &Handle::current()).unwrap(), Box::new(|| {})).await.unwrap()
     }
 
     /// A call whose caller goes away as soon as the server has it.

@@ -65,7 +65,7 @@ impl RedisStore {
         config: &Config,
         background: &Handle,
     ) -> Result<Arc<dyn super::Store>, Error> {
-        let dial = Dial::new(server, config)?;
+        let dial = Dial::new(server, config, background)?;
         Self::open_with(dial, config, background).await
     }
 

@@ -49,7 +49,8 @@ impl Replicated {
         sorted.dedup();
         let mut asked = Vec::new();
         for addr in nodes.addrs.iter().take(SERVERS_MAX) {
-            let dial = Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config)?;
+            let dial =
+                Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config, background)?;
             // Locks are held over the master's own connections, so the end of these interests nobody.
             let node = Node::new(Arc::new(dial), config, background, Arc::new(Interruption::default()));
             asked.push((node, Quiet::default()));

@@ -115,7 +115,7 @@ impl SentinelSet {
             master: sentinels.master.clone(),
             text: sentinels.to_string(),
             database: sentinels.access.database,
-            dial: Dial::new(Server { addr, access }, &config)?,
+            dial: Dial::new(Server { addr, access }, &config, background)?,
             config,
             background: background.clone(),
             sentinels: Mutex::default(),

@@ -105,7 +105,7 @@ pub(super) struct Topology {
     /// How often an owner has changed.
     changes: watch::Sender<u64>,
     /// When it was last not certain which node answers for a slot.
-    unsettled: Mutex<Option<Instant>>,
+    unsettled: Mutex<Option<std::time::Instant>>,
     /// Holders should look after their locks.
     alarm: Notify,
     /// How many changes they have been told of.
@@ -260,7 +260,8 @@ impl Topology {
                 return;
             }
             table.owners[usize::from(slot)] = table.place(&member);
-            table.told.insert(slot, Instant::now());
+            // Callers' runtimes may have clocks of their own.
+            table.told.insert(slot, Instant::from_std(std::time::Instant::now()));
         }
         tracing::debug!(slot, %to, "a slot has another master");
         self.wanted.notify_one();
@@ -269,7 +270,7 @@ impl Topology {
 
     /// A call has gone to another node than the one that has its slot, or goes there now.
     pub(super) fn unsettled(&self) {
-        *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::time::Instant::now());
     }
 
     /// Whether answers that are just coming in are from the nodes that have their slots now. It takes a while until a call that

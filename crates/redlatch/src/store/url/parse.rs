@@ -34,7 +34,7 @@ enum Form {
 pub(super) fn url(text: &str) -> Result<(StoreUrl, UrlOptions), Error> {
     let text = text.trim();
     if text.is_empty() {
-        return Ok((StoreUrl::Local { name: None, dir: None }, UrlOptions::default()));
+        return Err(bad("the store URL is empty, as that of a variable that is not set"));
     }
     let Some((scheme, rest)) = text.split_once(':') else {
         return Err(bad("the store URL has no scheme"));

@@ -34,7 +34,11 @@ fn login(access: &Access) -> (Option<&str>, Option<&str>) {
 
 #[test]
 fn each_scheme_is_understood() {
-    assert_eq!(StoreUrl::parse("").unwrap(), StoreUrl::Local { name: None, dir: None });
+    assert_eq!(StoreUrl::parse("local:").unwrap(), StoreUrl::Local { name: None, dir: None });
+    for empty in ["", "  "] {
+        let error = StoreUrl::parse(empty).unwrap_err();
+        assert!(error.to_string().contains("empty"), "{error}");
+    }
     assert_eq!(StoreUrl::parse("local:ci").unwrap(), StoreUrl::Local { name: Some("ci".into()), dir: None });
     for url in ["local:///run/redlatch", "local:/run/redlatch", "local:///run/re%64latch"] {
         let dir = Some("/run/redlatch".into());

@@ -1,9 +1,12 @@
 //! The way of a call to the node that has its keys.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::{Either, FutureExt, join_all, select};
-use tokio::time::Instant;
 
 use super::{
     super::{

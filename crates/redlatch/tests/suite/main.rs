@@ -38,6 +38,7 @@ mod rotation;
 mod sentinel;
 mod sentinel_fakes;
 mod sentinel_memory;
+mod sentinel_memory_real;
 mod servers;
 mod slow_renewals;
 mod strict_keys;

@@ -432,17 +432,19 @@ impl Dial {
                 None => return Err(self.ended(error.category())),
             },
         };
-        match answer {
-            Ok(answer) => match Layout::read(&answer, self.addr()) {
-                Some(layout) if kin.knows(&layout.ids) => Ok(()),
-                _ => Err(kin::stranger(&self.server)),
-            },
-            Err(failure) if slots::may_not_ask(&failure) => Ok(()),
-            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
-                Err(kin::stranger(&self.server))
-            }
-            Err(failure) => Err(Fault::from(failure).into_error()),
-        }
+        let is_stranger = match answer {
+            Ok(answer) => Layout::read(&answer, self.addr()).is_none_or(|layout| !kin.knows(&layout.ids)),
+            Err(failure) if slots::may_not_ask(&failure) => false,
+            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => true,
+            Err(failure) => return Err(Fault::from(failure).into_error()),
+        };
+        kin.note(self.addr(), is_stranger);
+        if is_stranger { Err(kin::stranger(&self.server)) } else { Ok(()) }
+    }
+
+    /// Whether the server was found to be a stranger when it was last connected to.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.kin.as_ref().is_some_and(|kin| kin.is_stranger(self.addr()))
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {

@@ -9,16 +9,23 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    store::url::Addr,
+};
 
-/// The ids of those in the last picture that was believed; none before the first.
 #[derive(Default)]
-pub(super) struct Kin(Mutex<BTreeSet<String>>);
+pub(super) struct Kin {
+    /// The ids of those in the last picture that was believed; none before the first.
+    known: Mutex<BTreeSet<String>>,
+    /// Addresses whose servers were found to be strangers when they were last connected to.
+    strangers: Mutex<BTreeSet<String>>,
+}
 
 impl Kin {
     /// Whether a picture is of those that are known. Where nobody gives ids there is nothing to compare.
     pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.is_empty() || !known.is_disjoint(ids)
     }
 
@@ -26,19 +33,35 @@ impl Kin {
     pub(super) fn admit(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.knows(ids);
         if known && !ids.is_empty() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
         }
         known
     }
 
     /// Takes these for the ones that are known from now on, because something else has shown that they are.
     pub(super) fn replace(&self, ids: &BTreeSet<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
+    }
+
+    /// Notes whose side the server at an address is on, as a new connection has shown.
+    pub(super) fn note(&self, addr: &Addr, is_stranger: bool) {
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_stranger {
+            strangers.insert(addr.to_string());
+        } else if !strangers.is_empty() {
+            strangers.remove(&addr.to_string());
+        }
+    }
+
+    /// Whether the server at an address was a stranger when it was last connected to.
+    pub(super) fn is_stranger(&self, addr: &Addr) -> bool {
+        let strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        !strangers.is_empty() && strangers.contains(&addr.to_string())
     }
 
     /// Whether there is anything to compare with.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }
 

@@ -214,10 +214,15 @@ impl Node {
                 node.interruption.ring();
             }
         });
-        if home == self.background.id() {
-            return Link::open_telling(&self.dial, on_end).await;
+        let opened = match home == self.background.id() {
+            true => Link::open_telling(&self.dial, on_end).await,
+            false => Link::open(&self.dial, on_end).await,
+        };
+        if opened.is_err() && self.dial.is_stranger() {
+            // It has changed sides, and older connections are to the same server.
+            self.distrust();
         }
-        Link::open(&self.dial, on_end).await
+        opened
     }
 
     fn settle(&self, id: Id, link: Option<&Arc<Link>>) {

@@ -162,6 +162,25 @@ async fn a_server_at_the_address_of_a_master_grants_nothing_unless_it_knows_the_
     }
 }
 
+/// As when it was reset and put into another cluster while it ran.
+#[tokio::test]
+async fn a_node_that_changes_sides_over_open_connections_is_cut_off_by_its_own_picture() {
+    let both = Both::start();
+    let client = both.client().await;
+    let lock = client.lock(name(0));
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    client.lock(name(1)).lock().await.unwrap().unlock().await.unwrap();
+    // Only it says who has what.
+    both.ours[1..].iter().for_each(|node| node.mute.store(true, Ordering::SeqCst));
+    both.ours[0].is_now(Side::Theirs);
+    let asked = both.ours[0].server.count("CLUSTER");
+    let _ = client.diagnose().await;
+    assert!(both.ours[0].server.count("CLUSTER") > asked, "it was asked");
+    let error = soon("a refusal", lock.try_lock()).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("another cluster"), "{error}");
+    assert!(!both.granted_by_strangers());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_has_got_the_address_of_a_replica_gets_no_locks() {
     // Its own nodes do not hold it for failed while the test lasts.

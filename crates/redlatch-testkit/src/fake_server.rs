@@ -47,6 +47,8 @@ struct Seen {
     /// What else each connection is to write; `None` ends it.
     broadcasts: HashMap<u64, mpsc::Sender<Option<Vec<u8>>>>,
     connections: u64,
+    /// How often all connections were closed; what comes on one of before has no answer.
+    closings: u64,
 }
 
 struct Shared {
@@ -136,9 +138,11 @@ impl FakeServer {
         });
     }
 
-    /// Closes every open connection. One that has 1,024 messages waiting is left out.
+    /// Closes every open connection. What comes on one of them after this call has no answer.
     pub fn disconnect_all(&self) {
-        for connection in self.shared.seen().broadcasts.values() {
+        let mut seen = self.shared.seen();
+        seen.closings += 1;
+        for connection in seen.broadcasts.values() {
             let _ = connection.try_send(None);
         }
     }
@@ -149,17 +153,17 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners) {
         // A client that is gone before it was accepted is no reason to end.
         let Ok(stream) = listeners.accept().await else { continue };
         let (send, broadcasts) = mpsc::channel(BROADCASTS_MAX);
-        let number = {
+        let (number, closings) = {
             let mut seen = shared.seen();
             seen.connections += 1;
             let number = seen.connections;
             seen.broadcasts.insert(number, send);
-            number
+            (number, seen.closings)
         };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             // A broken connection is the client's affair; the test sees it there.
-            let _ = serve(&shared, stream, broadcasts).await;
+            let _ = serve(&shared, stream, broadcasts, closings).await;
             shared.seen().broadcasts.remove(&number);
         });
     }
@@ -169,6 +173,7 @@ async fn serve(
     shared: &Shared,
     mut stream: Stream,
     mut broadcasts: mpsc::Receiver<Option<Vec<u8>>>,
+    closings: u64,
 ) -> std::io::Result<()> {
     let mut buf = Vec::new();
     let mut resp3 = false;
@@ -188,6 +193,9 @@ async fn serve(
             let command = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
             {
                 let mut seen = shared.seen();
+                if seen.closings != closings {
+                    return Ok(());
+                }
                 *seen.counts.entry(command.clone()).or_default() += 1;
                 if seen.requests.len() < REQUESTS_MAX {
                     seen.requests.push(args.clone());

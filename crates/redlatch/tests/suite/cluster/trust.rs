@@ -77,6 +77,14 @@ async fn an_answer_to_another_request_ends_the_connections_of_its_node_only() {
     for lock in [&doubted, &trusted] {
         soon("a grant", lock.lock()).await.unwrap().unlock().await.unwrap();
     }
+    // The background thread has connections of its own, which it asks for the picture over when another one ends.
+    let _ = client.diagnose().await;
+    soon("its connections", async {
+        while cluster.connections().iter().any(|count| *count < 2) {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    })
+    .await;
     let before = cluster.connections();
     cluster.shifts.store(true, Ordering::SeqCst);
     // Asked again by its owner, on another connection.

@@ -100,7 +100,7 @@ impl Mix {
     /// How long a round has to be to come to its point.
     pub(crate) fn least_s(self) -> u64 {
         match self {
-            Mix::Stale => 11,
+            Mix::Stale => 14,
             Mix::Superseded | Mix::ReusedAddress | Mix::Failovers => 9,
             Mix::Passes | Mix::Slow => 8,
             _ => 1,

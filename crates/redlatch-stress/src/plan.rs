@@ -61,7 +61,7 @@ const KNOWN: [(Store, Mix, u64); 9] = [
     (Store::Local, Mix::Twice, 4),
     (Store::Cluster, Mix::ReusedAddress, 10),
     (Store::FakeSentinel, Mix::Superseded, 9),
-    (Store::FakeSentinel, Mix::Stale, 11),
+    (Store::FakeSentinel, Mix::Stale, 14),
     (Store::Single, Mix::Slow, 8),
 ];
 

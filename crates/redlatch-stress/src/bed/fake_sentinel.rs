@@ -25,8 +25,10 @@ const MOVE_AT: Duration = Duration::from_millis(2_500);
 const PAUSE: Duration = Duration::from_millis(2_500);
 /// When the sentinel that was left behind speaks.
 const STALE_AT: Duration = Duration::from_millis(7_000);
-/// How much later than that one the others answer.
+/// How long each message of one of the others takes then; the third one is silent.
 const SLOW: Duration = Duration::from_millis(240);
+/// When no other one answers any more.
+const ALONE_AT: Duration = Duration::from_millis(9_500);
 /// How long the replica may take to have what the master has.
 const CAUGHT_UP_MAX: Duration = Duration::from_secs(2);
 
@@ -56,6 +58,7 @@ pub(super) struct FakeSentinel {
     views: Vec<View>,
     moved: bool,
     stale: bool,
+    alone: bool,
 }
 
 impl Voice {
@@ -113,7 +116,7 @@ impl FakeSentinel {
             }
             views.push(View { masters, sentinels });
         }
-        Ok(FakeSentinel { mix, nodes, views, moved: false, stale: false })
+        Ok(FakeSentinel { mix, nodes, views, moved: false, stale: false, alone: false })
     }
 
     /// The replica gets all that the master has, and takes over; each sentinel says so.
@@ -174,6 +177,11 @@ impl Bed for FakeSentinel {
             view.sentinels[0].say(view.masters[0].port(), 1);
             view.sentinels[1].proxy.latency(SLOW, Duration::ZERO, 1);
             view.sentinels[2].proxy.stall(Scope::Both);
+        }
+        if self.mix == Mix::Stale && !self.alone && since > ALONE_AT {
+            self.alone = true;
+            log.fault(format!("only that sentinel answers process {VICTIM}"));
+            self.views[VICTIM].sentinels[1].proxy.stall(Scope::Both);
         }
         Ok(())
     }

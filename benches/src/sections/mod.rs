@@ -12,6 +12,7 @@ mod latency;
 mod multi;
 mod pair;
 mod stores;
+mod told;
 
 pub(crate) use self::pair::pairs;
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     report::{Report, Samples},
 };
 
-pub(crate) const NAMES: [&str; 13] = [
+pub(crate) const NAMES: [&str; 14] = [
     "pair",
     "multi",
     "memory",
@@ -33,6 +34,7 @@ pub(crate) const NAMES: [&str; 13] = [
     "kinds",
     "cluster",
     "failover",
+    "told",
     "java",
 ];
 
@@ -49,6 +51,7 @@ pub(crate) enum Section {
     Kinds(kinds::Kinds),
     Cluster(cluster::Cluster),
     Failover(failover::Failover),
+    Told(told::Told),
     Java(java::Java),
 }
 
@@ -67,6 +70,7 @@ macro_rules! each {
             Section::Kinds($inner) => $do,
             Section::Cluster($inner) => $do,
             Section::Failover($inner) => $do,
+            Section::Told($inner) => $do,
             Section::Java($inner) => $do,
         }
     };
@@ -88,6 +92,7 @@ impl Section {
             "kinds" => Section::Kinds(kinds::Kinds::open(bed).await?),
             "cluster" => Section::Cluster(cluster::Cluster::open(bed).await?),
             "failover" => Section::Failover(failover::Failover),
+            "told" => Section::Told(told::Told::open(bed).await?),
             "java" => Section::Java(java::Java::open(bed).await?),
             _ => return Err(format!("there is no section {name}").into()),
         })
@@ -107,6 +112,7 @@ impl Section {
             Section::Kinds(_) => "kinds",
             Section::Cluster(_) => "cluster",
             Section::Failover(_) => "failover",
+            Section::Told(_) => "told",
             Section::Java(_) => "java",
         }
     }

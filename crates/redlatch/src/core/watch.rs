@@ -14,6 +14,7 @@ use std::{
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
+    time::Duration,
 };
 
 use futures_util::{
@@ -32,6 +33,9 @@ pub(super) const WATCH_SOON_MS: u64 = 250;
 /// The shortest time between two changes that ended nothing and after which a key is watched anew: read holds and permits have
 /// keys that others change all the time. Also the pause before another try when watching failed.
 const PAUSE_MS: u64 = 1_000;
+/// What is told within so short a time is one burst, and is gathered for so long.
+const BURST_MS: u64 = 10;
+const GATHER_TIME: Duration = Duration::from_millis(2);
 /// How many batches are watched or looked at at once.
 const BATCHES_UNDER_WAY_MAX: usize = 256;
 /// How many names may be noted before those that are no longer held are looked for.
@@ -61,6 +65,8 @@ struct Told {
     all: bool,
     /// Somebody is about to heed it.
     heeded: bool,
+    /// When that began last.
+    last_ms: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -88,19 +94,29 @@ impl Core {
             Change::All => told.all = true,
         }
         if !std::mem::replace(&mut told.heeded, true) {
+            let now_ms = self.now_ms();
+            let is_burst = now_ms.saturating_sub(std::mem::replace(&mut told.last_ms, now_ms)) < BURST_MS;
             drop(told);
             let core = self.clone();
             self.keeper.handle().spawn(async move {
-                // What has arrived together is looked at together.
-                tokio::task::yield_now().await;
+                // What arrives together is looked at together; the first of it is looked at at once.
+                if is_burst {
+                    tokio::time::sleep(GATHER_TIME).await;
+                } else {
+                    tokio::task::yield_now().await;
+                }
                 core.heed();
             });
         }
     }
 
-    /// Looks at all holds that what was told may have ended.
+    /// Looks at all holds that what was told may have ended, and has those watched anew that are still there.
     fn heed(self: &Arc<Self>) {
-        let Told { keys, all, .. } = std::mem::take(&mut *lock(&self.watched.told));
+        let (keys, all) = {
+            let mut told = lock(&self.watched.told);
+            told.heeded = false;
+            (std::mem::take(&mut told.keys), std::mem::take(&mut told.all))
+        };
         let names: Vec<Arc<Keys>> = {
             let mut names = lock(&self.watched.names);
             if all {
@@ -109,9 +125,19 @@ impl Core {
                 keys.iter().filter_map(|key| names.of.remove(&key[..])).flatten().collect()
             }
         };
+        let mut leases: Vec<_> = names.iter().flat_map(|keys| self.lanes.find(keys)).collect();
+        leases.retain(|lease| lease.is_held());
+        self.in_batches(leases, |core, batch| async move {
+            core.clone().look_at(batch.clone()).await;
+            core.watch_again(batch);
+        });
+    }
+
+    /// Watches the keys of those that a change has not ended: at once, unless that was so a moment ago.
+    fn watch_again(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
+        leases.retain(|lease| lease.is_held());
         let now_ms = self.now_ms();
-        let leases = names.iter().flat_map(|keys| self.lanes.find(keys));
-        let (calm, noisy): (Vec<_>, Vec<_>) = leases.filter(|lease| lease.is_held()).partition(|lease| {
+        let (calm, noisy): (Vec<_>, Vec<_>) = leases.into_iter().partition(|lease| {
             // A moment of 0 is never.
             let last_ms = lease.schedule.alarmed_ms.swap(now_ms.max(1), Relaxed);
             last_ms == 0 || now_ms.saturating_sub(last_ms) >= PAUSE_MS
@@ -121,7 +147,6 @@ impl Core {
             self.schedule(lease);
         }
         self.watch(calm);
-        self.in_batches(noisy, |core, batch| core.look_at(batch));
     }
 
     /// Watches the keys of holds, and looks at the holds: what happened before is not told.

@@ -53,7 +53,9 @@ impl Node {
                 },
                 b"EVAL" | b"EVALSHA" => {
                     grants.fetch_or(side != Side::Ours, Ordering::SeqCst);
-                    let number: i64 = std::str::from_utf8(&request[4]).unwrap().parse().unwrap();
+                    let number = |at: usize| std::str::from_utf8(request.get(at)?).ok()?.parse::<i64>().ok();
+                    // The first argument after the keys is the number that the answer begins with.
+                    let number = number(2).and_then(|keys| number(3 + keys as usize)).unwrap_or(0);
                     FakeReply::Reply(resp::array(&[number, 1, 0].map(resp::integer)))
                 }
                 b"CLOSE" => FakeReply::Close,

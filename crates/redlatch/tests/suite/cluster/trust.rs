@@ -30,7 +30,10 @@ impl Halves {
             FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
                 b"CLUSTER" => FakeReply::Reply(layout(*ports.get().unwrap())),
                 b"EVAL" | b"EVALSHA" => {
-                    let number: i64 = std::str::from_utf8(&request[4]).unwrap().parse().unwrap();
+                    let number =
+                        |at: usize| std::str::from_utf8(&request[at]).unwrap().parse::<i64>().unwrap();
+                    // The first argument after the keys is the number that the answer begins with.
+                    let number = number(3 + number(2) as usize);
                     let shift = at == 0 && shifts.swap(false, Ordering::SeqCst);
                     let items = [number + i64::from(shift), 1, 0];
                     FakeReply::Reply(resp::array(&items.map(resp::integer)))

@@ -303,6 +303,16 @@ impl Holding {
         std::mem::take(&mut self.guards).into_iter().map(Guard::detach).collect()
     }
 
+    /// Leaves every member held for exactly this long.
+    pub(crate) async fn detach_for(mut self, time: Duration) -> Vec<(LockName, Result<bool, Error>)> {
+        let mut kept = Vec::new();
+        for guard in std::mem::take(&mut self.guards) {
+            let name = guard.name().clone();
+            kept.push((name, guard.detach_for(time).await));
+        }
+        kept
+    }
+
     /// Gives everything back; one request for those that go together.
     pub(crate) async fn unlock(mut self) -> UnlockReport {
         let names: Vec<_> = self.guards.iter().map(|guard| guard.name().clone()).collect();

@@ -185,6 +185,19 @@ macro_rules! set_face {
                 self.0.detach()
             }
 
+            /// As [`detach`](Self::detach), and every member is held for exactly this long, as [`Guard::detach_for`]($crate::Guard::detach_for)
+            /// does it. Answers for each that was held, in the order of listing.
+            ///
+            /// # Cancel safety
+            ///
+            /// Members that have not been asked for yet are given back.
+            pub async fn detach_for(
+                self,
+                time: std::time::Duration,
+            ) -> Vec<($crate::LockName, Result<bool, $crate::Error>)> {
+                self.0.detach_for(time).await
+            }
+
             /// Whether the hold is good at this moment, by the local clock: no round trip.
             pub fn is_valid(&self) -> bool {
                 self.0.is_valid()

@@ -62,8 +62,7 @@ pub(crate) struct HoldArgs {
     /// The lease, renewed every third of it: how long the lock survives a crash [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Option<Duration>,
-    /// Keep the lock at least this long after taking it, even when the command ends sooner. What is left of the lease is not cut
-    /// short, except for a permit.
+    /// Keep the lock this long after taking it, even when the command ends sooner.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after this long and exit with 124.

@@ -153,7 +153,7 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
             };
             let Some(guard) = guard else { return Ok(None) };
             request.tell_of(name, guard.replicas());
-            parts.push(Part::Lock { lock, guard, nested: false });
+            parts.push(Part::Lock { guard, nested: false });
         }
         [..] => {
             let locks: Vec<Handle> = others.iter().filter_map(|name| request.lock(name)).collect();
@@ -177,7 +177,7 @@ async fn take_locks(request: Request<'_>, names: &[LockName]) -> Result<Option<V
             for (name, replicas) in others.iter().zip(guard.replicas()) {
                 request.tell_of(name, replicas);
             }
-            parts.push(Part::Locks { locks, guard });
+            parts.push(Part::Locks { guard });
         }
     }
     Ok(Some(parts))
@@ -270,7 +270,7 @@ async fn reenter(request: Request<'_>, name: &LockName) -> Result<Option<Part>, 
     match lock.acquire(terms).await {
         Ok(guard) => Ok(guard
             .inspect(|guard| request.tell_of(name, guard.replicas()))
-            .map(|guard| Part::Lock { lock, guard, nested: true })),
+            .map(|guard| Part::Lock { guard, nested: true })),
         Err(error) => Err(explained(request, name, error).await),
     }
 }

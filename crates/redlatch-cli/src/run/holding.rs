@@ -9,16 +9,15 @@ use std::{
 
 use redlatch::{Guard, LockName, LossReason, LostMember, MultiGuard, PermitGuard, PermitSemaphore, Unlocked};
 
-use super::kind::Handle;
 use crate::escape;
 
 /// One part of what is held, with a guard of its own.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// A lock. `nested` when an outer run holds it too.
-    Lock { lock: Handle, guard: Guard, nested: bool },
-    /// Several locks, in the order of the guard's members.
-    Locks { locks: Vec<Handle>, guard: MultiGuard },
+    Lock { guard: Guard, nested: bool },
+    /// Several locks.
+    Locks { guard: MultiGuard },
     /// A permit.
     Permit { permits: PermitSemaphore, guard: PermitGuard },
 }
@@ -163,13 +162,13 @@ impl Holding {
                     // The outer run goes on holding it, whatever comes of this.
                     _ = guard.unlock().await;
                 }
-                Part::Lock { lock, guard, .. } => {
-                    let held = guard.detach();
-                    kept(held.name, lock.renew(&held.owner, rest).await);
+                Part::Lock { guard, .. } => {
+                    let name = guard.name().clone();
+                    kept(name, guard.detach_for(rest).await);
                 }
-                Part::Locks { locks, guard } => {
-                    for (lock, held) in locks.iter().zip(guard.detach()) {
-                        kept(held.name, lock.renew(&held.owner, rest).await);
+                Part::Locks { guard } => {
+                    for (name, outcome) in guard.detach_for(rest).await {
+                        kept(name, outcome);
                     }
                 }
                 Part::Permit { permits, guard } => {

@@ -142,6 +142,32 @@ fn at_least_keeps_the_lock_after_a_short_command() {
 }
 
 #[test]
+fn at_least_keeps_the_lock_no_longer_than_it_says() {
+    let place = Place::local();
+    for (name, options) in [
+        ("plain", &[][..]),
+        ("fair", &["--fair"][..]),
+        ("read", &["--shared"][..]),
+        ("write", &["--exclusive"][..]),
+        ("permit", &["--permits", "1"][..]),
+        ("fenced", &["--fenced"][..]),
+    ] {
+        let line = [&["run", name, "--at-least", "9s"], options, &["--", "true"]].concat();
+        assert_eq!(place.code(&line), 0, "{name}");
+        let state = place.show(name);
+        let permit = state["permits"][0]["ttl_ms"].as_u64();
+        let ttl_ms = permit.or(state["ttl_ms"].as_u64()).unwrap_or_else(|| panic!("{state}"));
+        assert!(ttl_ms <= 9_000, "the rest of the 9 s, not of a lease of 30 s: {state}");
+        let line = [&["run", name, "-n"], options, &["--", "true"]].concat();
+        assert_eq!(place.code(&line), if name == "read" { 0 } else { 75 }, "{name}");
+    }
+    assert_eq!(place.code(["run", "a", "b", "--at-least", "9s", "--", "true"]), 0);
+    for name in ["a", "b"] {
+        assert!(place.show(name)["ttl_ms"].as_u64().unwrap() <= 9_000, "{name}");
+    }
+}
+
+#[test]
 fn the_lock_stays_until_the_last_of_the_group_is_gone() {
     let place = Place::local();
     let script = format!(

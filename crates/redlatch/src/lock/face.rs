@@ -306,6 +306,16 @@ macro_rules! guard_face {
             pub fn detach(self) -> $crate::Held {
                 self.0.detach()
             }
+
+            /// As [`detach`](Self::detach), and the hold lasts for exactly this long; see
+            /// [`Guard::detach_for`]($crate::Guard::detach_for).
+            ///
+            /// # Errors
+            ///
+            /// As there.
+            pub async fn detach_for(self, time: std::time::Duration) -> Result<bool, $crate::Error> {
+                self.0.detach_for(time).await
+            }
         }
     };
 }

@@ -288,6 +288,32 @@ impl Guard {
         }
     }
 
+    /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
+    /// have lasted longer. `false` if it was lost. Where the owner has entered more than once, the time is never shortened, because
+    /// another process may count on it.
+    ///
+    /// # Cancel safety
+    ///
+    /// The guard is gone; the hold stays until `time` or the lease is over.
+    ///
+    /// # Errors
+    ///
+    /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over.
+    pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
+        let time_ms = lease_ms(time).map_err(|error| error.on(self.name()))?;
+        self.core.check_open()?;
+        if self.loss().is_some() {
+            return Ok(false);
+        }
+        // Other guards of this process that share the hold count on what is left of it.
+        let shared = self.lease.holds().count > 1;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        // First of all nobody renews it any more, and nobody believes in the longer time.
+        self.detach();
+        let kept = core.renew_one(&lease, if shared { time_ms } else { -time_ms }).await;
+        kept.map_err(|fault| fault.into_error().on(&lease.keys.name).by(&lease.owner))
+    }
+
     /// Does the work while the lock is held, and stops polling it when the hold is lost.
     ///
     /// # Cancel safety

@@ -119,7 +119,7 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "renew" => {
             let mut keys = vec![name];
-            let mut args = vec![number, dice.pick(&["60000", "0"]).to_owned(), owner];
+            let mut args = vec![number, dice.pick(&["60000", "0", "-500000"]).to_owned(), owner];
             for _ in 0..dice.roll(3) {
                 keys.push(dice.pick(&NAMES).to_owned());
                 args.push(dice.pick(&OWNERS).to_owned());
@@ -292,7 +292,7 @@ fn read_write(
         "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
         "read_renew" | "write_renew" => {
             let (mut keys, mut args) =
-                (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000"]).to_owned()]);
+                (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000", "-500000"]).to_owned()]);
             for _ in 0..=dice.roll(3) {
                 let name = dice.pick(&RW_NAMES);
                 keys.push(name.to_owned());

@@ -69,6 +69,19 @@ pub(crate) async fn the_same_owner_enters_again(on: Fixture) {
     assert!(on.lock(&b, on.name("x")).try_lock().await.unwrap().is_some());
 }
 
+pub(crate) async fn a_hold_that_was_entered_elsewhere_is_not_shortened(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let lock = on.lock(&a, on.name("x"));
+    let outer = lock.lock().await.unwrap();
+    let owner = outer.owner().to_string().parse().unwrap();
+    // Another process enters with the owner that it was told, and counts on its lease.
+    let inner = on.lock(&b, on.name("x")).acquire().owner(&owner).await.unwrap().unwrap();
+    assert!(outer.detach_for(ms(5_000)).await.unwrap());
+    let left = on.lock(&b, on.name("x")).remaining_ttl().await.unwrap().unwrap();
+    assert!(left > ms(9_000), "{left:?}");
+    assert!(inner.is_valid());
+}
+
 pub(crate) async fn an_owner_value_enters_from_another_task(on: Fixture) {
     let client = on.client().await;
     let (owner, other) = (client.owner(), client.owner());

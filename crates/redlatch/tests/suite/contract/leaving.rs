@@ -122,6 +122,21 @@ pub(crate) async fn a_detached_hold_goes_on_and_is_adopted(on: Fixture) {
     assert!(!on.lock(&b, name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
 }
 
+pub(crate) async fn a_hold_that_is_left_for_a_time_lasts_no_longer(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
+    let owner = guard.owner().clone();
+    assert!(guard.detach_for(ms(9_000)).await.unwrap());
+    let left = on.lock(&b, name.as_str()).remaining_ttl().await.unwrap().expect("it is held");
+    assert!(left <= ms(9_000), "the lease was 30 s: {left:?}");
+    assert_eq!(a.stats().names, 0);
+    on.lock(&b, name.as_str()).release(&owner).await.unwrap();
+    let guard = on.lock(&a, name.as_str()).lock_with_lease(ms(9_000)).await.unwrap();
+    assert!(guard.detach_for(ms(30_000)).await.unwrap(), "and no shorter");
+    assert!(on.lock(&b, name.as_str()).remaining_ttl().await.unwrap().unwrap() > ms(9_000));
+}
+
 pub(crate) async fn releasing_what_is_not_held_is_an_error(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let name = on.name("x");

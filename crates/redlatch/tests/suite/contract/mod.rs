@@ -65,6 +65,7 @@ macro_rules! of_every_lock {
                     unlocking_a_lost_lock_says_so,
                     shutting_down_releases_and_tells,
                     a_detached_hold_goes_on_and_is_adopted,
+                    a_hold_that_is_left_for_a_time_lasts_no_longer,
                     releasing_what_is_not_held_is_an_error,
                     a_dropped_client_leaves_its_guards_alone,
                 }
@@ -80,6 +81,7 @@ macro_rules! of_every_lock {
                     renewal_holds_a_lock_for_many_leases,
                     renewal_stops_with_the_guard,
                     the_same_owner_enters_again,
+                    a_hold_that_was_entered_elsewhere_is_not_shortened,
                     an_owner_value_enters_from_another_task,
                     a_short_inner_hold_does_not_cut_the_outer_one,
                     a_forced_unlock_is_announced_to_the_holder,
@@ -177,6 +179,7 @@ contracts! {
         renewal_holds_a_lock_for_many_leases,
         renewal_stops_with_the_guard,
         the_same_owner_enters_again,
+                    a_hold_that_was_entered_elsewhere_is_not_shortened,
         an_owner_value_enters_from_another_task,
         a_short_inner_hold_does_not_cut_the_outer_one,
         a_forced_unlock_is_announced_to_the_holder,
@@ -195,6 +198,7 @@ contracts! {
         unlocking_a_lost_lock_says_so,
         shutting_down_releases_and_tells,
         a_detached_hold_goes_on_and_is_adopted,
+        a_hold_that_is_left_for_a_time_lasts_no_longer,
         releasing_what_is_not_held_is_an_error,
         a_dropped_client_leaves_its_guards_alone,
     }

@@ -1,7 +1,7 @@
 //! The same locks for code without async: a face around the async core that adds no logic.
 //!
-//! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. The calls run
-//! on the calling thread; connections and timers live on the client's background thread. In async code they belong into
+//! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. A thread that holds nothing
+//! is a new owner with its next acquire. The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
 //! `spawn_blocking` or `block_in_place`; elsewhere there they are refused.
 //!
 //! Dropping a guard releases it in the background. When the last client and guard of a process go, they wait for that, for up to
@@ -41,7 +41,7 @@ use crate::{
 };
 
 thread_local! {
-    /// This thread's owner for each client. Entries of clients that are gone are swept when a new one is added.
+    /// This thread's owner for each client, while the thread holds anything. Entries of clients that are gone are swept when a new one is added.
     static OWNERS: RefCell<HashMap<usize, (Weak<Core>, Owner)>> = RefCell::default();
 }
 
@@ -212,9 +212,12 @@ impl Client {
         RateLimiter(self.0.rate_limiter(name))
     }
 
-    /// The owner that this thread is.
+    /// The owner that this thread is. It stays the same while the thread holds anything, and while the returned value or its
+    /// text is in use; a thread that holds nothing is a new owner with its next acquire.
     pub fn owner(&self) -> Owner {
-        thread_owner(&self.0.core)
+        let owner = thread_owner(&self.0.core);
+        owner.pin();
+        owner
     }
 
     /// Reads the state of one name; see [`redlatch::Client::inspect`](crate::Client::inspect).
@@ -277,8 +280,9 @@ fn thread_owner(core: &Arc<Core>) -> Owner {
         let mut owners = owners.borrow_mut();
         let at = Arc::as_ptr(core) as usize;
         if let Some((weak, owner)) = owners.get(&at) {
-            // An address may be used again after its client is gone.
-            if weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, core)) {
+            // An address may be used again after its client is gone. And a thread that holds nothing gets a new owner: a
+            // release of the last one that is still on its way would end its next hold.
+            if weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, core)) && !owner.is_spent() {
                 return owner.clone();
             }
         }

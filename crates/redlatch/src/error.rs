@@ -38,6 +38,10 @@ pub enum ErrorKind {
     NotOwner,
     /// The owner holds the lock already, and the lock is not to be entered twice.
     AlreadyHeld,
+    /// An earlier request of the owner that may take a hold away was never answered. A network may still deliver it, so the owner
+    /// is granted nothing more under this name for an hour. Fresh owners, which are what an acquire uses unless told, are never
+    /// refused.
+    OwnerInDoubt,
     /// The owner holds the read lock and asks for the write lock, for which it would wait for itself.
     UpgradeRefused,
     /// The hold was lost before the request was made.
@@ -198,6 +202,7 @@ fn remedy(kind: ErrorKind) -> Option<&'static str> {
         }
         OutOfMemory => "raise maxmemory or free memory on the server",
         ReadOnly => "connect to the master",
+        OwnerInDoubt => "acquire with a fresh owner",
         NotReplicated => {
             "look at the replicas and their lag, give them more time, ask for fewer, or keep the lock on a shortfall"
         }

@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -28,6 +28,12 @@ struct Inner {
     foreign: bool,
     shown: AtomicBool,
     exposed: AtomicBool,
+    /// How many leases of this process are its.
+    holds: AtomicU32,
+    /// The program was given it and may compare it with who holds.
+    pinned: AtomicBool,
+    /// How many calls under way need the thread to stay this owner.
+    staying: AtomicU32,
 }
 
 impl Owner {
@@ -42,6 +48,9 @@ impl Owner {
             foreign: false,
             shown: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
+            holds: AtomicU32::new(0),
+            pinned: AtomicBool::new(false),
+            staying: AtomicU32::new(0),
         }))
     }
 
@@ -53,6 +62,9 @@ impl Owner {
             foreign: false,
             shown: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
+            holds: AtomicU32::new(0),
+            pinned: AtomicBool::new(false),
+            staying: AtomicU32::new(0),
         }))
     }
 
@@ -71,6 +83,35 @@ impl Owner {
         self.0.exposed.load(Ordering::Relaxed) || self.is_shared()
     }
 
+    /// A lease of this process begins.
+    pub(crate) fn begins_to_hold(&self) {
+        self.0.holds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A lease of this process is over.
+    pub(crate) fn holds_less(&self) {
+        self.0.holds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The program has been given it. It stays a thread's owner as long as the program has it.
+    pub(crate) fn pin(&self) {
+        self.0.pinned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a thread that was this owner can be another one with its next acquire: it holds nothing, and the program does not
+    /// know it.
+    pub(crate) fn is_spent(&self) -> bool {
+        let known = self.0.pinned.load(Ordering::Relaxed) && Arc::strong_count(&self.0) > 1;
+        let used = self.0.holds.load(Ordering::Relaxed) + self.0.staying.load(Ordering::Relaxed) > 0;
+        !used && !known && !self.is_shared()
+    }
+
+    /// Keeps the thread this owner until the returned value is dropped.
+    pub(crate) fn stays(self) -> Stay {
+        self.0.staying.fetch_add(1, Ordering::Relaxed);
+        Stay(self)
+    }
+
     pub(crate) fn field(&self) -> &Arc<str> {
         &self.0.text
     }
@@ -83,6 +124,15 @@ impl Owner {
     /// Whether another process may hold under this owner too.
     pub(crate) fn is_shared(&self) -> bool {
         self.0.foreign || self.0.shown.load(Ordering::Relaxed)
+    }
+}
+
+/// While it lives, a thread stays the owner that it is.
+pub(crate) struct Stay(Owner);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.0.staying.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -147,6 +197,9 @@ impl FromStr for Owner {
                 foreign: true,
                 shown: AtomicBool::new(true),
                 exposed: AtomicBool::new(true),
+                holds: AtomicU32::new(0),
+                pinned: AtomicBool::new(false),
+                staying: AtomicU32::new(0),
             }))),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
                 .remedy("pass the owner as `redlatch lock` or `redlatch show` printed it")),

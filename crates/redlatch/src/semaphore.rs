@@ -6,7 +6,7 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::After,
+        flight::{After, Rest},
         gate::GateKey,
         home::Home,
         jitter::jittered,
@@ -277,7 +277,7 @@ impl Semaphore {
     ) -> Result<Numbers, Fault> {
         let abandoned = |number| -> After<_> {
             let semaphore = self.clone();
-            Some(Box::new(move |outcome| {
+            Some(Rest::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {
                     Ok(reply) => semaphore.give_back(taken(&reply)),
                     // Too few permits for somebody can be mended by hand; too many would let too many in.
@@ -286,7 +286,7 @@ impl Semaphore {
                     }
                     Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 }
-            }))
+            })))
         };
         self.0.ask(script, args, abandoned).await
     }

@@ -86,9 +86,13 @@ macro_rules! blocking_set {
             ///
             /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn run(self) -> Result<Option<$guard>, Error> {
-                let core = &self.inner.set.members[0].core;
-                let stake = super::Stake::of(core);
-                Ok(wait_for(core, self.inner.into_future())?.map(|guard| $guard(guard, stake)))
+                // The thread is one owner for all members of a client.
+                let members = self.inner.set.members.clone();
+                let _owners: Vec<_> =
+                    members.iter().map(|member| thread_owner(&member.core).stays()).collect();
+                let core = members[0].core.clone();
+                let stake = super::Stake::of(&core);
+                Ok(wait_for(&core, self.inner.into_future())?.map(|guard| $guard(guard, stake)))
             }
         }
 

@@ -15,12 +15,12 @@ use super::{
     Asks, BEHIND, Core, Grant, Request, Wait,
     asker::Asker,
     contest::Attempt,
-    flight::Flight,
-    lane::Handoff,
+    flight::{Flight, Rest, Work},
     lanes::Enter,
     lease::Lease,
+    owners::{Asking, Turn},
     release::Certainty,
-    wait::{Deadline, Place},
+    wait::{Deadline, Handed, Place, Waker},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -30,6 +30,9 @@ use crate::{
     scripts::{ACQUIRE, COUNTER_GET, QUERY},
     store::{Call, Confirm, Fault, Reply},
 };
+
+/// How long the answer to a request that was given up is waited for before what it may have left is removed without it.
+const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
@@ -42,7 +45,10 @@ impl Core {
         let request = Arc::new(request);
         let deadline = Deadline::new(self, request.wait);
         let began_ms = self.now_ms();
-        let outcome = self.acquire_in_lane(&request, &deadline).await;
+        let outcome = match &request.owner {
+            None => self.acquire_in_lane(&request, &deadline, None).await.map(Entered::grant),
+            Some(owner) => self.acquire_as(&request, owner, &deadline).await,
+        };
         if let Ok(grant) = &outcome {
             // Written without `Display`, which would count as showing the owner to others.
             let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
@@ -58,39 +64,116 @@ impl Core {
         })
     }
 
+    /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
+    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is covered.
+    async fn acquire_as(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        deadline: &Deadline,
+    ) -> Result<Option<Grant>, Error> {
+        let Some(turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
+        loop {
+            match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
+                Entered::Done(grant) => return Ok(grant),
+                Entered::NotYet => {
+                    let quiet = Waker::default().take_turn(self, turn.quiet(), deadline).await?;
+                    match quiet {
+                        Some(quiet) => quiet?,
+                        None => return Ok(None),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the owner's turn. An attempt that does not wait for others waits for one that does not, either.
+    async fn turn_of(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        deadline: &Deadline,
+    ) -> Result<Option<Turn>, Error> {
+        let what = if request.wait == Wait::No { Asking::Once } else { Asking::Waits };
+        let other = match self.owners.try_turn(&request.keys, owner, what) {
+            Ok(turn) => return Ok(Some(turn)),
+            Err(other) => other,
+        };
+        let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+        let deadline = match (what, other) {
+            (Asking::Waits, _) => deadline,
+            (Asking::Once, Asking::Once) => &moment,
+            (Asking::Once, Asking::Waits) => return Ok(None),
+        };
+        let turn = self.owners.turn(&request.keys, owner, what);
+        Waker::default().take_turn(self, turn, deadline).await
+    }
+
     async fn acquire_in_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-    ) -> Result<Option<Grant>, Error> {
+        turn: Option<&Turn>,
+    ) -> Result<Entered, Error> {
         let waits = request.wait != Wait::No;
         let now_ms = self.now_ms();
-        match self.lanes.enter(request, now_ms) {
-            Enter::Go => self.contend(request, deadline, Place::lead(self, &request.keys), false).await,
-            Enter::Aside => self.contend(request, deadline, Place::aside(self, &request.keys), false).await,
-            Enter::Busy => Ok(None),
-            Enter::Again(_) if !request.reentrant => Err(already_held()),
-            Enter::Again(lease) if request.fenced && lease.token.is_none() => Err(Error::new(
-                ErrorKind::InvalidOption,
-                "the owner holds the lock without a token, and a re-entry draws none",
-            )
-            .remedy("draw the token with the first hold")),
-            Enter::Again(lease) if let Some(error) = unconfirmed(&lease, request.ack) => Err(error),
-            Enter::Again(lease) => self.reenter(&lease, request.term).await.map(Some),
-            Enter::Queue(handoff) => {
-                let mut place = Place::queued(self, &request.keys, handoff);
-                // Who does not wait is in line only for a release that is on its way.
+        let grant = match self.lanes.enter(request, turn, now_ms)? {
+            Enter::Go => {
+                let place = Place::lead(self, &request.keys);
+                self.contend(request, deadline, place, After::Nothing).await?
+            }
+            Enter::Aside => {
+                let place = Place::aside(self, &request.keys);
+                self.contend(request, deadline, place, After::Nothing).await?
+            }
+            Enter::Busy => None,
+            Enter::Settle => return Ok(Entered::NotYet),
+            Enter::Again(lease) => return self.acquire_again(request, &lease).await,
+            Enter::Queue(line) => {
+                let mut place = Place::queued(self, request, line);
+                // The hold in front of it may have to be looked at, which is done while calls are made.
+                self.keeper.touch();
+                // A task that does not wait is in line only for a release that is on its way.
                 let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
                 match place.handed(if waits { deadline } else { &moment }).await? {
-                    None => Ok(None),
-                    Some(Handoff::Lease(lease)) => {
-                        Ok(Some(Grant { renewed: lease.holds().renewed > 0, lease }))
-                    }
-                    Some(Handoff::Contend { after_others }) => {
-                        self.contend(request, deadline, Place::lead(self, &request.keys), after_others).await
+                    None => None,
+                    Some(Handed::Lease(lease)) => Some(Grant { renewed: lease.holds().renewed > 0, lease }),
+                    Some(Handed::Contend { after_others, tainted }) => {
+                        let place = Place::lead(self, &request.keys);
+                        self.contend(request, deadline, place, After::Line { after_others, tainted }).await?
                     }
                 }
             }
+        };
+        Ok(Entered::Done(grant))
+    }
+
+    /// Enters a hold that the same owner has.
+    async fn acquire_again(
+        self: &Arc<Self>,
+        request: &Request,
+        lease: &Arc<Lease>,
+    ) -> Result<Entered, Error> {
+        if !request.reentrant {
+            return Err(already_held());
+        }
+        if request.fenced && lease.token.is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                "the owner holds the lock without a token, and a re-entry draws none",
+            )
+            .remedy("draw the token with the first hold"));
+        }
+        if let Some(error) = unconfirmed(lease, request.ack) {
+            return Err(error);
+        }
+        match self.reenter(lease, request.term).await {
+            Ok(grant) => Ok(Entered::Done(Some(grant))),
+            // Its last guard gave it back meanwhile, so it is to be acquired anew.
+            Err(error) if !lease.is_held() && lease.loss().is_none() && error.kind() == ErrorKind::Lost => {
+                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::NotYet })
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -100,10 +183,14 @@ impl Core {
         request: &Arc<Request>,
         deadline: &Deadline,
         place: Place,
-        after_others: bool,
+        after: After,
     ) -> Result<Option<Grant>, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        let mut asker = Asker::new(self, request, owner, *deadline);
+        let (after_others, tainted) = match after {
+            After::Nothing => (false, false),
+            After::Line { after_others, tainted } => (after_others, tainted),
+        };
+        let mut asker = Asker::new(self, request, owner, *deadline, tainted);
         let Some(lease) = self.contest(&mut asker, request.wait, deadline, after_others).await? else {
             asker.step_back().await;
             return Ok(None);
@@ -127,14 +214,9 @@ impl Core {
         owner: &Owner,
         look: Look<'_>,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
-        if owner.is_exposed() && self.lanes.is_leaving(&request.keys, owner) {
-            // The owner's earlier release is still on its way and would take this hold with it.
-            return Ok(Attempt::Busy(Some(Duration::ZERO)));
-        }
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
-        let readers = request.keys.readers.as_ref();
-        let leaves_readers = || readers.is_some_and(|readers| self.lanes.is_leaving(readers, owner));
-        let left_readers = leaves_readers();
+        let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
+        let left_readers = leaves();
         let sent_ms = self.now_ms();
         let call = request.acquire_call(owner, look.recount, self);
         let (outcome, confirm) = self.ask(request, owner, call, look.lines_up).await;
@@ -146,7 +228,7 @@ impl Core {
         }
         let reply = Asked::read(&self.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         *look.value = reply.value;
-        if reply.count == UPGRADE && (left_readers || leaves_readers()) {
+        if reply.count == UPGRADE && (left_readers || leaves()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }
         if reply.count < 0 {
@@ -220,7 +302,7 @@ impl Core {
         if request.ack.is_none() && !owner.is_foreign() {
             self.keeper.touch();
             let flight = Flight::new(self, self.run(call), || {
-                Some(Box::new(self.abandoned(request, owner, lines_up)))
+                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, lines_up))))
             });
             return (flight.await, None);
         }
@@ -228,8 +310,8 @@ impl Core {
         let flight = Flight::new(self, Box::pin(work), || {
             let after = self.abandoned(request, owner, lines_up);
             let after: Box<dyn FnOnce(Result<Answered, Fault>) + Send> =
-                Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)));
-            Some(after)
+                Box::new(move |outcome| after(Ok(outcome.map(|(reply, _)| reply))));
+            Some(Rest::Then(after))
         });
         match flight.await {
             Ok((reply, confirm)) => (Ok(reply), confirm),
@@ -243,13 +325,23 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         lines_up: bool,
-    ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
+    ) -> impl FnOnce(Result<Result<Reply, Fault>, Work<Result<Reply, Fault>>>) + Send + 'static {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
-        let marked = owner.is_exposed();
-        if marked {
-            core.lanes.leaving(&request.keys, &owner);
-        }
+        // The owner is granted nothing else until what becomes of this request is known and undone.
+        let pending = self.owners.pending(&request.keys, &owner);
         move |outcome| {
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                Err(work) => {
+                    drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                    core.keeper.handle().clone().spawn(async move {
+                        // Until it is answered it may still be granted.
+                        let _ = work.await;
+                        drop(pending);
+                    });
+                    return;
+                }
+            };
             match core
                 .read(&ACQUIRE, &request.keys.key, outcome, owner.number())
                 .and_then(|items| Asked::read(&items))
@@ -267,9 +359,7 @@ impl Core {
                     drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
                 }
             }
-            if marked {
-                core.lanes.left(&request.keys, &owner);
-            }
+            drop(pending);
         }
     }
 
@@ -368,6 +458,33 @@ impl Core {
             }
         }
     }
+}
+
+/// What coming into a lane came to.
+enum Entered {
+    Done(Option<Grant>),
+    /// An earlier request of the owner is under way; come in again when it is not.
+    NotYet,
+}
+
+impl Entered {
+    fn grant(self) -> Option<Grant> {
+        match self {
+            Entered::Done(grant) => grant,
+            // Only owners that can be used again have earlier requests.
+            Entered::NotYet => None,
+        }
+    }
+}
+
+/// What a contender knows from the line that it stood in.
+enum After {
+    /// It stood in none.
+    Nothing,
+    Line {
+        after_others: bool,
+        tainted: bool,
+    },
 }
 
 /// An answer, and how to ask the replicas for what it tells of.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
@@ -10,7 +10,7 @@ use super::{
     contest::{Attempt, Contender},
     gate::GateKey,
     jitter,
-    lane::{Handoff, LanePolicy, Queued},
+    lane::{Handoff, InLine, LanePolicy, Queued},
     lease::Lease,
     release::Certainty,
     wait::Deadline,
@@ -51,7 +51,7 @@ enum Line {
     #[default]
     Outside,
     /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
-    Inside(oneshot::Receiver<Handoff>),
+    Inside(InLine),
 }
 
 impl Drop for Asker {
@@ -110,8 +110,8 @@ impl Contender for Asker {
         }
         let lines_up = self.lines_up();
         if lines_up && matches!(self.line, Line::Outside) {
-            let (queued, handoff) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-            self.line = Line::Inside(handoff);
+            let (queued, line) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            self.line = Line::Inside(line);
             self.core.lanes.line_up(&self.request.keys, queued);
         }
         let look = Look { lines_up, recount: self.recount, deadline: &self.deadline, value: &mut self.value };
@@ -159,13 +159,19 @@ impl Contender for Asker {
 }
 
 impl Asker {
-    pub(super) fn new(core: &Arc<Core>, request: &Arc<Request>, owner: Owner, deadline: Deadline) -> Self {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        request: &Arc<Request>,
+        owner: Owner,
+        deadline: Deadline,
+        tainted: bool,
+    ) -> Self {
         Asker {
             core: core.clone(),
             request: request.clone(),
             owner,
             deadline,
-            tainted: false,
+            tainted,
             granted: false,
             looks: 0,
             value: 0,
@@ -214,8 +220,8 @@ impl Asker {
 
     /// The lease that a task of this process has handed over, if any.
     fn handed(&mut self) -> Option<Arc<Lease>> {
-        let Line::Inside(handoff) = &mut self.line else { return None };
-        match handoff.try_recv() {
+        let Line::Inside(line) = &mut self.line else { return None };
+        match line.handoff.try_recv() {
             Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
             Ok(Handoff::Lease(lease)) => {
                 self.core.lanes.forget(&lease);

@@ -10,9 +10,10 @@ use super::release::Unlocked;
 use super::{
     Core, Grant, Request,
     contest::{Attempt, Contender},
-    flight::{After, Flight},
+    flight::{After, Flight, Rest},
     lanes::Enter,
     lease::Lease,
+    owners::{Asking, Pending},
     release::{Certainty, Step, found},
     wait::{Deadline, Place},
 };
@@ -72,12 +73,12 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: who leads the lane, and whether the owner is noted as leaving.
+/// A release that was begun: whether it leads the lane, and the cover of its owner.
 struct Ending {
     at: usize,
     lease: Arc<Lease>,
     leads: bool,
-    marked: bool,
+    pending: Pending,
 }
 
 type Outcome = (usize, Result<Unlocked, Error>);
@@ -97,23 +98,28 @@ impl Core {
             return Ok(Batch::OneByOne);
         }
         let now_ms = self.now_ms();
+        // Turns end after all else that is done here for their owner.
+        let mut turns = Vec::new();
         let mut places = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
             let keys = &request.keys;
             keys.check()?;
-            match self.lanes.enter(request, now_ms) {
+            if first.owner.is_some() {
+                match self.owners.try_turn(keys, &owner, Asking::Once) {
+                    Ok(turn) => turns.push(turn),
+                    Err(_) => return Ok(Batch::OneByOne),
+                }
+            }
+            match self.lanes.enter(request, turns.last(), now_ms)? {
                 Enter::Go => places.push(Place::lead(self, keys)),
                 Enter::Aside => places.push(Place::aside(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Again(_) => return Ok(Batch::OneByOne),
-                Enter::Queue(handoff) => {
-                    drop(Place::queued(self, keys, handoff));
+                Enter::Settle => return Ok(Batch::Busy(at)),
+                Enter::Queue(line) => {
+                    drop(Place::queued(self, request, line));
                     return Ok(Batch::OneByOne);
                 }
-            }
-            if owner.is_exposed() && self.lanes.is_leaving(keys, &owner) {
-                // The owner's earlier release is still on its way and would take this hold with it.
-                return Ok(Batch::Busy(at));
             }
         }
         let mut group = Group { core: self, requests, owner, deadline, tainted: false, granted: false };
@@ -159,7 +165,7 @@ impl Core {
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.store.run(call), || {
-                    Some(Box::new(self.all_abandoned(requests, owner)))
+                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner))))
                 });
                 (flight.await, None)
             }
@@ -167,7 +173,7 @@ impl Core {
                 let flight = Flight::new(self, self.store.run_acked(call, ack.count, !ack.keep), || {
                     let after = self.all_abandoned(requests, owner);
                     let after: After<Result<(Reply, Confirm), Fault>> =
-                        Some(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply))));
+                        Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));
                     after
                 });
                 match flight.await {
@@ -224,11 +230,9 @@ impl Core {
         owner: &Owner,
     ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
         let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
-        // An owner that is used again must not be taken for this one of its requests.
-        let marked = owner.is_exposed();
-        if marked {
-            requests.iter().for_each(|request| core.lanes.leaving(&request.keys, &owner));
-        }
+        // The owner is granted nothing else until what becomes of this request is known and undone.
+        let pending: Vec<_> =
+            requests.iter().map(|request| self.owners.pending(&request.keys, &owner)).collect();
         move |outcome| {
             match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
@@ -237,9 +241,7 @@ impl Core {
                 Ok(_) => core.undo_all(&requests, &owner, Certainty::Arrived),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
-            if marked {
-                requests.iter().for_each(|request| core.lanes.left(&request.keys, &owner));
-            }
+            drop(pending);
         }
     }
 
@@ -282,8 +284,8 @@ impl Core {
                 && !lease.tainted.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match self.begin(&lease, renewed) {
-                Step::Release { leads, marked } if simple => {
-                    together.push(Ending { at, lease, leads, marked })
+                Step::Release { leads, pending } if simple => {
+                    together.push(Ending { at, lease, leads, pending })
                 }
                 step => alone.push((at, lease, step)),
             }
@@ -323,7 +325,9 @@ impl Core {
             call = call.text(lease.owner.field());
             call.args.push(channel.map_or(Arg::Static(""), Arg::Bytes));
         }
+        let sent: Vec<_> = group.iter().map(|ending| ending.pending.sent()).collect();
         let reply = self.run_checked(call, number, false).await;
+        sent.into_iter().for_each(|sent| sent.answered(&reply));
         let reply = match reply {
             Ok(items) if items.len() != 2 * group.len() + 1 => Err(Fault::Unknown(Error::new(
                 ErrorKind::Protocol,
@@ -332,19 +336,19 @@ impl Core {
             reply => reply,
         };
         let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
-            let Ending { at, lease, leads, marked } = ending;
+            let Ending { at, lease, leads, pending } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome = found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2]);
-                    self.released(&lease, leads, marked, Ok(outcome))
+                    self.released(&lease, leads, pending, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
-                    self.clone().settle(lease.clone(), leads, marked, Err(fault.clone())).await
+                    self.clone().settle(lease.clone(), leads, pending, Err(fault.clone())).await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
-                    let outcome = self.release_whole(&lease, false).await;
-                    self.released(&lease, leads, marked, outcome)
+                    let outcome = self.release_whole(&lease, false, &pending).await;
+                    self.released(&lease, leads, pending, outcome)
                 }
             };
             (at, outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))

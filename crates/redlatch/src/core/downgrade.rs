@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core, Grant, Request, Wait,
-    flight::Flight,
+    flight::{Flight, Rest},
     jitter::jittered,
     lease::{Lease, Term},
+    owners::Pending,
     release::Certainty,
 };
 use crate::{
@@ -43,22 +44,22 @@ impl Core {
                 .on(&lease.keys.name));
         };
         let term = Term { lease_ms: lease.lease_ms, renewed };
-        let part = self.set_apart(lease, renewed)?;
-        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part));
+        let (part, pending) = self.set_apart(lease, renewed)?;
+        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part, pending));
         let flight = Flight::new(self, work, || {
             // Nobody waits for the read hold any more, so it is given back when it comes.
             let core = self.clone();
-            Some(Box::new(move |outcome: Result<Grant, Error>| {
+            Some(Rest::Then(Box::new(move |outcome: Result<Grant, Error>| {
                 if let Ok(grant) = outcome {
                     core.drop_hold(&grant.lease, grant.renewed);
                 }
-            }))
+            })))
         });
         flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
     }
 
     /// The part that happens at once: the hold is no longer one that can be given back, entered or renewed.
-    fn set_apart(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Result<Part, Error> {
+    fn set_apart(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Result<(Part, Pending), Error> {
         let lost = || {
             let reason = lease.loss().cloned().unwrap_or(LossReason::Expired);
             lost_error(&lease.keys.name, &lease.owner, &reason)
@@ -70,6 +71,10 @@ impl Core {
             self.lose(lease, LossReason::Expired);
             return Err(lost());
         }
+        // The owner lives on in the read hold. Until this is through it is granted nothing on either side: a downgrade that arrives
+        // late would open its next write hold to readers, and giving back what came of it would end its next read hold.
+        lease.owner.expose();
+        let pending = self.owners.pending(&lease.keys, &lease.owner);
         let before = lease.change_holds(|holds| {
             let before = holds.count;
             if before > 1 {
@@ -79,15 +84,12 @@ impl Core {
             before
         });
         if before > 1 {
-            return Ok(Part::One { before });
+            return Ok((Part::One { before }, pending));
         }
-        // The owner lives on in the read hold; until this is through, nobody takes it for the owner of a new write hold.
-        self.lanes.leaving(&lease.keys, lease.owner.expose());
         if !lease.give_back() {
-            self.lanes.left(&lease.keys, &lease.owner);
             return Err(lost());
         }
-        Ok(Part::Last)
+        Ok((Part::Last, pending))
     }
 
     async fn turn(
@@ -96,12 +98,15 @@ impl Core {
         readers: Arc<Keys>,
         term: Term,
         part: Part,
+        pending: Pending,
     ) -> Result<Grant, Error> {
-        let outcome = self.turn_on_server(&lease, &readers, term, part).await;
+        let outcome = self.turn_on_server(&lease, &readers, term, part, &pending).await;
         if outcome.is_err() {
             let back = match part {
-                Part::One { before } => self.clone().leave_one(lease.clone(), before).await,
-                Part::Last => self.release_whole(&lease, false).await.map(|(unlocked, _)| unlocked),
+                Part::One { before } => {
+                    self.clone().leave_one(lease.clone(), before, pending.another()).await
+                }
+                Part::Last => self.release_whole(&lease, false, &pending).await.map(|(unlocked, _)| unlocked),
             };
             if let Err(error) = back {
                 tracing::warn!(lock = %lease.keys.name, %error, "a write hold that could not be downgraded could not be released; its lease ends it");
@@ -109,8 +114,8 @@ impl Core {
         }
         if matches!(part, Part::Last) {
             self.lanes.forget(&lease);
-            self.lanes.left(&lease.keys, &lease.owner);
         }
+        drop(pending);
         let grant = outcome?;
         if self.is_closed() {
             self.drop_hold(&grant.lease, grant.renewed);
@@ -125,6 +130,7 @@ impl Core {
         readers: &Arc<Keys>,
         term: Term,
         part: Part,
+        pending: &Pending,
     ) -> Result<Grant, Error> {
         let owner = &lease.owner;
         let turns = lease.turns();
@@ -158,7 +164,7 @@ impl Core {
                 .constant(self.store.publish_command())
                 .int(writes.into())
                 .int(reads.into());
-            let fault = match self.run_checked(call, owner.number(), false).await {
+            let fault = match self.run_ending(call, owner.number(), false, pending).await {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
                     return self.turned(nested, lease, readers, term, sent_ms);
                 }
@@ -203,7 +209,7 @@ impl Core {
                 held.replicated = lease.replicated;
                 let held = Arc::new(held);
                 held.change_holds(|holds| holds.count = 1);
-                self.lanes.granted(&held, false, sent_ms);
+                self.took(&held, false);
                 held
             }
         };
@@ -227,9 +233,10 @@ impl Core {
         match nested {
             Some(held) if held.is_held() => {
                 let known = held.holds().count + 1;
+                let pending = self.owners.pending(&held.keys, &held.owner);
                 let core = self.clone();
                 self.keeper.spawn(async move {
-                    if let Err(error) = core.leave_one(held, known).await {
+                    if let Err(error) = core.leave_one(held, known, pending).await {
                         tracing::warn!(%error, "a read hold may have been taken unseen; its lease ends it");
                     }
                 });

@@ -5,12 +5,25 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use super::Core;
 
+/// What is left of a flight.
+pub(crate) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What is done with the outcome of a flight that was abandoned.
+pub(crate) enum Rest<T> {
+    /// This, however long it takes.
+    Then(Box<dyn FnOnce(T) + Send>),
+    /// This, and after so much time without an outcome with what is left of the work: the connection may be driven by a runtime
+    /// that does not run any more.
+    Within(Duration, Box<dyn FnOnce(Result<T, Work<T>>) + Send>),
+}
+
 /// What is done with the outcome of a flight that was abandoned; `None` if nothing.
-pub(crate) type After<T> = Option<Box<dyn FnOnce(T) + Send>>;
+pub(crate) type After<T> = Option<Rest<T>>;
 
 /// A future that is driven by its caller, or by the keeper when the caller drops it after it was started.
 ///
@@ -19,27 +32,19 @@ pub(crate) type After<T> = Option<Box<dyn FnOnce(T) + Send>>;
 /// costs nothing but the work itself.
 pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> After<T>> {
     core: &'a Arc<Core>,
-    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    work: Option<Work<T>>,
     started: bool,
     abandon: Option<A>,
 }
 
 impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
-    pub(crate) fn new(
-        core: &'a Arc<Core>,
-        work: Pin<Box<dyn Future<Output = T> + Send>>,
-        abandon: A,
-    ) -> Self {
+    pub(crate) fn new(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
         Flight { core, work: Some(work), started: false, abandon: Some(abandon) }
     }
 
     /// A flight whose work has begun before its first poll, so that it is finished also when it is never polled. A `select!` may
     /// poll none of its branches: it gives way when its task has done much without a pause.
-    pub(crate) fn begun(
-        core: &'a Arc<Core>,
-        work: Pin<Box<dyn Future<Output = T> + Send>>,
-        abandon: A,
-    ) -> Self {
+    pub(crate) fn begun(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
         Flight { core, work: Some(work), started: true, abandon: Some(abandon) }
     }
 }
@@ -65,15 +70,19 @@ impl<T: Send + 'static, A: FnOnce() -> After<T>> Future for Flight<'_, T, A> {
 impl<T: Send + 'static, A: FnOnce() -> After<T>> Drop for Flight<'_, T, A> {
     fn drop(&mut self) {
         // What has not begun has sent nothing.
-        let Some(work) = self.work.take() else { return };
+        let Some(mut work) = self.work.take() else { return };
         if !self.started || self.core.is_forked() {
             return;
         }
         let after = self.abandon.take().and_then(|abandon| abandon());
         self.core.keeper.spawn(async move {
-            let outcome = work.await;
-            if let Some(after) = after {
-                after(outcome);
+            match after {
+                None => drop(work.await),
+                Some(Rest::Then(then)) => then(work.await),
+                Some(Rest::Within(limit, then)) => match tokio::time::timeout(limit, &mut work).await {
+                    Ok(outcome) => then(Ok(outcome)),
+                    Err(_) => then(Err(work)),
+                },
             }
         });
     }

@@ -10,7 +10,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -21,7 +21,7 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 
-use super::{Core, lease::Lease, watch::WATCH_SOON_MS};
+use super::{Core, intake::Intake, lease::Lease, watch::WATCH_SOON_MS};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     fork,
@@ -54,15 +54,10 @@ impl Drop for Keeper {
 struct Shared {
     /// The process that the thread belongs to.
     pid: u32,
-    /// Wakes the round, of which there is one.
-    wake: Notify,
+    intake: Arc<Intake>,
     /// Wakes the thread's end.
     stop: Notify,
     stopped: AtomicBool,
-    /// Until when the thread means to sleep.
-    sleeping_until_ms: AtomicU64,
-    /// When the next look at leases that are not yet scheduled is due.
-    scan_ms: AtomicU64,
     /// Calls are being made, so connections need watching.
     ticking: AtomicBool,
     touched: AtomicBool,
@@ -89,7 +84,7 @@ impl Drop for Job {
 }
 
 impl Keeper {
-    /// Starts the thread; it does nothing until it is given a core to [`watch`](Self::watch).
+    /// Starts the thread; it does nothing until it is given a core to [`look_after`](Self::look_after).
     pub(crate) fn start() -> Result<Keeper, Error> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Engine, format!("the background thread did not start: {error}"))
@@ -97,11 +92,9 @@ impl Keeper {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let shared = Arc::new(Shared {
             pid: fork::here(),
-            wake: Notify::new(),
+            intake: Arc::default(),
             stop: Notify::new(),
             stopped: AtomicBool::new(false),
-            sleeping_until_ms: AtomicU64::new(u64::MAX),
-            scan_ms: AtomicU64::new(u64::MAX),
             ticking: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             recheck: AtomicBool::new(false),
@@ -130,7 +123,7 @@ impl Keeper {
     }
 
     /// Begins looking after a core's leases.
-    pub(crate) fn watch(&self, core: &Arc<Core>) {
+    pub(crate) fn look_after(&self, core: &Arc<Core>) {
         self.handle.spawn(run(Arc::downgrade(core), self.shared.clone()));
     }
 
@@ -179,14 +172,9 @@ impl Keeper {
         }
     }
 
-    /// A lease came into being that needs attention by then at the latest.
-    pub(crate) fn look_by(&self, at_ms: u64) {
-        if at_ms < self.shared.scan_ms.load(Ordering::Relaxed) {
-            self.shared.scan_ms.fetch_min(at_ms, Ordering::AcqRel);
-            if at_ms < self.shared.sleeping_until_ms.load(Ordering::Acquire) {
-                self.shared.wake();
-            }
-        }
+    /// Where lanes note the leases that come into being.
+    pub(crate) fn intake(&self) -> &Arc<Intake> {
+        &self.shared.intake
     }
 
     /// The next moment of these leases has changed.
@@ -222,7 +210,7 @@ impl Keeper {
 
 impl Shared {
     fn wake(&self) {
-        self.wake.notify_one();
+        self.intake.wake();
     }
 }
 
@@ -253,8 +241,7 @@ impl Agenda {
     }
 
     fn schedule(&mut self, at: usize, lease: &Lease) {
-        let deadline_ms = lease.deadline_ms();
-        let mut when_ms = deadline_ms;
+        let mut when_ms = lease.deadline_ms();
         if lease.wants_renewal() && !lease.schedule.renewing.load(Ordering::Acquire) {
             when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
@@ -276,7 +263,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
     let mut agenda = Agenda::default();
     let mut busy_ms = 0;
     loop {
-        let woken = shared.wake.notified();
+        let woken = shared.intake.woken();
         let mut woken = std::pin::pin!(woken);
         woken.as_mut().enable();
         let pause_ms = {
@@ -285,11 +272,12 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
             core.look_after(&mut agenda, &shared, now_ms);
             let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
             // A lease that waits for its first look is held too, and suspend may outlast it.
-            let holding = !agenda.events.is_empty() || shared.scan_ms.load(Ordering::Acquire) != u64::MAX;
+            let holding = !agenda.events.is_empty() || shared.intake.scan_ms() != u64::MAX;
             let longest = if holding { SLEEP_HOLDING_MS_MAX } else { SLEEP_IDLE_MS_MAX };
             until_ms = until_ms.min(now_ms + longest);
             if shared.ticking.load(Ordering::Acquire) {
                 core.store.tick(now_ms);
+                core.look_out(now_ms);
                 if shared.touched.swap(false, Ordering::SeqCst) || core.store.is_waiting() {
                     busy_ms = now_ms;
                 }
@@ -308,10 +296,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                     until_ms = until_ms.min(now_ms + TICK_MS);
                 }
             }
-            shared.sleeping_until_ms.store(until_ms, Ordering::Release);
-            // A lease that came between the look and the store above has lowered this and may not have woken us.
-            until_ms = until_ms.min(shared.scan_ms.load(Ordering::Acquire));
-            until_ms.saturating_sub(now_ms)
+            shared.intake.sleeps_until(until_ms).saturating_sub(now_ms)
         };
         tokio::select! {
             biased;
@@ -325,20 +310,14 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
 }
 
 impl Core {
-    /// Sees to it that the keeper knows of a lease before it is due.
+    /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
         self.look_if_in_doubt(lease);
         if lease.schedule.adopted.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
         }
-        let now_ms = self.now_ms();
-        let mut due_ms = lease.deadline_ms();
-        if lease.wants_renewal() {
-            due_ms = due_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
-        }
-        due_ms = due_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
-        self.keeper.look_by(now_ms + due_ms.saturating_sub(now_ms) / 2);
+        self.keeper.intake().note(lease, self.now_ms());
     }
 
     /// One round: takes new leases in, announces what is over, renews what is due.
@@ -349,8 +328,8 @@ impl Core {
             shared.moved.notify_waiters();
         }
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
-        if recheck || shared.scan_ms.load(Ordering::Acquire) <= now_ms {
-            shared.scan_ms.store(u64::MAX, Ordering::Release);
+        if recheck || shared.intake.scan_ms() <= now_ms {
+            shared.intake.begin_scan();
             self.lanes.each_lease(|lease| agenda.adopt(lease));
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {

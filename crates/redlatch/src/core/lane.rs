@@ -1,11 +1,19 @@
 //! One lane: the tasks of one process that want the same lock, in their order (ARCHITECTURE D10).
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
+use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
     Request,
+    intake::Intake,
     lease::{Lease, Term},
 };
 use crate::{owner::Owner, replica_ack::Replication};
@@ -42,6 +50,8 @@ pub(crate) struct Queued {
     pub(crate) ack: Option<Replication>,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
+    /// Its owner may have been given the lock unseen.
+    tainted: Arc<AtomicBool>,
     /// It is known to be in the queue on the server, too, before all those here that are not.
     pub(super) placed: bool,
     /// It counts on this process, and does not hear messages yet.
@@ -53,8 +63,10 @@ impl Queued {
         request: &Request,
         owner: Option<Owner>,
         wake: Option<Arc<Notify>>,
-    ) -> (Queued, oneshot::Receiver<Handoff>) {
+    ) -> (Queued, InLine) {
         let (tell, handoff) = oneshot::channel();
+        let tainted = Arc::new(AtomicBool::new(false));
+        let in_line = InLine { handoff, tainted: tainted.clone() };
         (
             Queued {
                 tell,
@@ -63,11 +75,20 @@ impl Queued {
                 fenced: request.fenced,
                 ack: request.ack,
                 wake,
+                tainted,
                 placed: false,
                 naps: false,
             },
-            handoff,
+            in_line,
         )
+    }
+
+    /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
+    /// it gives up.
+    pub(crate) fn leaves_it_to_its_task(&self) -> bool {
+        self.tainted.store(true, Ordering::SeqCst);
+        // A task that goes closes its end first, and looks at the flag then.
+        self.owner.is_some() && !self.tell.is_closed()
     }
 
     /// Hands the lease over; the lease comes back if the task is gone.
@@ -85,15 +106,42 @@ impl Queued {
     }
 }
 
+/// Leases that are gone from the server, as a grant to another owner has shown.
+pub(super) type Lost = SmallVec<[Arc<Lease>; 1]>;
+
+/// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
+#[must_use = "a task that is not woken sleeps on"]
+#[derive(Default)]
+pub(super) struct Wakes(SmallVec<[Arc<Notify>; NAPPERS_WOKEN]>);
+
+impl Wakes {
+    pub(super) fn wake(self) {
+        self.0.iter().for_each(|notify| notify.notify_one());
+    }
+}
+
+/// The end that a task in line has.
+pub(crate) struct InLine {
+    pub(crate) handoff: oneshot::Receiver<Handoff>,
+    tainted: Arc<AtomicBool>,
+}
+
+impl InLine {
+    /// Whether the task's owner may have been given the lock unseen.
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::SeqCst)
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Lane {
     /// The lease that a guard of this process holds.
-    pub(super) lease: Option<Arc<Lease>>,
+    lease: Option<Arc<Lease>>,
     /// The leases of a kind that has several at a time.
-    pub(super) beside: Vec<Arc<Lease>>,
-    /// Leases that a later grant shows to be gone from the server, whose holders do not know yet. They take no part in the
-    /// lane; the keeper finds them here.
-    pub(super) displaced: Vec<Arc<Lease>>,
+    beside: Vec<Arc<Lease>>,
+    /// Leases of which a later grant to the same owner has taken the place, and whose holders do not know yet. They take no part
+    /// in the lane; the keeper finds them here.
+    displaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
     /// Somebody contends at the server, or a release is on its way.
@@ -104,10 +152,9 @@ pub(super) struct Lane {
     pub(super) handing: u32,
     /// One of those whom they may serve naps.
     pub(super) heir_naps: bool,
-    /// Owners whose earlier requests are still being undone or released. An owner that is used again must not be
-    /// taken for its own predecessor, whose release is about to arrive.
-    pub(super) leaving: Vec<Owner>,
     pub(super) queue: VecDeque<Queued>,
+    /// How many tasks have left the line since those that have left were last swept out of it.
+    gone: usize,
     pub(super) turn: Turn,
 }
 
@@ -132,35 +179,63 @@ impl Lane {
         self.queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }
 
-    /// Wakes the first in line of those who count on this process. It is not known for certain who of them is first on the
+    /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
-    pub(super) fn wake_nappers(&mut self) {
-        for queued in self.queue.iter_mut().take(NAPPERS_WOKEN) {
-            if let (true, Some(wake)) = (std::mem::take(&mut queued.naps), &queued.wake) {
-                wake.notify_one();
-            }
+    pub(super) fn nappers(&mut self) -> Wakes {
+        let first = self.queue.iter_mut().take(NAPPERS_WOKEN);
+        let napping =
+            first.filter_map(|queued| std::mem::take(&mut queued.naps).then(|| queued.wake.clone()));
+        Wakes(napping.flatten().collect())
+    }
+
+    /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
+    /// they are dropped without the lane's mutex.
+    pub(super) fn one_has_left(&mut self) -> Vec<Queued> {
+        self.gone += 1;
+        if self.gone <= self.queue.len() / 2 {
+            return Vec::new();
         }
+        self.gone = 0;
+        let (gone, stay) = self.queue.drain(..).partition::<Vec<_>, _>(|queued| queued.tell.is_closed());
+        self.queue.extend(stay);
+        // Room for a crowd that has left is given back with it.
+        self.queue.shrink_to(2 * self.queue.len());
+        gone
+    }
+
+    /// The lease of a kind that has one at a time.
+    pub(super) fn held(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref()
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.lease.iter().chain(&self.beside).chain(&self.displaced)
     }
 
-    pub(super) fn add(&mut self, lease: &Arc<Lease>) {
+    /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
+    /// taken, which therefore are lost.
+    #[must_use = "what has lost its place is told so"]
+    pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Lost {
+        let mut lost = Lost::new();
         match lease.recipe.lane() {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());
-                self.displaced
-                    .extend(former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)));
+                match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
+                    Some(former) if former.owner == lease.owner => self.displaced.push(former),
+                    former => lost.extend(former),
+                }
             }
             LanePolicy::Beside => self.beside.push(lease.clone()),
-            // A lease that was handed over is here already.
             LanePolicy::Ordered => {
+                lost.extend(self.beside.iter().filter(|held| held.owner != lease.owner).cloned());
+                // A lease that was handed over is here already.
                 if !self.beside.iter().any(|held| Arc::ptr_eq(held, lease)) {
                     self.beside.push(lease.clone());
                 }
             }
         }
+        intake.note(lease, now_ms);
+        lost
     }
 
     /// Takes a lease out; `false` if it had no part in the lane.

@@ -7,31 +7,40 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
-
-use tokio::sync::oneshot;
 
 use super::{
     Request, Wait,
-    lane::{Handoff, Lane, LanePolicy, Queued, Turn},
+    intake::Intake,
+    lane::{Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes},
     lease::{Lease, Term},
+    owners::{self, Owners, Pending},
 };
-use crate::{name::Keys, owner::Owner};
+use crate::{error::Error, name::Keys, owner::Owner};
 
 const SHARDS: usize = 64;
+
+/// For how long the last sight of a hold on the server is good enough to call a lock busy without asking. A hold may have been
+/// forced free since, and then it must not keep its own process out for longer than others.
+const SIGHT_MS: u64 = 100;
 
 /// How to come in.
 pub(crate) enum Enter {
     /// Contend at the server; the lane is ours to lead and must be left again.
     Go,
     /// Wait here.
-    Queue(oneshot::Receiver<Handoff>),
+    Queue(InLine),
     /// This very owner holds it: enter once more.
     Again(Arc<Lease>),
+    /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
+    Settle,
     /// A task of this process holds it, and the caller does not wait.
     Busy,
-    /// Somebody else leads the lane and the caller does not wait: try once, beside the lane.
+    /// Another task leads the lane and the caller does not wait: try once, beside the lane.
     Aside,
 }
 
@@ -40,11 +49,18 @@ pub(crate) enum Leaving {
     /// Nothing: the next task has it.
     Passed,
     /// Hand it to this task, which needs an owner, token or term of its own.
-    Transfer(Queued),
+    Transfer(Heir),
     /// Release it, and let the server hand over to this task if it is the next in its queue.
-    HandOver(Queued),
+    HandOver(Heir),
     /// Release it on the server; `leads` says whether the lane must be told afterwards.
     Release { leads: bool },
+}
+
+/// The task that is to have a lock next by way of the server.
+pub(crate) struct Heir {
+    pub(crate) queued: Queued,
+    /// Covers what is done in its owner's name: should the task give up, its owner is granted nothing until that is through.
+    pub(crate) pending: Option<Pending>,
 }
 
 pub(crate) struct Bounds {
@@ -56,6 +72,10 @@ pub(crate) struct Bounds {
 pub(crate) struct Lanes {
     shards: Box<[Mutex<Shard>]>,
     bounds: Bounds,
+    intake: Arc<Intake>,
+    owners: Arc<Owners>,
+    /// A task may stand in line behind a hold that nothing looks out for.
+    lined: AtomicBool,
 }
 
 type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<Ready>>;
@@ -98,8 +118,14 @@ impl Hasher for Ready {
 }
 
 impl Lanes {
-    pub(crate) fn new(bounds: Bounds) -> Self {
-        Lanes { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), bounds }
+    pub(crate) fn new(bounds: Bounds, intake: Arc<Intake>, owners: Arc<Owners>) -> Self {
+        Lanes {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            bounds,
+            intake,
+            owners,
+            lined: AtomicBool::new(false),
+        }
     }
 
     fn shard(&self, keys: &Keys) -> MutexGuard<'_, Shard> {
@@ -107,72 +133,113 @@ impl Lanes {
         self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes in: leads a new lane, or finds what is there.
-    pub(crate) fn enter(&self, request: &Request, now_ms: u64) -> Enter {
+    /// Changes the lane of a name, if there is one, and drops it when nothing is left of it.
+    fn change<T>(&self, keys: &Arc<Keys>, change: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+        match self.shard(keys).entry(LaneKey(keys.clone())) {
+            Entry::Vacant(_) => None,
+            Entry::Occupied(mut entry) => {
+                let outcome = change(entry.get_mut());
+                if entry.get().is_idle() {
+                    entry.remove();
+                }
+                Some(outcome)
+            }
+        }
+    }
+
+    /// Comes in: leads a new lane, or finds what is there. `turn` is the turn of the request's owner, if it names one.
+    ///
+    /// # Errors
+    ///
+    /// The owner is in doubt.
+    pub(crate) fn enter(
+        &self,
+        request: &Request,
+        turn: Option<&owners::Turn>,
+        now_ms: u64,
+    ) -> Result<Enter, Error> {
         let Request { keys, recipe, wait, .. } = request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
+        // A guard covers its release before it takes its lease out of here, so an owner without a lease and without a cover has
+        // nothing under way.
+        if let Some(owner) = owner {
+            let lane = shard.get(&LaneKey(keys.clone()));
+            let held = lane
+                .and_then(|lane| lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)));
+            if let Some(lease) = held {
+                return Ok(Enter::Again(lease.clone()));
+            }
+        }
+        if let Some(turn) = turn
+            && !turn.is_quiet()?
+        {
+            return Ok(if waits { Enter::Settle } else { Enter::Busy });
+        }
         if recipe.lane() != LanePolicy::Queue {
-            let held = owner.and_then(|owner| {
-                let lane = shard.get(&LaneKey(keys.clone()))?;
-                lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)).cloned()
-            });
-            return held.map_or(Enter::Aside, Enter::Again);
+            return Ok(Enter::Aside);
         }
         match shard.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
-                free.insert(Lane { busy: true, ..Lane::default() });
-                Enter::Go
+                free.insert(Lane::default()).busy = true;
+                Ok(Enter::Go)
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
                 if lane.is_idle() {
-                    // Only the traces of owners that are leaving keep the lane.
-                    if owner.is_some_and(|owner| lane.leaving.contains(owner)) && !waits {
-                        return Enter::Busy;
-                    }
                     lane.busy = true;
-                    return Enter::Go;
+                    return Ok(Enter::Go);
                 }
-                if let Some(lease) = &lane.lease {
-                    if owner.is_some_and(|owner| *owner == lease.owner) && lease.is_valid(now_ms) {
-                        return Enter::Again(lease.clone());
-                    }
-                    if !waits {
-                        return if lease.is_valid(now_ms) { Enter::Busy } else { Enter::Aside };
-                    }
-                } else if !waits {
-                    // A release that is on its way and that nobody else waits for is worth one round trip.
-                    if !(lane.releasing && lane.queue.is_empty()) {
-                        let own = owner.is_some_and(|owner| lane.leaving.contains(owner));
-                        return if own { Enter::Busy } else { Enter::Aside };
+                if !waits {
+                    match lane.held() {
+                        Some(lease) if lease.is_valid(now_ms) && lease.asked_ms() + SIGHT_MS > now_ms => {
+                            return Ok(Enter::Busy);
+                        }
+                        // A release that is on its way and that no other task waits for is worth one round trip.
+                        None if lane.releasing && lane.queue.is_empty() => {}
+                        _ => return Ok(Enter::Aside),
                     }
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
                 lane.queue.push_back(queued);
-                Enter::Queue(handoff)
+                self.note_line(lane);
+                Ok(Enter::Queue(handoff))
             }
         }
     }
 
-    /// A grant has come from the server. `leads` says whether it came to the lane's leader.
-    pub(crate) fn granted(&self, lease: &Arc<Lease>, leads: bool, now_ms: u64) {
+    /// Notes that tasks may stand in line behind a hold.
+    fn note_line(&self, lane: &Lane) {
+        if lane.held().is_some() && !lane.queue.is_empty() && !self.lined.load(Ordering::Relaxed) {
+            self.lined.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A grant has come from the server. `leads` says whether it came to the lane's leader. Returns the leases of other
+    /// owners that the grant shows to be gone.
+    #[must_use = "what has lost its place is told so"]
+    pub(super) fn granted(&self, lease: &Arc<Lease>, leads: bool, now_ms: u64) -> Lost {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        lane.add(lease);
         if leads {
             lane.busy = false;
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
         }
+        let lost = lane.add(lease, &self.intake, now_ms);
+        self.note_line(lane);
+        lost
     }
 
     /// The lease has moved to a task of this process by way of the server; the turn goes on.
-    pub(crate) fn passed(&self, lease: &Arc<Lease>) {
+    #[must_use = "what has lost its place is told so"]
+    pub(super) fn passed(&self, lease: &Arc<Lease>, now_ms: u64) -> Lost {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        lane.add(lease);
         lane.busy = false;
         lane.releasing = false;
+        let lost = lane.add(lease, &self.intake, now_ms);
+        self.note_line(lane);
+        lost
     }
 
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
@@ -181,7 +248,7 @@ impl Lanes {
         shard.entry(LaneKey(keys.clone())).or_default().queue.push_back(queued);
     }
 
-    /// The server has the task in its queue, behind those whom it was known to have.
+    /// The server has the task in its queue, behind those that it was known to have.
     pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
@@ -193,7 +260,7 @@ impl Lanes {
         }
     }
 
-    /// Whether a task in line may count on this process: somebody of it has what it waits for, hands it over just now, or
+    /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
     pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut shard = self.shard(keys);
@@ -208,75 +275,45 @@ impl Lanes {
         place.map_or(lane.handing > 0, |place| held || place > 0)
     }
 
-    /// A release that might have handed over is done; whom it served is `None`, and otherwise waits on, first in line.
+    /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
-        let mut shard = self.shard(keys);
-        let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) else { return };
-        let lane = entry.get_mut();
-        lane.handing = lane.handing.saturating_sub(1);
-        let heir_naps = std::mem::take(&mut lane.heir_naps);
-        if let Some(mut queued) = waits_on {
+        let wakes = self.change(keys, |lane| {
+            lane.handing = lane.handing.saturating_sub(1);
+            let heir_naps = std::mem::take(&mut lane.heir_naps);
+            let Some(mut queued) = waits_on else { return Wakes::default() };
             queued.naps |= heir_naps;
             if !queued.tell.is_closed() {
                 let at = if queued.placed { 0 } else { lane.placed() };
                 lane.queue.insert(at, queued);
             }
-            lane.wake_nappers();
-        }
-        if lane.is_idle() && lane.leaving.is_empty() {
-            entry.remove();
-        }
+            lane.nappers()
+        });
+        wakes.unwrap_or_default().wake();
     }
 
-    /// A task no longer waits.
+    /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let mut shard = self.shard(keys);
-        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
-            let lane = entry.get_mut();
-            if let Some(at) = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner)) {
-                lane.queue.remove(at);
-            }
-            if lane.is_idle() && lane.leaving.is_empty() {
-                entry.remove();
-            }
-        }
+        let left = self.change(keys, |lane| {
+            let at = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.queue.remove(at))
+        });
+        drop(left);
+    }
+
+    /// A task that stood in line has left: it waits no longer.
+    pub(crate) fn left_line(&self, keys: &Arc<Keys>) {
+        drop(self.change(keys, Lane::one_has_left));
     }
 
     /// The leader gives up, or a release has been done: the next in line leads.
     pub(crate) fn leave(&self, keys: &Arc<Keys>, after_others: bool) {
-        let mut shard = self.shard(keys);
-        if let Entry::Occupied(mut lane) = shard.entry(LaneKey(keys.clone())) {
-            lane.get_mut().busy = false;
-            lane.get_mut().releasing = false;
-            if Self::promote(lane.get_mut(), after_others) {
-                lane.remove();
-            }
+        let led = self.change(keys, |lane| {
+            lane.busy = false;
+            lane.releasing = false;
+        });
+        if led.is_some() {
+            self.promote(keys, after_others);
         }
-    }
-
-    /// Notes that an owner's earlier request is being undone, until [`left`](Self::left).
-    pub(crate) fn leaving(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().leaving.push(owner.clone());
-    }
-
-    /// An owner's earlier request has been undone.
-    pub(crate) fn left(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let mut shard = self.shard(keys);
-        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
-            let lane = entry.get_mut();
-            if let Some(at) = lane.leaving.iter().position(|other| other == owner) {
-                lane.leaving.swap_remove(at);
-            }
-            if lane.is_idle() && lane.leaving.is_empty() {
-                entry.remove();
-            }
-        }
-    }
-
-    /// Whether an owner's earlier request is still being undone.
-    pub(crate) fn is_leaving(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.leaving.contains(owner))
     }
 
     /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
@@ -286,14 +323,7 @@ impl Lanes {
 
     /// Such a task no longer waits.
     pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
-        let mut shard = self.shard(keys);
-        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(keys.clone())) {
-            let lane = entry.get_mut();
-            lane.waiting = lane.waiting.saturating_sub(1);
-            if lane.is_idle() && lane.leaving.is_empty() {
-                entry.remove();
-            }
-        }
+        self.change(keys, |lane| lane.waiting = lane.waiting.saturating_sub(1));
     }
 
     /// Whether such tasks wait.
@@ -301,133 +331,158 @@ impl Lanes {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.waiting > 0)
     }
 
-    /// Whether somebody waits here for what is held elsewhere or by somebody else than `owner`.
+    /// Whether a task waits here for what is held elsewhere or by another owner than `owner`.
     pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| {
-            let own = lane.lease.as_ref().is_some_and(|lease| lease.owner == *owner);
+            let own = lane.held().is_some_and(|lease| lease.owner == *owner);
             let contended = lane.busy && !lane.releasing;
             !own && (contended || lane.queue.iter().any(|queued| !queued.tell.is_closed()))
         })
     }
 
-    /// Lets the next in line lead, if nobody holds or leads. `true` if the lane is empty now.
-    fn promote(lane: &mut Lane, after_others: bool) -> bool {
-        if lane.lease.is_some() || lane.busy {
-            return false;
-        }
-        while let Some(next) = lane.queue.pop_front() {
-            // The flag is set first: the woken task may be running before this returns.
-            lane.busy = true;
+    /// Lets the next in line lead, if no task holds or leads.
+    fn promote(&self, keys: &Arc<Keys>, after_others: bool) {
+        // The flag is set before the task is told: it may be running before this returns.
+        let next = || {
+            self.change(keys, |lane| {
+                let next = if lane.held().is_none() && !lane.busy { lane.first_in_line() } else { None };
+                lane.busy |= next.is_some();
+                next
+            })
+        };
+        while let Some(Some(next)) = next() {
             if next.tell.send(Handoff::Contend { after_others }).is_ok() {
-                return false;
+                return;
             }
-            lane.busy = false;
+            self.change(keys, |lane| lane.busy = false);
         }
-        lane.is_idle() && lane.leaving.is_empty()
     }
 
-    /// The last guard of a lease gives it back. `marked` notes its owner as [leaving](Self::leaving). What was last seen on the
-    /// server before `doubt_ms` is not passed on unseen: whoever looks for it there knows this guard only.
-    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt_ms: u64, marked: bool) -> Leaving {
-        let mut shard = self.shard(&lease.keys);
-        if marked {
-            shard.entry(LaneKey(lease.keys.clone())).or_default().leaving.push(lease.owner.clone());
-        }
-        let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) else {
-            return Leaving::Release { leads: false };
+    /// The last guard of a lease gives it back. What was last seen on the server before `doubt_ms` is not passed on unseen: those
+    /// who look for it there know this guard only.
+    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt_ms: u64) -> Leaving {
+        let at = Moment { now_ms, doubt_ms };
+        let mut hand = match self.take_out(lease, at) {
+            Ok(hand) => hand,
+            Err(leaving) => return leaving,
         };
-        let lane = entry.get_mut();
-        if !lane.remove(lease) {
-            if lane.is_idle() && lane.leaving.is_empty() {
-                entry.remove();
+        // Tasks are told without the lane's mutex, because a waker may run anything.
+        loop {
+            let Hand { next, heir } = hand;
+            let Err(heir) = next.hand(heir) else { return Leaving::Passed };
+            // The task gave up this very moment; the lease is still in hand.
+            let mut spent = Vec::new();
+            let again = self.change(&lease.keys, |lane| {
+                if !lane.remove(&heir) {
+                    return Err(Leaving::Release { leads: false });
+                }
+                lane.busy = true;
+                lane.releasing = true;
+                self.choose(lane, lease, at, &mut spent)
+            });
+            drop(spent);
+            match again.unwrap_or(Err(Leaving::Release { leads: false })) {
+                Ok(again) => hand = again,
+                Err(leaving) => return leaving,
             }
-            return Leaving::Release { leads: false };
         }
-        if lease.recipe.lane() != LanePolicy::Queue {
-            let next = if lease.owner.is_shared() { None } else { lane.first_in_line() };
-            match next {
-                Some(_) => lane.handing += 1,
-                None => lane.wake_nappers(),
+    }
+
+    /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
+    fn take_out(&self, lease: &Arc<Lease>, at: Moment) -> Result<Hand, Leaving> {
+        // Dropping a cover wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
+        let (mut wakes, mut spent) = (Wakes::default(), Vec::new());
+        let outcome = self.change(&lease.keys, |lane| {
+            if !lane.remove(lease) {
+                return Err(Leaving::Release { leads: false });
             }
-            if lane.is_idle() && lane.leaving.is_empty() {
-                entry.remove();
+            if lease.recipe.lane() != LanePolicy::Queue {
+                if !lease.owner.is_shared()
+                    && let Some(heir) = self.first_heir(lane, lease, &mut spent)
+                {
+                    lane.handing += 1;
+                    return Err(Leaving::HandOver(heir));
+                }
+                wakes = lane.nappers();
+                return Err(Leaving::Release { leads: false });
             }
-            return next.map_or(Leaving::Release { leads: false }, Leaving::HandOver);
+            if lane.busy {
+                return Err(Leaving::Release { leads: false });
+            }
+            lane.busy = true;
+            lane.releasing = true;
+            self.choose(lane, lease, at, &mut spent)
+        });
+        wakes.wake();
+        outcome.unwrap_or(Err(Leaving::Release { leads: false }))
+    }
+
+    /// The first in line that still waits, with a cover for its owner.
+    fn first_heir(&self, lane: &mut Lane, lease: &Lease, spent: &mut Vec<Pending>) -> Option<Heir> {
+        while let Some(queued) = lane.first_in_line() {
+            let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
+            // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
+            // that owner finds the cover.
+            if !queued.tell.is_closed() {
+                return Some(Heir { queued, pending });
+            }
+            spent.extend(pending);
         }
-        if lane.busy {
-            return Leaving::Release { leads: false };
-        }
-        lane.busy = true;
-        lane.releasing = true;
+        None
+    }
+
+    /// What becomes of a lease that was taken out of a lane which nothing else keeps busy.
+    fn choose(
+        &self,
+        lane: &mut Lane,
+        lease: &Arc<Lease>,
+        at: Moment,
+        spent: &mut Vec<Pending>,
+    ) -> Result<Hand, Leaving> {
+        let Moment { now_ms, .. } = at;
         let turn_over = now_ms.saturating_sub(lane.turn.since_ms) >= self.bounds.turn_ms_max
             || lane.turn.passes >= self.bounds.passes_max;
         if turn_over || lease.owner.is_shared() {
-            return Leaving::Release { leads: true };
+            return Err(Leaving::Release { leads: true });
         }
-        while let Some(next) = lane.queue.pop_front() {
-            if next.tell.is_closed() {
-                continue;
-            }
-            lane.turn.passes += 1;
-            let same = next.owner.is_none()
-                && !next.fenced
-                && next.term == (Term { lease_ms: lease.lease_ms, renewed: true });
-            let fresh = lease.deadline_ms().saturating_sub(now_ms) > lease.renew_period_ms();
-            let passable = same
-                && fresh
-                && lease.asked_ms() >= doubt_ms
-                && lease.token.is_none()
-                && lease.holds().renewed == 1
-                && !marked
-                && !lease.owner.is_exposed()
-                && next.ack.is_none_or(|ack| ack.is_met_by(lease.replicated));
-            if !passable {
-                return Leaving::Transfer(next);
-            }
-            let heir = Arc::new(lease.succeed());
-            lane.lease = Some(heir.clone());
-            lane.busy = false;
-            lane.releasing = false;
-            match next.hand(heir) {
-                Ok(()) => return Leaving::Passed,
-                // The task gave up this very moment; the lease is still in hand.
-                Err(_) => {
-                    lane.lease = None;
-                    lane.busy = true;
-                    lane.releasing = true;
-                }
-            }
+        let Some(next) = self.first_heir(lane, lease, spent) else {
+            return Err(Leaving::Release { leads: true });
+        };
+        lane.turn.passes += 1;
+        if !is_passable(lease, &next.queued, at) {
+            return Err(Leaving::Transfer(next));
         }
-        Leaving::Release { leads: true }
+        let heir = Arc::new(lease.succeed());
+        lane.busy = false;
+        lane.releasing = false;
+        let lost = lane.add(&heir, &self.intake, now_ms);
+        debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
+        self.note_line(lane);
+        Ok(Hand { next: next.queued, heir })
     }
 
     /// Puts a task back to the front of its line.
     pub(crate) fn requeue(&self, keys: &Arc<Keys>, queued: Queued) {
-        let mut shard = self.shard(keys);
         if queued.tell.is_closed() {
             return;
         }
+        let mut shard = self.shard(keys);
         shard.entry(LaneKey(keys.clone())).or_default().queue.push_front(queued);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
-        let mut shard = self.shard(&lease.keys);
-        if let Entry::Occupied(mut entry) = shard.entry(LaneKey(lease.keys.clone())) {
-            let lane = entry.get_mut();
-            let empty = match lease.recipe.lane() {
-                LanePolicy::Queue if lane.remove(lease) => Self::promote(lane, false),
-                LanePolicy::Queue => lane.is_idle() && lane.leaving.is_empty(),
-                LanePolicy::Beside | LanePolicy::Ordered => {
-                    if lane.remove(lease) {
-                        lane.wake_nappers();
-                    }
-                    lane.is_idle() && lane.leaving.is_empty()
-                }
-            };
-            if empty {
-                entry.remove();
+        let mut wakes = Wakes::default();
+        let removed = self.change(&lease.keys, |lane| {
+            let removed = lane.remove(lease);
+            if removed && lease.recipe.lane() != LanePolicy::Queue {
+                wakes = lane.nappers();
             }
+            removed
+        });
+        wakes.wake();
+        if removed == Some(true) && lease.recipe.lane() == LanePolicy::Queue {
+            self.promote(&lease.keys, false);
         }
     }
 
@@ -446,12 +501,42 @@ impl Lanes {
         }
     }
 
-    /// Sends everybody in line home: the client is closed.
+    /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
+    pub(super) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
+        let mut found = Vec::new();
+        if !self.lined.swap(false, Ordering::Relaxed) {
+            return found;
+        }
+        for shard in &self.shards {
+            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let Some(lease) = lane.held().filter(|_| !lane.queue.is_empty()) else { continue };
+                if lease.asked_ms() + unseen_ms <= now_ms {
+                    found.push(lease.clone());
+                } else {
+                    // It may be worth it by the next time.
+                    self.lined.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether tasks stand in line for a name.
+    pub(super) fn has_line(&self, keys: &Arc<Keys>) -> bool {
+        let shard = self.shard(keys);
+        shard
+            .get(&LaneKey(keys.clone()))
+            .is_some_and(|lane| lane.queue.iter().any(|queued| !queued.tell.is_closed()))
+    }
+
+    /// Sends every task in line home: the client is closed.
     pub(crate) fn close(&self) {
         for shard in &self.shards {
-            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values_mut() {
-                lane.queue.clear();
-            }
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let lines: Vec<_> = shard.values_mut().map(|lane| std::mem::take(&mut lane.queue)).collect();
+            // Dropping them wakes them, which may run anything.
+            drop(shard);
+            drop(lines);
         }
     }
 
@@ -463,4 +548,32 @@ impl Lanes {
         };
         self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
+}
+
+/// When a lease is given back, and since when it must have been seen to be passed on.
+#[derive(Clone, Copy)]
+struct Moment {
+    now_ms: u64,
+    doubt_ms: u64,
+}
+
+/// A task, and the lease that it is about to be told of.
+struct Hand {
+    next: Queued,
+    heir: Arc<Lease>,
+}
+
+/// Whether a task can go on with a lease as it is, without the server.
+fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
+    let Moment { now_ms, doubt_ms } = at;
+    let same = next.owner.is_none()
+        && !next.fenced
+        && next.term == (Term { lease_ms: lease.lease_ms, renewed: true });
+    let fresh = lease.deadline_ms().saturating_sub(now_ms) > lease.renew_period_ms();
+    same && fresh
+        && lease.asked_ms() >= doubt_ms
+        && lease.token.is_none()
+        && lease.holds().renewed == 1
+        && !lease.owner.is_exposed()
+        && next.ack.is_none_or(|ack| ack.is_met_by(lease.replicated))
 }

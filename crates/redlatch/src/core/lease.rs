@@ -76,6 +76,8 @@ pub(crate) struct Schedule {
     pub(crate) alarmed_ms: AtomicU64,
     pub(crate) event_ms: AtomicU64,
     pub(crate) slot: AtomicUsize,
+    /// The keeper listens for tasks of this process that wait for its end.
+    pub(crate) watched_out_for: AtomicBool,
 }
 
 impl Lease {
@@ -87,6 +89,7 @@ impl Lease {
         term: Term,
         sent_ms: u64,
     ) -> Self {
+        owner.begins_to_hold();
         let lease = Lease {
             keys,
             owner,
@@ -111,6 +114,7 @@ impl Lease {
 
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn succeed(&self) -> Self {
+        self.owner.begins_to_hold();
         let next = Lease {
             keys: self.keys.clone(),
             owner: self.owner.clone(),
@@ -136,7 +140,9 @@ impl Lease {
 
     /// The same hold, of which the token is known.
     pub(crate) fn with_token(&self, token: u64) -> Self {
-        Lease { token: Some(token), ..self.succeed() }
+        let mut next = self.succeed();
+        next.token = Some(token);
+        next
     }
 
     pub(crate) fn deadline_ms(&self) -> u64 {
@@ -159,6 +165,15 @@ impl Lease {
 
     pub(crate) fn asked_ms(&self) -> u64 {
         self.asked_ms.load(Ordering::Acquire)
+    }
+
+    /// When the keeper next has something to do about it.
+    pub(crate) fn due_ms(&self) -> u64 {
+        let mut due_ms = self.deadline_ms().min(self.schedule.watch_due_ms.load(Ordering::Relaxed));
+        if self.wants_renewal() {
+            due_ms = due_ms.min(self.schedule.renew_due_ms.load(Ordering::Relaxed));
+        }
+        due_ms
     }
 
     /// Renewal every third of the lease leaves two more tries before the end.
@@ -192,6 +207,7 @@ impl Lease {
     pub(crate) fn give_back(&self) -> bool {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if held {
+            self.owner.holds_less();
             self.ended.notify_waiters();
         }
         held
@@ -206,6 +222,7 @@ impl Lease {
         if self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
+        self.owner.holds_less();
         self.ended.notify_waiters();
         true
     }
@@ -233,6 +250,14 @@ impl Lease {
 
     pub(crate) fn has_turns(&self) -> bool {
         self.turns.get().is_some()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if *self.state.get_mut() == HELD {
+            self.owner.holds_less();
+        }
     }
 }
 

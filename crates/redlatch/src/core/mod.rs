@@ -13,12 +13,15 @@ mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
 pub(crate) mod home;
+mod intake;
 pub(crate) mod jitter;
 pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod lease;
+mod lookout;
 mod lost;
+pub(crate) mod owners;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
@@ -40,9 +43,10 @@ use self::{
     backoff::Backoff,
     gate::{GateKey, Gates},
     keeper::Keeper,
-    lane::LanePolicy,
+    lane::{LanePolicy, Lost},
     lanes::{Bounds, Lanes},
     lease::{Lease, Term},
+    owners::{Owners, Pending},
     release::Certainty,
 };
 use crate::{
@@ -184,6 +188,8 @@ pub(crate) struct Core {
     /// Whether the server wants every key of a script declared.
     strictness: Arc<declare::Strictness>,
     pub(crate) lanes: OfProcess<Lanes>,
+    /// Who may act for owners that can be used again.
+    pub(crate) owners: OfProcess<Arc<Owners>>,
     gates: OfProcess<Gates>,
     pub(crate) keeper: OfProcess<Keeper>,
     watched: OfProcess<watch::Watched>,
@@ -232,13 +238,16 @@ impl Core {
         let bounds =
             Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
         let strictness = declare::Strictness::of(&config.url);
+        let clock = config.clock.clone();
+        let owners = Owners::new(move || clock.boot_ms());
         let core = Arc::new(Core {
             id: client_id().into(),
             config,
             origin,
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
-            lanes: OfProcess::new(Lanes::new(bounds)),
+            lanes: OfProcess::new(Lanes::new(bounds, keeper.intake().clone(), owners.clone())),
+            owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
             watched: OfProcess::new(watch::Watched::default()),
@@ -271,7 +280,7 @@ impl Core {
                 core.told(change);
             }
         }));
-        core.keeper.watch(&core);
+        core.keeper.look_after(&core);
         core
     }
 
@@ -386,6 +395,20 @@ impl Core {
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it.
+    pub(crate) async fn run_ending(
+        self: &Arc<Self>,
+        call: Call,
+        number: i64,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<Numbers, Fault> {
+        let sent = pending.sent();
+        let reply = self.run_checked(call, number, apart).await;
+        sent.answered(&reply);
+        reply
+    }
+
     /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
     /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown (ARCHITECTURE
     /// D16).
@@ -422,13 +445,39 @@ impl Core {
         if lease.lose(reason.clone()) {
             let owner = &**lease.owner.field();
             tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost");
-            if reason == LossReason::Expired && self.outlives_its_time(lease) {
-                let term = Term { lease_ms: lease.lease_ms, renewed: false };
-                let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
-                drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
-            }
             self.lanes.forget(lease);
+            if reason == LossReason::Expired && self.outlives_its_time(lease) {
+                self.clear_away(lease);
+            }
         }
+    }
+
+    /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again.
+    fn clear_away(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
+        // With the cover no attempt begins, and one that has ended has put its lease there.
+        if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
+            let term = Term { lease_ms: lease.lease_ms, renewed: false };
+            let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
+            drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
+        }
+        drop(pending);
+    }
+
+    /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
+    /// once, because two must not be valid.
+    pub(crate) fn took(self: &Arc<Self>, lease: &Arc<Lease>, leads: bool) {
+        let lost = self.lanes.granted(lease, leads, self.now_ms());
+        self.tell_displaced(lost, lease);
+    }
+
+    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {
+        for lost in lost {
+            self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
+            // The same grant that shows it to be gone may be over by now, and then this one came later.
+            self.clear_away(&lost);
+        }
+        self.look_if_in_doubt(lease);
     }
 
     /// Whether a hold that is over here may still stand on the server, where others keep its hash.
@@ -455,7 +504,8 @@ impl Core {
                 let (tell, told) = tokio::sync::oneshot::channel();
                 let (core, held) = (self.clone(), lease.clone());
                 self.keeper.spawn(async move {
-                    let _ = tell.send(core.release_whole(&held, true).await);
+                    let pending = core.owners.pending(&held.keys, &held.owner);
+                    let _ = tell.send(core.release_whole(&held, true, &pending).await);
                 });
                 releases.push((lease, told));
             }

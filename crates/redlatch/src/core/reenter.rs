@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core, Grant,
-    flight::Flight,
+    flight::{Flight, Rest},
     jitter::jittered,
     lease::{Lease, Term},
 };
@@ -24,11 +24,11 @@ impl Core {
         let flight = Flight::new(self, work, || {
             // Nobody waits for the re-entry any more, so it is given back when it comes.
             let (core, held) = (self.clone(), lease.clone());
-            Some(Box::new(move |outcome: Result<(), Error>| {
+            Some(Rest::Then(Box::new(move |outcome: Result<(), Error>| {
                 if outcome.is_ok() {
                     core.drop_hold(&held, term.renewed);
                 }
-            }))
+            })))
         });
         flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
         Ok(Grant { lease: lease.clone(), renewed: term.renewed })
@@ -55,6 +55,10 @@ impl Core {
             let sent_ms = self.now_ms();
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, known);
             let fault = match self.run_checked(call, owner.number(), false).await {
+                // The last guard has gone meanwhile, and its release takes this entry with it.
+                Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) && !lease.is_held() => {
+                    return Err(lost());
+                }
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.change_holds(|holds| {
                         holds.count += 1;

@@ -11,13 +11,14 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Core, Heir, Request,
-    flight::Flight,
+    Core, Request,
+    flight::{Flight, Rest, Work},
     jitter::jittered,
     keeper::told,
     lane::{LanePolicy, Queued},
-    lanes::Leaving,
+    lanes::{Heir, Leaving},
     lease::{Lease, margin_ms},
+    owners::Pending,
 };
 use crate::{
     config::FAIR_WAIT,
@@ -30,6 +31,8 @@ use crate::{
 /// Pauses between repeats of a release whose outcome is unknown.
 const RETRY_DELAY_MS_MIN: u64 = 20;
 const RETRY_DELAY_MS_MAX: u64 = 500;
+/// How long the answer to a release that was given up is waited for before it is repeated.
+const ABANDONED_TIME: Duration = Duration::from_millis(50);
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
 
@@ -42,8 +45,8 @@ pub(crate) enum Certainty {
     MayArriveLater,
 }
 
-/// An owner that may be used again is looked after once and at once: a later look could meet its next hold. What arrives
-/// after that ends with its lease.
+/// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
+/// attempt takes over what arrives later.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
@@ -64,10 +67,10 @@ pub enum Unlocked {
 pub(super) enum Step {
     Lost(LossReason),
     Passed,
-    Leave { known: u32 },
-    Transfer { next: Queued, marked: bool },
-    HandOver { next: Queued, marked: bool },
-    Release { leads: bool, marked: bool },
+    Leave { known: u32, pending: Pending },
+    Transfer { heir: Heir, pending: Pending },
+    HandOver { heir: Heir, pending: Pending },
+    Release { leads: bool, pending: Pending },
 }
 
 impl Core {
@@ -80,10 +83,10 @@ impl Core {
         let outcome = match self.begin(lease, renewed) {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Release { leads, marked }
+            Step::Release { leads, pending }
                 if !lease.has_turns() && !lease.tainted.load(Ordering::Relaxed) =>
             {
-                self.release_now(lease, leads, marked).await
+                self.release_now(lease, leads, pending).await
             }
             step => {
                 let work = Box::pin(self.clone().complete(lease.clone(), step));
@@ -98,23 +101,30 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         leads: bool,
-        marked: bool,
+        pending: Pending,
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
+        let mut pending = Some(pending);
         let flight = Flight::new(self, self.run(self.release_call(lease)), || {
+            let pending = pending.take()?;
             let (core, held) = (self.clone(), lease.clone());
-            Some(Box::new(move |outcome| {
-                let settling = core.clone().settle(held, leads, marked, outcome);
+            let then = Box::new(move |outcome| {
+                let settling = core.clone().settle_abandoned(held, leads, pending, outcome);
                 core.keeper.spawn(async move {
-                    // Whoever wanted to know is gone.
+                    // The task that wanted to know is gone.
                     let _ = settling.await;
                 });
-            }))
+            });
+            Some(Rest::Within(ABANDONED_TIME, then))
         });
-        match self.read_release(lease, flight.await) {
-            Ok(outcome) => self.released(lease, leads, marked, Ok(outcome)),
+        let outcome = flight.await;
+        let Some(pending) = pending else {
+            return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
+        };
+        match self.read_release(lease, &pending, outcome) {
+            Ok(outcome) => self.released(lease, leads, pending, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), leads, marked, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -125,14 +135,40 @@ impl Core {
         self: Arc<Self>,
         lease: Arc<Lease>,
         leads: bool,
-        marked: bool,
+        pending: Pending,
         outcome: Result<Reply, Fault>,
     ) -> Result<Unlocked, Error> {
-        let outcome = match self.read_release(&lease, outcome) {
+        let outcome = match self.read_release(&lease, &pending, outcome) {
             Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(&lease, fault).await,
+            Err(fault) => self.release_again(&lease, &pending, fault).await,
         };
-        self.released(&lease, leads, marked, outcome)
+        self.released(&lease, leads, pending, outcome)
+    }
+
+    /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
+    /// connection, because its own may be driven by a runtime that does not run any more.
+    async fn settle_abandoned(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        leads: bool,
+        pending: Pending,
+        outcome: Result<Result<Reply, Fault>, Work<Result<Reply, Fault>>>,
+    ) -> Result<Unlocked, Error> {
+        let work = match outcome {
+            Err(work) if !lease.owner.is_shared() => work,
+            Err(work) => return self.clone().settle(lease, leads, pending, work.await).await,
+            Ok(outcome) => return self.settle(lease, leads, pending, outcome).await,
+        };
+        let (cover, held, core) = (pending.another(), lease.clone(), self.clone());
+        self.keeper.handle().spawn(async move {
+            // Until it is answered it may still arrive.
+            let _ = core.read_release(&held, &cover, work.await);
+        });
+        let outcome = match self.release_once(&lease, true, &pending).await {
+            Ok(outcome) => Ok(outcome),
+            Err(fault) => self.release_again(&lease, &pending, fault).await,
+        };
+        self.released(&lease, leads, pending, outcome)
     }
 
     /// The release is over: the lane goes on.
@@ -140,12 +176,10 @@ impl Core {
         &self,
         lease: &Arc<Lease>,
         leads: bool,
-        marked: bool,
+        pending: Pending,
         outcome: Result<(Unlocked, i64), Error>,
     ) -> Result<Unlocked, Error> {
-        if marked {
-            self.lanes.left(&lease.keys, &lease.owner);
-        }
+        drop(pending);
         if leads {
             self.lanes.leave(&lease.keys, self.others_heard(lease, &outcome));
         }
@@ -178,6 +212,8 @@ impl Core {
             self.lose(lease, LossReason::Expired);
             return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
         }
+        // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
+        let pending = self.owners.pending(&lease.keys, &lease.owner);
         let before = lease.change_holds(|holds| {
             let before = holds.count;
             if before > 1 {
@@ -187,22 +223,17 @@ impl Core {
             before
         });
         if before > 1 {
-            return Step::Leave { known: before };
+            return Step::Leave { known: before, pending };
         }
-        // Known now, because somebody may get to know the owner while its release is on its way.
-        let marked = lease.owner.is_exposed();
-        let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms(), marked);
+        let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms());
         if !lease.give_back() {
-            if marked {
-                self.lanes.left(&lease.keys, &lease.owner);
-            }
             // Lost in this very moment. The lane must go on all the same.
             match leaving {
-                Leaving::Transfer(next) => {
-                    self.lanes.requeue(&lease.keys, next);
+                Leaving::Transfer(heir) => {
+                    self.lanes.requeue(&lease.keys, heir.queued);
                     self.lanes.leave(&lease.keys, false);
                 }
-                Leaving::HandOver(next) => self.lanes.handed_over(&lease.keys, Some(next)),
+                Leaving::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
                 Leaving::Release { leads: true } => self.lanes.leave(&lease.keys, false),
                 Leaving::Release { leads: false } | Leaving::Passed => {}
             }
@@ -212,11 +243,13 @@ impl Core {
             Leaving::Passed => {
                 // The doubt may have come this very moment.
                 self.look_if_in_doubt(lease);
+                // Those behind the next holder may have to be looked out for, which is done while calls are made.
+                self.keeper.touch();
                 Step::Passed
             }
-            Leaving::Transfer(next) => Step::Transfer { next, marked },
-            Leaving::HandOver(next) => Step::HandOver { next, marked },
-            Leaving::Release { leads } => Step::Release { leads, marked },
+            Leaving::Transfer(heir) => Step::Transfer { heir, pending },
+            Leaving::HandOver(heir) => Step::HandOver { heir, pending },
+            Leaving::Release { leads } => Step::Release { leads, pending },
         }
     }
 
@@ -224,48 +257,48 @@ impl Core {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Leave { known } => self.leave_one(lease, known).await,
-            Step::Transfer { next, marked } => {
-                let outcome = self.clone().transfer(lease.clone(), next).await;
-                if marked {
-                    self.lanes.left(&lease.keys, &lease.owner);
-                }
-                outcome
+            Step::Leave { known, pending } => self.leave_one(lease, known, pending).await,
+            Step::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
+            Step::HandOver { heir, pending } => {
+                let outcome = self.hand_over(&lease, heir, &pending).await;
+                self.released(&lease, false, pending, outcome)
             }
-            Step::HandOver { next, marked } => {
-                let outcome = self.hand_over(&lease, next).await;
-                self.released(&lease, false, marked, outcome)
-            }
-            Step::Release { leads, marked } => {
-                let outcome = self.release_whole(&lease, false).await;
-                self.released(&lease, leads, marked, outcome)
+            Step::Release { leads, pending } => {
+                let outcome = self.release_whole(&lease, false, &pending).await;
+                self.released(&lease, leads, pending, outcome)
             }
         }
     }
 
     /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
     /// that queue, the same script grants to it, and it gets the lease from here without asking.
-    async fn hand_over(self: &Arc<Self>, lease: &Arc<Lease>, next: Queued) -> Result<(Unlocked, i64), Error> {
+    async fn hand_over(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        heir: Heir,
+        pending: &Pending,
+    ) -> Result<(Unlocked, i64), Error> {
+        let Heir { queued: next, pending: heir_pending } = heir;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.ack.is_some()
             || lease.has_turns()
             || lease.tainted.load(Ordering::Relaxed)
             || lease.owner.is_shared();
         let Some(owner) = next.owner.clone().filter(|_| !cannot) else {
-            let outcome = self.release_whole(lease, false).await;
+            drop(heir_pending);
+            let outcome = self.release_whole(lease, false, pending).await;
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
         };
         let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
-        let heir = Heir { owner: &owner, lease_ms: next.term.lease_ms, fenced: next.fenced };
-        let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &heir);
-        match self.run_checked(call, lease.owner.number(), false).await {
+        let to = super::Heir { owner: &owner, lease_ms: next.term.lease_ms, fenced: next.fenced };
+        let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &to);
+        match self.run_ending(call, lease.owner.number(), false, pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held =
                     Arc::new(Lease::new(lease.keys.clone(), owner, lease.recipe, token, next.term, sent_ms));
-                self.lanes.granted(&held, false, sent_ms);
-                self.schedule(&held);
+                self.took(&held, false);
                 if let Err(held) = next.hand(held) {
                     // The task has found its grant by itself, or has given up and removes what it left.
                     self.lanes.forget(&held);
@@ -278,7 +311,7 @@ impl Core {
                 let read = outcome.and_then(|items| self.released_as(lease, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
-                    Err(fault) => self.release_again(lease, fault).await,
+                    Err(fault) => self.release_again(lease, pending, fault).await,
                 }
             }
         }
@@ -289,6 +322,7 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         apart: bool,
+        pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
         if lease.has_turns() {
             // A partial release may be on its way; it must reach the server first.
@@ -296,9 +330,9 @@ impl Core {
             drop(turns.lock().await);
         }
         self.sweep_if_tainted(lease);
-        match self.release_once(lease, apart).await {
+        match self.release_once(lease, apart, pending).await {
             Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(lease, fault).await,
+            Err(fault) => self.release_again(lease, pending, fault).await,
         }
     }
 
@@ -306,6 +340,7 @@ impl Core {
     async fn release_again(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
+        pending: &Pending,
         fault: Fault,
     ) -> Result<(Unlocked, i64), Error> {
         if let Fault::Server(error) = &fault
@@ -314,9 +349,10 @@ impl Core {
             return Err(error.clone());
         }
         let (tell, outcome) = oneshot::channel();
-        let (core, held) = (self.clone(), lease.clone());
+        let (core, held, pending) = (self.clone(), lease.clone(), pending.another());
+        let unanswered = fault.is_unknown();
         self.keeper.spawn(async move {
-            let _ = tell.send(core.release_until_done(&held).await);
+            let _ = tell.send(core.release_until_done(&held, &pending, unanswered).await);
         });
         told(outcome).await?
     }
@@ -330,27 +366,38 @@ impl Core {
         }
     }
 
-    async fn release_once(self: &Arc<Self>, lease: &Lease, apart: bool) -> Result<(Unlocked, i64), Fault> {
-        let call = self.release_call(lease);
-        self.keeper.touch();
-        let run = if apart { self.run_apart(call) } else { self.run(call) };
-        match self.read_release(lease, run.await) {
+    async fn release_once(
+        self: &Arc<Self>,
+        lease: &Lease,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<(Unlocked, i64), Fault> {
+        let number = lease.owner.number();
+        let reply = self.run_ending(self.release_call(lease), number, apart, pending).await;
+        match reply.and_then(|items| self.released_as(lease, &items)) {
             Err(fault) if fault.is_split() && !lease.owner.is_shared() => {
-                match lease.recipe.release_unheard(&lease.keys, &lease.owner) {
-                    Some(call) => self.read_release(lease, self.run_apart(call).await),
-                    None => Err(fault),
-                }
+                let Some(call) = lease.recipe.release_unheard(&lease.keys, &lease.owner) else {
+                    return Err(fault);
+                };
+                let items = self.run_ending(call, number, true, pending).await?;
+                self.released_as(lease, &items)
             }
             outcome => outcome,
         }
     }
 
     /// Both release scripts answer `{number, result, receivers}`: 1 or 0 for the one, the holds left or -1 for the other.
-    fn read_release(&self, lease: &Lease, outcome: Result<Reply, Fault>) -> Result<(Unlocked, i64), Fault> {
+    fn read_release(
+        &self,
+        lease: &Lease,
+        pending: &Pending,
+        outcome: Result<Reply, Fault>,
+    ) -> Result<(Unlocked, i64), Fault> {
         let shared = lease.owner.is_shared();
         let script = if shared { &scripts::LEAVE } else { &scripts::RELEASE };
-        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number())?;
-        self.released_as(lease, &reply)
+        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
+        pending.ended(&reply);
+        self.released_as(lease, &reply?)
     }
 
     fn released_as(&self, lease: &Lease, reply: &[i64]) -> Result<(Unlocked, i64), Fault> {
@@ -370,13 +417,37 @@ impl Core {
     }
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
-    async fn release_until_done(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(Unlocked, i64), Error> {
+    ///
+    /// A release that was `unanswered` is not repeated where another process may hold under the same owner: it counts down, and two
+    /// of them would take away the other one's hold. Then it is only watched.
+    async fn release_until_done(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        pending: &Pending,
+        mut unanswered: bool,
+    ) -> Result<(Unlocked, i64), Error> {
         let over_ms = lease.deadline_ms() + margin_ms(lease.lease_ms) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            match self.release_once(lease, true).await {
+            let outcome = if unanswered && lease.owner.is_shared() {
+                match self.is_there(lease).await {
+                    Ok(false) => Ok((Unlocked::Released, 0)),
+                    Ok(true) if self.now_ms() >= over_ms => {
+                        return Err(Error::new(
+                            ErrorKind::Timeout,
+                            "the release was never answered, and a hold of this owner is still there",
+                        ));
+                    }
+                    Ok(true) => continue,
+                    Err(fault) => Err(fault),
+                }
+            } else {
+                self.release_once(lease, true, pending).await
+            };
+            unanswered |= outcome.as_ref().is_err_and(Fault::is_unknown);
+            match outcome {
                 // Nothing there within the lease: the first request did it, and only its reply was lost.
                 Ok((Unlocked::AlreadyLost(_), _)) if self.now_ms() < lease.deadline_ms() => {
                     return Ok((Unlocked::Released, 0));
@@ -398,7 +469,12 @@ impl Core {
     }
 
     /// Gives back one of several holds.
-    pub(super) async fn leave_one(self: Arc<Self>, lease: Arc<Lease>, known: u32) -> Result<Unlocked, Error> {
+    pub(super) async fn leave_one(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        known: u32,
+        pending: Pending,
+    ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
         let owner = &lease.owner;
@@ -408,7 +484,7 @@ impl Core {
         loop {
             let publish = self.store.publish_command();
             let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
-            let fault = match self.run_checked(call, owner.number(), false).await {
+            let fault = match self.run_ending(call, owner.number(), false, &pending).await {
                 Ok(reply) => match reply[..] {
                     [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),
                     [_, 0, _] => return Ok(Unlocked::Released),
@@ -435,23 +511,30 @@ impl Core {
     }
 
     /// Moves the lock to a waiting task that needs an owner, a token or a term of its own.
-    async fn transfer(self: Arc<Self>, lease: Arc<Lease>, next: Queued) -> Result<Unlocked, Error> {
-        let heir = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        if heir.is_foreign() || next.ack.is_some() {
+    async fn transfer(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        heir: Heir,
+        pending: Pending,
+    ) -> Result<Unlocked, Error> {
+        let Heir { queued: next, pending: heir_pending } = heir;
+        let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
+        if to.is_foreign() || next.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
             // wants its grant confirmed by replicas, because nobody would ask them for this one.
-            return self.release_and_lead(lease, next).await;
+            drop(heir_pending);
+            return self.release_and_lead(lease, next, pending).await;
         }
         let sent_ms = self.now_ms();
-        let call = lease.recipe.transfer(&lease.keys, &lease.owner, &heir, next.term.lease_ms, next.fenced);
-        match self.run_checked(call, heir.number(), false).await {
+        let call = lease.recipe.transfer(&lease.keys, &lease.owner, &to, next.term.lease_ms, next.fenced);
+        match self.run_ending(call, to.number(), false, &pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held =
-                    Arc::new(Lease::new(lease.keys.clone(), heir, lease.recipe, token, next.term, sent_ms));
+                    Arc::new(Lease::new(lease.keys.clone(), to, lease.recipe, token, next.term, sent_ms));
                 self.sweep_if_tainted(&lease);
-                self.lanes.passed(&held);
-                self.schedule(&held);
+                let lost = self.lanes.passed(&held, self.now_ms());
+                self.tell_displaced(lost, &held);
                 let renewed = next.term.renewed;
                 if let Err(held) = next.hand(held) {
                     // The task gave up meanwhile; its hold is given back like any other.
@@ -460,7 +543,7 @@ impl Core {
                 Ok(Unlocked::Released)
             }
             // The owner has other holds that shut the next one out, so this is an ordinary release.
-            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next).await,
+            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, pending).await,
             Ok(_) => {
                 self.sweep_if_tainted(&lease);
                 self.lanes.requeue(&lease.keys, next);
@@ -468,16 +551,25 @@ impl Core {
                 Ok(Unlocked::AlreadyLost(LossReason::Deleted))
             }
             Err(_) => {
-                // Whether it moved is unknown. Both fields are removed for certain, and the task contends for itself.
-                let request = Request::new(&lease.keys, lease.recipe, next.term, super::Wait::No);
-                drop(self.undo_later(&Arc::new(request), &heir, Certainty::MayArriveLater));
-                self.release_and_lead(lease, next).await
+                // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
+                // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
+                if !next.leaves_it_to_its_task() {
+                    let request = Request::new(&lease.keys, lease.recipe, next.term, super::Wait::No);
+                    drop(self.undo_later(&Arc::new(request), &to, Certainty::MayArriveLater));
+                }
+                self.release_and_lead(lease, next, pending).await
             }
         }
     }
 
-    async fn release_and_lead(self: &Arc<Self>, lease: Arc<Lease>, next: Queued) -> Result<Unlocked, Error> {
-        let outcome = self.release_whole(&lease, false).await;
+    async fn release_and_lead(
+        self: &Arc<Self>,
+        lease: Arc<Lease>,
+        next: Queued,
+        pending: Pending,
+    ) -> Result<Unlocked, Error> {
+        let outcome = self.release_whole(&lease, false, &pending).await;
+        drop(pending);
         self.lanes.requeue(&lease.keys, next);
         let others = self.others_heard(&lease, &outcome);
         self.lanes.leave(&lease.keys, others);
@@ -504,49 +596,84 @@ impl Core {
         if self.is_forked() {
             return done;
         }
-        self.lanes.leaving(&request.keys, owner);
+        // From here on the owner is granted nothing until this is through.
+        let pending = self.owners.pending(&request.keys, owner);
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         self.keeper.spawn(async move {
-            let certain = core.clone().undo(request.clone(), owner.clone(), certainty).await;
-            core.lanes.left(&request.keys, &owner);
-            // Mostly nobody waits for it.
+            let certain = core.undo(&request, &owner, certainty, &pending).await;
+            drop(pending);
+            // Mostly no task waits for it.
             let _ = tell.send(certain);
         });
         done
     }
 
-    async fn undo(self: Arc<Self>, request: Arc<Request>, owner: Owner, certainty: Certainty) -> bool {
+    async fn undo(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        certainty: Certainty,
+        pending: &Pending,
+    ) -> bool {
         let lease_ms = request.term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
         let place_ms = match request.recipe.lane() {
             LanePolicy::Ordered => FAIR_WAIT.as_millis() as u64,
             LanePolicy::Queue | LanePolicy::Beside => 0,
         };
-        for look_ms in late_looks_ms(&owner) {
+        let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
+        for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
                 // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            let publish = self.store.publish_command();
-            let call = if owner.is_foreign() {
-                request.recipe.leave(&request.keys, &owner, publish, 0, request.term.lease_ms)
-            } else {
-                request.recipe.undo(&request.keys, &owner, publish)
-            };
-            match self.run_checked(call, owner.number(), true).await {
-                Ok(reply) if reply.get(1).is_some_and(|found| *found > 0) => {
-                    tracing::debug!(lock = %request.keys.name, "a grant that nobody waited for was released");
+            match self.undo_until_answered(request, owner, over_ms, pending).await {
+                Some(true) => {
+                    tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
                     return true;
                 }
-                Ok(_) if owner.is_foreign() || certainty == Certainty::Arrived => return true,
-                Ok(_) | Err(_) => {}
-            }
-            if self.is_closed() {
-                return false;
+                Some(false) if owner.is_foreign() || certainty == Certainty::Arrived => return true,
+                Some(false) => {}
+                None => return false,
             }
         }
         false
+    }
+
+    /// Removes what an owner may have left, and says whether there was anything; `None` if nobody answers for as long as it can be
+    /// there.
+    async fn undo_until_answered(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        over_ms: u64,
+        pending: &Pending,
+    ) -> Option<bool> {
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            let publish = self.store.publish_command();
+            let call = if owner.is_foreign() {
+                request.recipe.leave(&request.keys, owner, publish, 0, request.term.lease_ms)
+            } else {
+                request.recipe.undo(&request.keys, owner, publish)
+            };
+            let moves = self.store.moves();
+            let fault = match self.run_ending(call, owner.number(), true, pending).await {
+                Ok(reply) => return Some(reply.get(1).is_some_and(|found| *found > 0)),
+                Err(fault) => fault,
+            };
+            // Counting down twice would take away what another process holds under this owner.
+            let once = owner.is_foreign() && fault.is_unknown();
+            let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
+            if once || refused || self.is_closed() || self.now_ms() >= over_ms {
+                return None;
+            }
+            if self.store.moves() == moves {
+                self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
+            }
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
     }
 
     /// Looks later whether a request that had gone missing took the lock after all, once its owner has let go of it.
@@ -559,7 +686,8 @@ impl Core {
         self.keeper.handle().spawn(async move {
             for look_ms in &late_looks_ms(&lease.owner)[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                if matches!(core.release_once(&lease, true).await, Ok((Unlocked::Released, _))) {
+                let pending = core.owners.pending(&lease.keys, &lease.owner);
+                if matches!(core.release_once(&lease, true, &pending).await, Ok((Unlocked::Released, _))) {
                     return;
                 }
             }

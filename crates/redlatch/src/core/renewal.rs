@@ -179,6 +179,13 @@ impl Core {
         Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
     }
 
+    /// Looks whether a hold is still there, on the keeper's connection.
+    pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
+        let number = self.fresh_number();
+        let call = lease.recipe.renew(number, std::slice::from_ref(lease), 0);
+        Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
+    }
+
     /// Looks whether a hold is still there, and tells its holder if it is not.
     pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<Lease>) {
         if let Ok(false) = self.renew_one(&lease, 0).await {

@@ -4,9 +4,15 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use super::{Core, Wait, jitter::jittered, lane::Handoff, lease::Lease};
+use super::{
+    Core, Request, Wait,
+    jitter::jittered,
+    lane::{Handoff, InLine},
+    lease::Lease,
+    release::Certainty,
+};
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
     error::Error,
@@ -86,6 +92,14 @@ impl Deadline {
     }
 }
 
+/// What a task in line has come to.
+pub(super) enum Handed {
+    /// The lease itself.
+    Lease(Arc<Lease>),
+    /// The duty to contend; its owner may have been given the lock unseen if it is `tainted`.
+    Contend { after_others: bool, tainted: bool },
+}
+
 /// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
 pub(super) struct Place {
     core: Arc<Core>,
@@ -99,7 +113,7 @@ enum Kind {
     /// The lane's leader.
     Leader,
     /// In line.
-    Queued(oneshot::Receiver<Handoff>),
+    Queued { line: InLine, request: Arc<Request> },
     /// Gone on to be something else.
     Left,
 }
@@ -113,20 +127,21 @@ impl Place {
         Place { core: core.clone(), keys: keys.clone(), kind: Kind::Aside }
     }
 
-    pub(super) fn queued(core: &Arc<Core>, keys: &Arc<Keys>, handoff: oneshot::Receiver<Handoff>) -> Place {
-        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Queued(handoff) }
+    pub(super) fn queued(core: &Arc<Core>, request: &Arc<Request>, line: InLine) -> Place {
+        let kind = Kind::Queued { line, request: request.clone() };
+        Place { core: core.clone(), keys: request.keys.clone(), kind }
     }
 
     /// The grant came: the lane has a lease now.
     pub(super) fn granted(mut self, lease: &Arc<Lease>) {
         let leads = matches!(std::mem::replace(&mut self.kind, Kind::Left), Kind::Leader);
-        self.core.lanes.granted(lease, leads, self.core.now_ms());
-        self.core.schedule(lease);
+        self.core.took(lease, leads);
     }
 
     /// Waits in line. `None` when time is up.
-    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handoff>, Error> {
-        let Kind::Queued(handoff) = &mut self.kind else { return Ok(None) };
+    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
+        let Kind::Queued { line, .. } = &mut self.kind else { return Ok(None) };
+        let handoff = &mut line.handoff;
         let core = &self.core;
         // Whoever came in line before the client was closed is told through the lane; who came after sees it here.
         if core.is_closed() {
@@ -143,9 +158,11 @@ impl Place {
         if core.is_closed() {
             return Err(core.closed_error());
         }
+        let tainted = line.is_tainted();
         self.kind = Kind::Left;
         match handed {
-            Ok(handed) => Ok(Some(handed)),
+            Ok(Handoff::Lease(lease)) => Ok(Some(Handed::Lease(lease))),
+            Ok(Handoff::Contend { after_others }) => Ok(Some(Handed::Contend { after_others, tainted })),
             // Only shutting down sends a line home.
             Err(_) => Err(self.core.closed_error()),
         }
@@ -157,13 +174,18 @@ impl Drop for Place {
         match std::mem::replace(&mut self.kind, Kind::Left) {
             Kind::Aside | Kind::Left => {}
             Kind::Leader => self.core.lanes.leave(&self.keys, false),
-            Kind::Queued(mut handoff) => {
-                handoff.close();
+            Kind::Queued { mut line, request } => {
+                line.handoff.close();
+                if line.is_tainted()
+                    && let Some(owner) = &request.owner
+                {
+                    drop(self.core.undo_later(&request, owner, Certainty::MayArriveLater));
+                }
                 // What was handed over this very moment must not be lost with this task.
-                match handoff.try_recv() {
+                match line.handoff.try_recv() {
                     Ok(Handoff::Lease(lease)) => self.core.drop_hold(&lease, lease.holds().renewed > 0),
                     Ok(Handoff::Contend { after_others }) => self.core.lanes.leave(&self.keys, after_others),
-                    Err(_) => {}
+                    Err(_) => self.core.lanes.left_line(&self.keys),
                 }
             }
         }

@@ -6,8 +6,8 @@ use super::{Force, Forced, Guard, Lease, force::Forcing};
 use crate::{
     config::lease_ms,
     core::{
-        Recipe, Request, Wait, backoff::Backoff, home::Home, lease::Lease as CoreLease, lease::Term,
-        release::Unlocked,
+        Recipe, Request, Wait, backoff::Backoff, flight::Flight, home::Home, lease::Lease as CoreLease,
+        lease::Term, release::Unlocked,
     },
     error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
@@ -174,8 +174,7 @@ impl Locker {
             };
             lease = Arc::new(lease.with_token(token));
         }
-        self.core.lanes.granted(&lease, false, self.core.now_ms());
-        self.core.schedule(&lease);
+        self.core.took(&lease, false);
         Ok(Some(self.guard(lease, term.renewed)))
     }
 
@@ -198,12 +197,12 @@ impl Locker {
 
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.ready()?;
+        let pending = self.core.owners.pending(&self.keys, owner);
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
-        let reply = self
-            .core
-            .run_checked(call, owner.number(), false)
-            .await
-            .map_err(|fault| self.error(fault).by(owner))?;
+        let (core, number) = (self.core.clone(), owner.number());
+        let work = async move { core.run_ending(call, number, false, &pending).await };
+        let reply = Flight::new(&self.core, Box::pin(work), || None).await;
+        let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         match reply.get(1) {
             Some(0) => Ok(Unlocked::Released),
             Some(left) if *left > 0 => Ok(Unlocked::StillHeld(u32::try_from(*left).unwrap_or(u32::MAX))),

@@ -11,7 +11,7 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::After,
+        flight::{After, Rest},
         home::Home,
         jitter::jittered,
         wait::Deadline,
@@ -343,11 +343,12 @@ impl Taker<'_> {
     /// What to do with the outcome when nobody waits for it any more.
     fn abandoned(&self, number: i64) -> After<Result<Reply, Fault>> {
         let (limiter, permits, id) = (self.limiter.clone(), self.permits, self.id.clone());
-        Some(Box::new(move |outcome| match limiter.0.read(&scripts::RATE_TAKE, outcome, number) {
+        let then = move |outcome| match limiter.0.read(&scripts::RATE_TAKE, outcome, number) {
             Ok(reply) if item(&reply, 1) == 1 => limiter.undo(permits, id),
             Err(Fault::Unknown(_)) => limiter.undo(permits, id),
             _ => {}
-        }))
+        };
+        Some(Rest::Then(Box::new(then)))
     }
 }
 

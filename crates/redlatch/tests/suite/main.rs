@@ -22,6 +22,7 @@ mod limit;
 mod local;
 mod model_rw;
 mod oldest;
+mod owners;
 mod permits_faults;
 mod places;
 mod quorum;

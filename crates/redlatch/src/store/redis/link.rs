@@ -1,8 +1,13 @@
 //! One connection for commands, shared by all tasks of a runtime.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
 };
 
 use redis::{
@@ -92,6 +97,7 @@ pub(super) struct Link {
     mark: Mutex<Mark>,
     dead: AtomicBool,
     driver: AbortHandle,
+    work: Arc<DriverWork>,
     /// The runtime that drives the connection.
     home: Handle,
     /// Where the server can send what nobody has asked for: whether it tells of changes, once that was asked for.
@@ -104,6 +110,27 @@ pub(super) struct Link {
 pub(super) struct Tells {
     /// Why it does not, in its own words.
     refused: Mutex<Option<String>>,
+}
+
+/// A connection, the task that drives it, and what that task does.
+type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>);
+
+/// What drives a connection. A runtime that no longer runs never drops the tasks that it was told to abort, and with them the
+/// calls that wait; so this can be dropped from outside.
+struct DriverWork(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl DriverWork {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        work.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(cx))
+    }
+
+    /// Drops it, unless it is being polled this very moment: then its runtime runs, and aborts it.
+    fn end(&self) {
+        let work = self.0.try_lock().ok().and_then(|mut work| work.take());
+        // Without the mutex, because this wakes those who wait for answers.
+        drop(work);
+    }
 }
 
 /// What has been asked on a connection, and what has come back.
@@ -180,7 +207,7 @@ impl Link {
 
     fn over(
         dial: &Dial,
-        (connection, driver): (MultiplexedConnection, JoinHandle<()>),
+        (connection, driver, work): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Arc<Link> {
@@ -192,6 +219,7 @@ impl Link {
             mark: Mutex::default(),
             dead: AtomicBool::new(false),
             driver: abort,
+            work,
             home: Handle::current(),
             tells: tells.then(OnceCell::new),
             is_local: dial.is_local(),
@@ -215,6 +243,7 @@ impl Link {
     pub(super) fn cut(&self) {
         self.dead.store(true, Ordering::Release);
         self.driver.abort();
+        self.work.end();
     }
 
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Reply, Fault> {
@@ -395,10 +424,7 @@ impl Begun {
 }
 
 /// Connects and logs in. With somebody to tell, it speaks the protocol in which the server can tell.
-async fn begin(
-    dial: &Dial,
-    changes: Option<Arc<Changes>>,
-) -> Result<(MultiplexedConnection, JoinHandle<()>), Begun> {
+async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begun> {
     let stream = dial.stream().await.map_err(Begun::Elsewhere)?;
     let mut config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
@@ -416,13 +442,15 @@ async fn begin(
     let (mut connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
         .map_err(|error| Begun::NotLoggedIn(dial.refused(&error)))?;
-    let driver = tokio::spawn(driver);
+    let work = Arc::new(DriverWork(Mutex::new(Some(Box::pin(driver)))));
+    let driven = work.clone();
+    let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.poll(cx)));
     let abort = driver.abort_handle();
     if let Err(error) = dial.greet(&mut connection).await {
         abort.abort();
         return Err(Begun::Elsewhere(error));
     }
-    Ok((connection, driver))
+    Ok((connection, driver, work))
 }
 
 impl Drop for Link {

@@ -1,11 +1,16 @@
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Wake},
 };
 
-use redlatch::{Lease, Wait};
+use redlatch::{Lease, LossReason, Wait};
 
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, RENEWED, ms, renewed, soon};
 
 /// Spawns a waiter and returns once it stands in line.
 async fn in_line<T: Send + 'static>(
@@ -113,6 +118,146 @@ pub(crate) async fn another_process_gets_its_turn(on: Fixture) {
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
         soon("the end", task).await.unwrap();
+    }
+}
+
+/// R1: the background thread had taken in the first holder's lease and nothing asked it to look for the next one's.
+pub(crate) async fn a_lock_that_was_passed_on_is_renewed_like_any_other(on: Fixture) {
+    let client = on.builder().watchdog_lease(RENEWED).turn_time(ms(60_000)).connect().await.unwrap();
+    let lock = on.lock(&client, on.name("x"));
+    let ttl = async || lock.remaining_ttl().await.unwrap().expect("it is held");
+    let guard = lock.lock().await.unwrap();
+    renewed(1, ttl).await;
+    let waiting = lock.clone();
+    let waiter = in_line(async move { waiting.lock().await.unwrap() }).await;
+    guard.unlock().await.unwrap();
+    let next = soon("the waiter's turn", waiter).await.unwrap();
+    renewed(2, ttl).await;
+    assert!(next.is_valid());
+    // A fixed hold that it is transferred to, and one after that.
+    let (fixed, last) = (lock.clone(), lock.clone());
+    let fixed = in_line(async move {
+        fixed.acquire().wait(Wait::Forever).lease(Lease::Fixed(ms(60_000))).await.unwrap().unwrap()
+    })
+    .await;
+    let last = in_line(async move { last.lock().await.unwrap() }).await;
+    next.unlock().await.unwrap();
+    soon("the fixed hold", fixed).await.unwrap().unlock().await.unwrap();
+    let last = soon("the last hold", last).await.unwrap();
+    renewed(2, ttl).await;
+    assert!(last.is_valid());
+}
+
+/// R7: they stayed in line until the lock was given back.
+pub(crate) async fn waits_that_are_over_leave_the_line(on: Fixture) {
+    let client = on.client().await;
+    let lock = on.lock(&client, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    for _ in 0..20 {
+        let waits = (0..100).map(|_| lock.acquire().wait(Wait::AtMost(ms(1))).into_future());
+        for outcome in futures_util::future::join_all(waits).await {
+            assert!(outcome.unwrap().is_none());
+        }
+        assert_eq!(client.stats().in_line, 0);
+    }
+    let (stays, last) = (lock.clone(), lock.clone());
+    let stays = in_line(async move { stays.lock().await.unwrap() }).await;
+    for _ in 0..100 {
+        assert!(lock.acquire().wait(Wait::AtMost(ms(1))).await.unwrap().is_none());
+        assert!(client.stats().in_line <= 2, "those who have left are never more than those who stay");
+    }
+    guard.unlock().await.unwrap();
+    soon("its turn", stays).await.unwrap().unlock().await.unwrap();
+    drop(last);
+}
+
+/// R13: the other tasks of its client waited for a hold that was there no more, for a third of its lease.
+pub(crate) async fn a_lock_that_was_forced_free_is_not_kept_from_its_own_process(on: Fixture) {
+    // Only a renewal after minutes would find it.
+    let (a, b) = (on.brisk(ms(1_800_000)).await, on.client().await);
+    let lock = on.lock(&a, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    let waiting = lock.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+    // Long enough in line for this to be a wait, and not a queue of short holds.
+    tokio::time::sleep(ms(600)).await;
+    on.lock(&b, on.name("x")).force_unlock().await.unwrap();
+    let next = soon("the waiter's turn", waiter).await.unwrap();
+    assert!(!guard.is_valid() && next.is_valid(), "never two");
+    on.lock(&b, on.name("x")).force_unlock().await.unwrap();
+    let third = soon("a look at a free lock", async {
+        loop {
+            if let Some(guard) = lock.try_lock().await.unwrap() {
+                break guard;
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    assert!(third.is_valid() && !next.is_valid(), "never two");
+    assert!(matches!(next.loss(), Some(LossReason::TakenOver { .. } | LossReason::Deleted)));
+}
+
+/// R10: a task was woken under a mutex, and what it did then wanted the same one.
+pub(crate) async fn a_waker_may_run_its_task_at_once(on: Fixture) {
+    let client = on.client().await;
+    let lock = on.lock(&client, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    let inline = Inline::start({
+        let lock = lock.clone();
+        async move {
+            for _ in 0..3 {
+                lock.lock().await.unwrap().unlock().await.unwrap();
+                drop(lock.lock().await.unwrap());
+            }
+        }
+    });
+    assert!(!inline.is_done());
+    drop(guard);
+    soon("the task's end", async {
+        while !inline.is_done() {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+}
+
+/// A task that is polled wherever it is woken.
+struct Inline {
+    work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    woken: AtomicBool,
+}
+
+impl Inline {
+    fn start(work: impl Future<Output = ()> + Send + 'static) -> Arc<Inline> {
+        let inline =
+            Arc::new(Inline { work: Mutex::new(Some(Box::pin(work))), woken: AtomicBool::new(false) });
+        inline.clone().wake();
+        inline
+    }
+
+    fn is_done(&self) -> bool {
+        self.work.lock().unwrap().is_none()
+    }
+}
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        // Woken while it is polled, it is polled once more after that.
+        while let Ok(mut work) = self.work.try_lock() {
+            if !self.woken.swap(false, Ordering::SeqCst) {
+                return;
+            }
+            let waker = self.clone().into();
+            let done = match work.as_mut() {
+                Some(work) => work.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(),
+                None => return,
+            };
+            if done {
+                *work = None;
+            }
+        }
     }
 }
 

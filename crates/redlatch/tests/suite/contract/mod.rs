@@ -57,6 +57,9 @@ macro_rules! of_every_lock {
                     many_locks_are_held_at_once,
                     names_are_bytes_and_differ_by_case,
                 }
+                lanes::{
+                    a_lock_that_was_forced_free_is_not_kept_from_its_own_process,
+                }
                 leaving::{
                     a_dropped_guard_releases,
                     a_guard_may_be_dropped_on_any_thread,
@@ -208,6 +211,9 @@ contracts! {
         a_known_owner_is_never_passed_on,
         another_process_gets_its_turn,
         waiters_that_give_up_do_not_stop_the_line,
+        a_lock_that_was_passed_on_is_renewed_like_any_other,
+        waits_that_are_over_leave_the_line,
+        a_waker_may_run_its_task_at_once,
     }
     looking::{
         state_shows_holder_and_ttl,

@@ -1,0 +1,73 @@
+//! When the keeper has to look at leases that it has not taken in yet.
+//!
+//! A lease comes into being in a lane, and nowhere else; the lane notes it here in the same step. So there is no lease that
+//! nobody watches, whichever way it came: granted, passed on, transferred, handed over, turned from writing, adopted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+use super::lease::Lease;
+
+/// What the keeper's thread sleeps for.
+pub(crate) struct Intake {
+    /// Wakes the round, of which there is one.
+    wake: Notify,
+    /// Until when the thread means to sleep.
+    sleeping_until_ms: AtomicU64,
+    /// When the next look at leases that are not yet scheduled is due.
+    scan_ms: AtomicU64,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        Intake {
+            wake: Notify::new(),
+            sleeping_until_ms: AtomicU64::new(u64::MAX),
+            scan_ms: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Intake {
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Resolves when there is something to look at.
+    pub(super) fn woken(&self) -> tokio::sync::futures::Notified<'_> {
+        self.wake.notified()
+    }
+
+    /// A lease came into being. It is taken in at half the time to its first event, so that short holds cost nothing.
+    pub(super) fn note(&self, lease: &Lease, now_ms: u64) {
+        self.look_by(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
+    }
+
+    /// A lease needs attention by then at the latest.
+    pub(super) fn look_by(&self, at_ms: u64) {
+        if at_ms < self.scan_ms.load(Ordering::Relaxed) {
+            self.scan_ms.fetch_min(at_ms, Ordering::AcqRel);
+            if at_ms < self.sleeping_until_ms.load(Ordering::Acquire) {
+                self.wake();
+            }
+        }
+    }
+
+    /// When the next scan is due.
+    pub(super) fn scan_ms(&self) -> u64 {
+        self.scan_ms.load(Ordering::Acquire)
+    }
+
+    /// A scan begins: what comes into being from now on asks for the next one.
+    pub(super) fn begin_scan(&self) {
+        self.scan_ms.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The thread goes to sleep until then, or until the next scan if that is due before: a lease that came between the last look
+    /// and this may not have woken it.
+    pub(super) fn sleeps_until(&self, until_ms: u64) -> u64 {
+        self.sleeping_until_ms.store(until_ms, Ordering::Release);
+        until_ms.min(self.scan_ms())
+    }
+}

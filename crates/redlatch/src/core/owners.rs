@@ -1,0 +1,417 @@
+//! Who may act for an owner: the one place that decides it, for all kinds of lock and all paths.
+//!
+//! An owner that can be used again (it was asked for, written out, or is a thread's) must not be granted anything while an
+//! earlier request of it may still run: a release, an undo, a downgrade or a transfer that arrives late would take the new hold
+//! away, and two holders would be valid. So each attempt takes the owner's [`Turn`], of which there is one a name, and each request
+//! that may take a hold away is covered by a [`Pending`] from before it is sent until its answer is known. A turn begins when
+//! nothing is pending. An answer that never came leaves the owner in doubt: it is granted nothing more under that name for
+//! as long as a network may deliver what was sent.
+//!
+//! The two sides of a read-write lock are one name here. Owners that nobody can use again cost nothing: they have no entry.
+
+use std::{
+    collections::{
+        HashMap,
+        hash_map::{Entry, RandomState},
+    },
+    hash::BuildHasher,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::{Notify, futures::OwnedNotified};
+
+use crate::{
+    error::{Error, ErrorKind},
+    name::Keys,
+    owner::Owner,
+    store::Fault,
+};
+
+const SHARDS: usize = 16;
+
+/// For how long a request without an answer may still arrive. Kernels give up resending after about a quarter of an hour
+/// (Linux: `tcp_retries2`, 924 s), and proxies keep nothing for longer than their connections.
+const DOUBT_MS: u64 = 3_600_000;
+
+/// From how many records of a shard on those that are over are looked for.
+const SWEEP_FROM_MIN: usize = 64;
+
+/// A name and one of its owners.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Id {
+    key: Arc<[u8]>,
+    owner: Arc<str>,
+}
+
+/// What another attempt of the same owner is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// One look, which is soon over.
+    Once,
+    /// It waits until it has what it asks for.
+    Waits,
+}
+
+/// What is under way for one owner of one name.
+#[derive(Default)]
+struct Record {
+    /// A task asks in this owner's name, and waits if need be.
+    asking: Option<Asking>,
+    /// How many requests are under way that may take a hold of this owner away.
+    pending: u32,
+    /// Until when such a request may arrive whose answer never came; 0 for none.
+    doubt_ms: u64,
+    /// Wakes those who wait for a turn.
+    changed: Arc<Notify>,
+}
+
+impl Record {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.asking.is_none() && self.pending == 0 && self.doubt_ms <= now_ms
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    records: HashMap<Id, Record>,
+    /// From how many records on those whose doubt is over are looked for.
+    sweep_from: usize,
+}
+
+/// The owners of one client that can be used again.
+pub(crate) struct Owners {
+    shards: [Mutex<Shard>; SHARDS],
+    clock: Arc<dyn Fn() -> u64 + Send + Sync>,
+    hasher: RandomState,
+}
+
+impl Owners {
+    pub(crate) fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Owners> {
+        Arc::new(Owners { shards: Default::default(), clock: Arc::new(clock), hasher: Default::default() })
+    }
+
+    fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
+        let at = self.hasher.hash_one(id) as usize % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins something for an owner.
+    fn begin<T>(&self, id: &Id, change: impl FnOnce(&mut Record) -> T) -> T {
+        let mut shard = self.shard(id);
+        if shard.records.len() >= shard.sweep_from.max(SWEEP_FROM_MIN) {
+            let now_ms = (self.clock)();
+            shard.records.retain(|_, record| !record.is_over(now_ms));
+            shard.sweep_from = 2 * shard.records.len();
+        }
+        change(shard.records.entry(id.clone()).or_default())
+    }
+
+    /// Ends something for an owner, and wakes those who wait for that.
+    fn end(&self, id: &Id, change: impl FnOnce(&mut Record)) {
+        let mut shard = self.shard(id);
+        let Entry::Occupied(mut entry) = shard.records.entry(id.clone()) else { return };
+        change(entry.get_mut());
+        let changed = entry.get().changed.clone();
+        if entry.get().is_over(0) {
+            entry.remove();
+        }
+        drop(shard);
+        changed.notify_waiters();
+    }
+
+    /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](Turn::quiet) before the
+    /// owner asks.
+    pub(crate) fn try_turn(
+        self: &Arc<Self>,
+        keys: &Keys,
+        owner: &Owner,
+        what: Asking,
+    ) -> Result<Turn, Asking> {
+        self.turn_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
+    }
+
+    fn turn_or_wait(self: &Arc<Self>, id: &Id, what: Asking) -> Result<Turn, (Asking, OwnedNotified)> {
+        self.begin(id, |record| match record.asking {
+            Some(other) => Err((other, record.changed.clone().notified_owned())),
+            None => {
+                record.asking = Some(what);
+                Ok(())
+            }
+        })?;
+        Ok(Turn { owners: self.clone(), id: id.clone() })
+    }
+
+    /// Waits for the owner's turn: the attempts of one owner for one name are made one after the other.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future takes nothing.
+    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: Asking) -> Turn {
+        let id = id(keys, owner);
+        loop {
+            match self.turn_or_wait(&id, what) {
+                Ok(turn) => return turn,
+                Err((_, changed)) => changed.await,
+            }
+        }
+    }
+
+    /// Covers requests that may take a hold of this owner away, until dropped. An owner that nobody can use again needs no cover.
+    pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
+        if !owner.is_exposed() {
+            return Pending(None);
+        }
+        let id = id(keys, owner);
+        self.begin(&id, |record| record.pending += 1);
+        Pending(Some((self.clone(), id)))
+    }
+
+    /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
+    pub(crate) fn pending_unless_asking(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
+        if !owner.is_exposed() {
+            return Some(Pending(None));
+        }
+        let id = id(keys, owner);
+        let asking = self.begin(&id, |record| {
+            record.pending += u32::from(record.asking.is_none());
+            record.asking.is_some()
+        });
+        (!asking).then(|| Pending(Some((self.clone(), id))))
+    }
+
+    /// Whether a request is under way that may take a hold of this owner away.
+    pub(crate) fn is_pending(&self, keys: &Keys, owner: &Owner) -> bool {
+        let id = id(keys, owner);
+        self.shard(&id).records.get(&id).is_some_and(|record| record.pending > 0)
+    }
+}
+
+fn id(keys: &Keys, owner: &Owner) -> Id {
+    Id { key: keys.key.clone(), owner: owner.field().clone() }
+}
+
+/// The right to ask in an owner's name, until dropped.
+pub(crate) struct Turn {
+    owners: Arc<Owners>,
+    id: Id,
+}
+
+impl Turn {
+    /// Whether nothing is under way that could take a grant away again.
+    ///
+    /// # Errors
+    ///
+    /// The owner is in doubt.
+    pub(crate) fn is_quiet(&self) -> Result<bool, Error> {
+        self.quiet_or_wait().map(|wait| wait.is_none())
+    }
+
+    fn quiet_or_wait(&self) -> Result<Option<OwnedNotified>, Error> {
+        let now_ms = (self.owners.clock)();
+        let shard = self.owners.shard(&self.id);
+        let Some(record) = shard.records.get(&self.id) else { return Ok(None) };
+        if record.doubt_ms > now_ms {
+            return Err(Error::new(
+                ErrorKind::OwnerInDoubt,
+                "an earlier release of this owner was never answered, and would end a new hold if it still arrived",
+            ));
+        }
+        Ok((record.pending > 0).then(|| record.changed.clone().notified_owned()))
+    }
+
+    /// Waits until it is quiet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the turn stays.
+    ///
+    /// # Errors
+    ///
+    /// The owner is in doubt.
+    pub(crate) async fn quiet(&self) -> Result<(), Error> {
+        while let Some(changed) = self.quiet_or_wait()? {
+            changed.await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.owners.end(&self.id, |record| record.asking = None);
+    }
+}
+
+/// Covers requests that may take a hold away: while it lives, their owner is granted nothing.
+#[must_use = "dropping it says that no such request is under way"]
+pub(crate) struct Pending(Option<(Arc<Owners>, Id)>);
+
+impl Pending {
+    /// The cover of an owner that nobody can use again.
+    #[cfg(test)]
+    pub(crate) fn none() -> Pending {
+        Pending(None)
+    }
+
+    /// One more cover of the same owner.
+    pub(crate) fn another(&self) -> Pending {
+        let Some((owners, id)) = &self.0 else { return Pending(None) };
+        owners.begin(id, |record| record.pending += 1);
+        Pending(Some((owners.clone(), id.clone())))
+    }
+
+    /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this cover is gone.
+    pub(crate) fn sent(&self) -> Sent<'_> {
+        Sent { pending: self, answered: false }
+    }
+
+    /// Notes the end of a request: without an answer it may still arrive.
+    pub(crate) fn ended<T>(&self, outcome: &Result<T, Fault>) {
+        if outcome.as_ref().is_err_and(Fault::is_unknown) {
+            self.unanswered();
+        }
+    }
+
+    fn unanswered(&self) {
+        if let Some((owners, id)) = &self.0 {
+            let until_ms = (owners.clock)().saturating_add(DOUBT_MS);
+            owners.begin(id, |record| record.doubt_ms = until_ms);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some((owners, id)) = self.0.take() {
+            owners.end(&id, |record| {
+                debug_assert!(record.pending > 0, "a cover is dropped once");
+                record.pending = record.pending.saturating_sub(1);
+            });
+        }
+    }
+}
+
+/// A request that may take a hold away, on its way.
+#[must_use = "dropping it says that the answer never came"]
+pub(crate) struct Sent<'a> {
+    pending: &'a Pending,
+    answered: bool,
+}
+
+impl Sent<'_> {
+    /// The request has ended somehow.
+    pub(crate) fn answered<T>(mut self, outcome: &Result<T, Fault>) {
+        self.answered = true;
+        self.pending.ended(outcome);
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.pending.unanswered();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::name::{Kind, LockName};
+
+    struct Rig {
+        owners: Arc<Owners>,
+        now_ms: Arc<AtomicU64>,
+        keys: Keys,
+        owner: Owner,
+    }
+
+    fn rig() -> Rig {
+        let now_ms = Arc::new(AtomicU64::new(1));
+        let clock = now_ms.clone();
+        let owner = Owner::new("client", 1);
+        owner.expose();
+        let keys = Keys::new(LockName::new("x").unwrap(), Kind::Write);
+        Rig { owners: Owners::new(move || clock.load(Ordering::Relaxed)), now_ms, keys, owner }
+    }
+
+    impl Rig {
+        fn records(&self) -> usize {
+            self.owners.shards.iter().map(|shard| shard.lock().unwrap().records.len()).sum()
+        }
+    }
+
+    #[tokio::test]
+    async fn one_attempt_at_a_time() {
+        let Rig { owners, keys, owner, .. } = &rig();
+        let first = owners.turn(keys, owner, Asking::Waits).await;
+        let mut second = std::pin::pin!(owners.turn(keys, owner, Asking::Once));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        let readers = Keys::new(LockName::new("x").unwrap(), Kind::Read);
+        let refused = owners.try_turn(&readers, owner, Asking::Once);
+        assert_eq!(refused.err(), Some(Asking::Waits), "both sides are one name");
+        drop(owners.turn(&Keys::new(LockName::new("y").unwrap(), Kind::Lock), owner, Asking::Once).await);
+        drop(first);
+        drop(second.await);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_asked_for_while_something_is_pending() {
+        let rig = rig();
+        let Rig { owners, keys, owner, .. } = &rig;
+        let (one, two) = (owners.pending(keys, owner), owners.pending(keys, owner));
+        let turn = owners.try_turn(keys, owner, Asking::Once).ok().expect("no task asks");
+        assert!(!turn.is_quiet().unwrap());
+        {
+            let mut quiet = std::pin::pin!(turn.quiet());
+            drop(one);
+            assert!(futures_util::poll!(&mut quiet).is_pending());
+            drop(two);
+            quiet.await.unwrap();
+        }
+        assert!(owners.pending_unless_asking(keys, owner).is_none());
+        drop(turn);
+        assert_eq!(rig.records(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_arrive_any_more() {
+        let rig = rig();
+        let Rig { owners, keys, owner, now_ms } = &rig;
+        let pending = owners.pending(keys, owner);
+        pending.unanswered();
+        drop(pending);
+        let turn = owners.try_turn(keys, owner, Asking::Once).ok().expect("no task asks");
+        assert_eq!(turn.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
+        now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
+        turn.quiet().await.unwrap();
+    }
+
+    #[test]
+    fn owners_that_nobody_can_use_again_leave_no_trace() {
+        let rig = rig();
+        let fresh = Owner::new("client", 2);
+        let pending = rig.owners.pending(&rig.keys, &fresh);
+        pending.unanswered();
+        assert_eq!(rig.records(), 0);
+        drop(pending);
+        drop(Pending::none());
+    }
+
+    #[test]
+    fn doubts_that_are_over_are_swept() {
+        let rig = rig();
+        for round in 0..10 {
+            for n in 0..1_000 {
+                let owner = Owner::new("client", n);
+                owner.expose();
+                let pending = rig.owners.pending(&rig.keys, &owner);
+                pending.unanswered();
+            }
+            rig.now_ms.fetch_add(DOUBT_MS + 1, Ordering::Relaxed);
+            assert!(rig.records() <= 3_000, "round {round}: {}", rig.records());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Owners that are used again: an earlier request of an owner never takes its next hold away, and one owner that acquires twice at
+//! once holds twice. The server itself is the witness.
+
+use std::future::{Future, IntoFuture};
+
+use redlatch::{Client, ErrorKind, Owner, Unlocked, Wait, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Gate, Match, Proxy},
+    server::RedisServer,
+};
+
+use crate::fixture::{SOON, ms, soon};
+
+struct Rig {
+    server: RedisServer,
+    proxy: Proxy,
+    client: Client,
+    other: Client,
+}
+
+async fn rig() -> Rig {
+    let server = RedisServer::start().unwrap();
+    for script in scripts::ALL {
+        server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+    }
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder()
+        .url(proxy.url())
+        .watchdog_lease(ms(60_000))
+        .turn_time(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    Rig { server, proxy, client, other }
+}
+
+fn script(script: &scripts::Script) -> Match {
+    Match::script().arg_contains(script.sha1())
+}
+
+impl Rig {
+    fn field(&self, name: &str, field: &str) -> redis::Value {
+        self.server.cmd(&["HGET", name, field]).unwrap()
+    }
+
+    /// Sends the first request of a script once more, as a network may that had only delayed it.
+    fn arrives_late(&self, script: &scripts::Script) {
+        let args = self.proxy.with_log(|log| {
+            let first =
+                log.requests().find(|request| request.args.iter().any(|arg| arg == script.sha1().as_bytes()));
+            first.expect("it was sent").args.clone()
+        });
+        self.server.cmd(&args).unwrap();
+    }
+
+    /// Until everything that goes on in the background is done.
+    async fn quiet(&self) {
+        soon("quiet", async {
+            while self.client.stats().background_jobs > 0 {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// Polls once, so that the request is under way or the task stands in line.
+fn begun<F: Future>(work: F) -> std::pin::Pin<Box<F>> {
+    let mut work = Box::pin(work);
+    let waker = std::task::Waker::noop();
+    assert!(work.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+    work
+}
+
+/// R2: what undoes an abandoned acquire reached the server after the lock had been transferred to the same owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_not_transferred_to_an_owner_whose_earlier_request_is_being_undone() {
+    let rig = rig().await;
+    for (kind, undo) in [("plain", &scripts::RELEASE), ("write", &scripts::WRITE_RELEASE)] {
+        let name = format!("x-{kind}");
+        let rw = rig.client.read_write_lock(name.as_str());
+        let plain = rig.client.lock(name.as_str());
+        let owner = rig.client.owner();
+        let acquire = async |owner: &Owner, wait: Wait| match kind {
+            "plain" => plain.acquire().owner(owner).wait(wait).await.map(|guard| guard.map(Held::Plain)),
+            _ => rw.write().acquire().owner(owner).wait(wait).await.map(|guard| guard.map(Held::Write)),
+        };
+        // The acquire waits for a hold of another process when it is given up, with an answer outstanding; its undoing is slow.
+        let slow =
+            rig.proxy.rule(script(undo).arg_contains(owner.to_string()), Action::DelayRequest(ms(1_500)));
+        let ask = match kind {
+            "plain" => &scripts::ACQUIRE,
+            _ => &scripts::WRITE_ACQUIRE,
+        };
+        let lost =
+            rig.proxy.rule(script(ask).arg_contains(owner.to_string()).nth(1), Action::CloseBeforeRequest);
+        let fresh = rig.client.owner();
+        let abandoned = tokio::time::timeout(ms(30), acquire(&owner, Wait::No)).await;
+        drop(abandoned);
+        let first = soon("the first hold", acquire(&fresh, Wait::Forever)).await.unwrap().unwrap();
+        let mut again = begun(acquire(&owner, Wait::Forever));
+        first.unlock().await;
+        let guard = soon("the owner's turn", &mut again).await.unwrap().unwrap();
+        drop(again);
+        rig.quiet().await;
+        let field = if kind == "plain" { owner.to_string() } else { format!("{owner}:write") };
+        assert!(guard.is_valid());
+        assert_ne!(rig.field(&name, &field), redis::Value::Nil, "{kind}: a valid hold is on the server");
+        rig.proxy.remove_rule(slow);
+        rig.proxy.remove_rule(lost);
+        guard.unlock().await;
+    }
+}
+
+enum Held {
+    Plain(redlatch::Guard),
+    Write(redlatch::WriteGuard),
+}
+
+impl Held {
+    fn is_valid(&self) -> bool {
+        match self {
+            Held::Plain(guard) => guard.is_valid(),
+            Held::Write(guard) => redlatch::Hold::as_guard(guard).is_valid(),
+        }
+    }
+
+    async fn unlock(self) {
+        match self {
+            Held::Plain(guard) => guard.unlock().await.unwrap(),
+            Held::Write(guard) => redlatch::Hold::into_guard(guard).unlock().await.unwrap(),
+        };
+    }
+}
+
+/// R3: the first request of a release was delayed, its repeat succeeded, and the first one arrived in the next hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_does_not_end_the_next_hold_of_its_owner() {
+    let rig = rig().await;
+    let (lock, owner) = (rig.client.lock("x"), rig.client.owner());
+    let guard = lock.acquire().owner(&owner).await.unwrap().unwrap();
+    rig.proxy.rule(script(&scripts::RELEASE).nth(1), Action::CloseBeforeRequest);
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    // Nothing tells whether the first request is lost or late, so this owner is granted nothing more.
+    for wait in [Wait::No, Wait::Forever, Wait::AtMost(ms(100))] {
+        let error =
+            soon("an answer", lock.acquire().owner(&owner).wait(wait).into_future()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}");
+        assert!(error.to_string().contains("fresh owner") && error.to_string().contains("\"x\""), "{error}");
+    }
+    // Others are, and what arrives late does nothing to them. The owner is free to hold other names.
+    let next = lock.lock().await.unwrap();
+    drop(rig.client.lock("y").acquire().owner(&owner).await.unwrap().unwrap());
+    rig.arrives_late(&scripts::RELEASE);
+    assert!(next.is_valid() && rig.other.lock("x").try_lock().await.unwrap().is_none());
+}
+
+/// R3 with the blocking face and nothing but defaults: a thread is one owner after the other.
+#[test]
+fn a_late_release_of_a_thread_does_not_end_its_next_hold() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let rig = runtime.block_on(rig());
+    let client = redlatch::blocking::Client::connect(&rig.proxy.url()).unwrap();
+    for wait in [false, true] {
+        rig.proxy.clear_log();
+        let guard = client.lock("x").lock().unwrap();
+        rig.proxy.rule(script(&scripts::RELEASE).nth(1), Action::CloseBeforeRequest);
+        if wait {
+            assert_eq!(guard.unlock().unwrap(), Unlocked::Released);
+        } else {
+            drop(guard);
+        }
+        let next = client.lock("x").lock().unwrap();
+        let again = client.lock("x").try_lock().unwrap().expect("a thread enters its own hold");
+        rig.arrives_late(&scripts::RELEASE);
+        assert!(next.is_valid());
+        assert!(runtime.block_on(rig.other.lock("x").try_lock()).unwrap().is_none(), "a valid hold excludes");
+        again.unlock().unwrap();
+        next.unlock().unwrap();
+    }
+}
+
+/// A release that counts down must not be sent twice: the second one would take away what another process holds under the owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_may_have_run_does_not_take_away_what_another_process_holds_under_its_owner() {
+    let rig = rig().await;
+    let guard = rig.client.lock("x").lock_with_lease(ms(2_000)).await.unwrap();
+    let owner: Owner = guard.owner().to_string().parse().unwrap();
+    let entered = rig.other.lock("x").acquire().owner(&owner).await.unwrap().expect("its owner holds it");
+    rig.proxy.rule(script(&scripts::LEAVE).nth(1), Action::CloseAfterRequest);
+    let outcome = soon("the release", guard.unlock()).await;
+    assert!(entered.is_valid());
+    assert_eq!(rig.field("x", &owner.to_string()), redis::Value::BulkString(b"1".into()), "{outcome:?}");
+}
+
+/// R4: giving back what came of a dropped downgrade ended the owner's next read hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_that_was_dropped_does_not_end_the_next_read_hold_of_its_owner() {
+    let rig = rig().await;
+    let lock = rig.client.read_write_lock("x");
+    for round in 0..20 {
+        let owner = rig.client.owner();
+        let writing = lock.write().acquire().owner(&owner).wait(Wait::Forever).await.unwrap().unwrap();
+        let gate = Gate::new();
+        let held = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::HoldReplyUntilReleased(gate.clone()));
+        drop(begun(writing.downgrade()));
+        rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+        let mut reading = begun(lock.read().acquire().owner(&owner).wait(Wait::Forever).into_future());
+        gate.release();
+        rig.proxy.remove_rule(held);
+        let reading = soon("the read hold", &mut reading).await.unwrap().unwrap();
+        rig.quiet().await;
+        let writer = rig.other.read_write_lock("x").write().try_lock().await.unwrap();
+        assert!(
+            !(writer.is_some() && redlatch::Hold::as_guard(&reading).is_valid()),
+            "round {round}: a writer beside a reader"
+        );
+        assert!(redlatch::Hold::as_guard(&reading).is_valid(), "round {round}: the read hold was taken away");
+        redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+    }
+}
+
+/// R5: it was counted once, and the second guard was left with nothing after the first one had gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_owner_that_acquires_twice_at_once_holds_twice() {
+    let rig = rig().await;
+    for kind in ["plain", "fair", "read", "write", "fenced"] {
+        for wait in [Wait::No, Wait::Forever, Wait::AtMost(SOON)] {
+            let owner = rig.client.owner();
+            let acquire = async || {
+                let (client, owner) = (&rig.client, &owner);
+                let (name, rw) = (kind, client.read_write_lock(kind));
+                let guard = match kind {
+                    "plain" => client.lock(name).acquire().owner(owner).wait(wait).await,
+                    "fair" => client.fair_lock(name).acquire().owner(owner).wait(wait).await,
+                    "fenced" => {
+                        let guard = client.fenced_lock(name).acquire().owner(owner).wait(wait).await;
+                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                    }
+                    "read" => {
+                        let guard = rw.read().acquire().owner(owner).wait(wait).await;
+                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                    }
+                    _ => {
+                        let guard = rw.write().acquire().owner(owner).wait(wait).await;
+                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                    }
+                };
+                guard.unwrap().expect("nobody else wants it")
+            };
+            let (one, two) = soon("both holds", async { tokio::join!(acquire(), acquire()) }).await;
+            let field = if kind == "write" { format!("{owner}:write") } else { owner.to_string() };
+            assert_eq!(rig.field(kind, &field), redis::Value::BulkString(b"2".into()), "{kind} {wait:?}");
+            one.unlock().await.unwrap();
+            assert!(two.is_valid());
+            assert_eq!(rig.field(kind, &field), redis::Value::BulkString(b"1".into()), "{kind} {wait:?}");
+            two.unlock().await.unwrap();
+        }
+    }
+}
+
+/// R6: the request that was to undo it failed, and that was that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_abandoned_acquire_left_is_undone_however_often_that_fails() {
+    let rig = rig().await;
+    let (lock, owner) = (rig.client.lock("x"), rig.client.owner());
+    let gate = Gate::new();
+    let held = rig.proxy.rule(script(&scripts::ACQUIRE).nth(1), Action::HoldReplyUntilReleased(gate.clone()));
+    let cut = rig.proxy.rule(
+        script(&scripts::RELEASE).which(redlatch_testkit::proxy::Nth::First(3)),
+        Action::CloseBeforeRequest,
+    );
+    let abandoned = begun(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
+    rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+    drop(abandoned);
+    gate.release();
+    drop(soon("the end of what nobody took", rig.other.lock("x").lock()).await.unwrap());
+    assert_eq!(rig.proxy.fired(cut), 3);
+}
+
+/// R8: the request stayed with a runtime that nobody drove any more.
+#[test]
+fn an_unlock_that_is_dropped_with_an_idle_runtime_is_done_all_the_same() {
+    let outside = tokio::runtime::Runtime::new().unwrap();
+    let rig = outside.block_on(rig());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for _ in 0..5 {
+        let guard = runtime.block_on(rig.client.lock("x").lock()).unwrap();
+        runtime.block_on(async { drop(begun(guard.unlock())) });
+        drop(outside.block_on(soon("the release", rig.other.lock("x").lock())).unwrap());
+    }
+    // So is what an acquire left that was dropped there.
+    runtime.block_on(async { drop(begun(rig.client.lock("y").lock())) });
+    drop(outside.block_on(soon("the end of it", rig.other.lock("y").lock())).unwrap());
+}

@@ -474,8 +474,11 @@ impl Core {
     pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // The same grant that shows it to be gone may be over by now, and then this one came later.
-            self.clear_away(&lost);
+            // The same grant that shows it to be gone may be over by now, and then this one came later. What another process
+            // may hold under the same owner is not touched.
+            if !lost.owner.is_foreign() {
+                self.clear_away(&lost);
+            }
         }
         self.look_if_in_doubt(lease);
     }

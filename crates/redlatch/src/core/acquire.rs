@@ -170,7 +170,7 @@ impl Core {
         match self.reenter(lease, request.term).await {
             Ok(grant) => Ok(Entered::Done(Some(grant))),
             // Its last guard gave it back meanwhile, so it is to be acquired anew.
-            Err(error) if !lease.is_held() && lease.loss().is_none() && error.kind() == ErrorKind::Lost => {
+            Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {
                 Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::NotYet })
             }
             Err(error) => Err(error),
@@ -325,7 +325,7 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         lines_up: bool,
-    ) -> impl FnOnce(Result<Result<Reply, Fault>, Work<Result<Reply, Fault>>>) + Send + 'static {
+    ) -> impl FnOnce(Result<Raw, Work<Raw>>) + Send + 'static {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let pending = self.owners.pending(&request.keys, &owner);
@@ -486,6 +486,9 @@ enum After {
         tainted: bool,
     },
 }
+
+/// What became of a request, unread.
+type Raw = Result<Reply, Fault>;
 
 /// An answer, and how to ask the replicas for what it tells of.
 type Answered = (Reply, Option<Confirm>);

@@ -284,7 +284,7 @@ impl Core {
                 && !lease.tainted.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match self.begin(&lease, renewed) {
-                Step::Release { leads, pending } if simple => {
+                Step::Release { leads, pending } if simple && pending.is_alone() => {
                     together.push(Ending { at, lease, leads, pending })
                 }
                 step => alone.push((at, lease, step)),

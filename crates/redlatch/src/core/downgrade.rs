@@ -7,8 +7,9 @@ use super::{
     flight::{Flight, Rest},
     jitter::jittered,
     lease::{Lease, Term},
-    owners::Pending,
+    owners::{Asking, Pending, Turn},
     release::Certainty,
+    wait::{Deadline, Waker},
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
@@ -31,13 +32,47 @@ enum Part {
     Last,
 }
 
+/// Nothing else is done in the owner's name while this lasts.
+struct Only {
+    pending: Pending,
+    turn: Turn,
+}
+
 impl Core {
+    /// Waits until nothing else is done in the name of the owner of a write hold that is to be downgraded.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing has happened.
+    pub(crate) async fn before_downgrade(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<Turn, Error> {
+        let owner = lease.owner.expose();
+        let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+        let ready = async {
+            let turn = self.owners.turn(&lease.keys, owner, Asking::Once).await;
+            while !turn.begins()? {
+                turn.quiet().await?;
+            }
+            Ok(turn)
+        };
+        let ready = Waker::default().take_turn(self, ready, &moment).await;
+        let turn = ready.and_then(|turn| {
+            turn.unwrap_or_else(|| {
+                Err(Error::new(
+                    ErrorKind::Timeout,
+                    "the owner has other requests under way, which do not end",
+                ))
+            })
+        });
+        turn.map_err(|error| error.on(&lease.keys.name).by(owner))
+    }
+
     /// Turns one write hold into a read hold. Whatever comes of it, the write hold is over for its guard: when it cannot be
     /// turned it is given back.
     pub(crate) async fn downgrade(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         renewed: bool,
+        turn: Turn,
     ) -> Result<Grant, Error> {
         let Some(readers) = lease.keys.readers.clone() else {
             return Err(Error::new(ErrorKind::WrongLockKind, "only a write hold can be downgraded")
@@ -45,7 +80,8 @@ impl Core {
         };
         let term = Term { lease_ms: lease.lease_ms, renewed };
         let (part, pending) = self.set_apart(lease, renewed)?;
-        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part, pending));
+        let only = Only { pending, turn };
+        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part, only));
         let flight = Flight::new(self, work, || {
             // Nobody waits for the read hold any more, so it is given back when it comes.
             let core = self.clone();
@@ -73,16 +109,8 @@ impl Core {
         }
         // The owner lives on in the read hold. Until this is through it is granted nothing on either side: a downgrade that arrives
         // late would open its next write hold to readers, and giving back what came of it would end its next read hold.
-        lease.owner.expose();
         let pending = self.owners.pending(&lease.keys, &lease.owner);
-        let before = lease.change_holds(|holds| {
-            let before = holds.count;
-            if before > 1 {
-                holds.count -= 1;
-                holds.renewed -= u32::from(renewed).min(holds.renewed);
-            }
-            before
-        });
+        let before = lease.leave(renewed);
         if before > 1 {
             return Ok((Part::One { before }, pending));
         }
@@ -98,9 +126,12 @@ impl Core {
         readers: Arc<Keys>,
         term: Term,
         part: Part,
-        pending: Pending,
+        only: Only,
     ) -> Result<Grant, Error> {
+        let Only { pending, turn } = only;
         let outcome = self.turn_on_server(&lease, &readers, term, part, &pending).await;
+        // What is given back now is covered, and waits for attempts that ask.
+        drop(turn);
         if outcome.is_err() {
             let back = match part {
                 Part::One { before } => {
@@ -164,7 +195,7 @@ impl Core {
                 .constant(self.store.publish_command())
                 .int(writes.into())
                 .int(reads.into());
-            let fault = match self.run_ending(call, owner.number(), false, pending).await {
+            let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
                     return self.turned(nested, lease, readers, term, sent_ms);
                 }
@@ -195,15 +226,12 @@ impl Core {
         sent_ms: u64,
     ) -> Result<Grant, Error> {
         let held = match nested.filter(|held| held.is_held()) {
-            Some(held) => {
-                held.change_holds(|holds| {
-                    holds.count += 1;
-                    holds.renewed += u32::from(term.renewed);
-                });
+            // If its last guard has gone meanwhile, its release is behind this on the way, and the read hold is one of its own.
+            Some(held) if held.enter(term.renewed) => {
                 held.confirmed(sent_ms, term.lease_ms);
                 held
             }
-            None => {
+            _ => {
                 let mut held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
                 // A replica that has only the write hold keeps everybody else out, too, so the confirmation stays true.
                 held.replicated = lease.replicated;

@@ -49,9 +49,9 @@ pub(crate) enum Leaving {
     /// Nothing: the next task has it.
     Passed,
     /// Hand it to this task, which needs an owner, token or term of its own.
-    Transfer(Heir),
+    Transfer(Box<Heir>),
     /// Release it, and let the server hand over to this task if it is the next in its queue.
-    HandOver(Heir),
+    HandOver(Box<Heir>),
     /// Release it on the server; `leads` says whether the lane must be told afterwards.
     Release { leads: bool },
 }
@@ -172,7 +172,7 @@ impl Lanes {
             }
         }
         if let Some(turn) = turn
-            && !turn.is_quiet()?
+            && !turn.begins()?
         {
             return Ok(if waits { Enter::Settle } else { Enter::Busy });
         }
@@ -401,7 +401,7 @@ impl Lanes {
                     && let Some(heir) = self.first_heir(lane, lease, &mut spent)
                 {
                     lane.handing += 1;
-                    return Err(Leaving::HandOver(heir));
+                    return Err(Leaving::HandOver(Box::new(heir)));
                 }
                 wakes = lane.nappers();
                 return Err(Leaving::Release { leads: false });
@@ -450,7 +450,7 @@ impl Lanes {
         };
         lane.turn.passes += 1;
         if !is_passable(lease, &next.queued, at) {
-            return Err(Leaving::Transfer(next));
+            return Err(Leaving::Transfer(Box::new(next)));
         }
         let heir = Arc::new(lease.succeed());
         lane.busy = false;

@@ -125,7 +125,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(self.deadline_ms()),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(self.holds()),
+            holds: Mutex::new(Holds { count: 1, ..self.holds() }),
             loss: OnceLock::new(),
             ended: Notify::new(),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
@@ -196,6 +196,36 @@ impl Lease {
 
     pub(crate) fn change_holds<T>(&self, change: impl FnOnce(&mut Holds) -> T) -> T {
         change(&mut self.holds.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more.
+    pub(crate) fn leave(&self, renewed: bool) -> u32 {
+        self.change_holds(|holds| {
+            let before = holds.count;
+            holds.count = before.saturating_sub(1);
+            if before > 1 {
+                holds.renewed -= u32::from(renewed).min(holds.renewed);
+            }
+            before
+        })
+    }
+
+    /// One more guard comes in; `false` if the last one has gone.
+    #[must_use]
+    pub(crate) fn enter(&self, renewed: bool) -> bool {
+        self.change_holds(|holds| {
+            let has_guards = holds.count > 0;
+            if has_guards {
+                holds.count += 1;
+                holds.renewed += u32::from(renewed);
+            }
+            has_guards
+        })
+    }
+
+    /// Whether its last guard has given it back, or is about to.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.state.load(Ordering::Acquire) == GIVEN_BACK || (self.is_held() && self.holds().count == 0)
     }
 
     /// Whether the keeper has to renew it.

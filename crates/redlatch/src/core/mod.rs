@@ -395,8 +395,21 @@ impl Core {
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
-    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it.
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it, and it is
+    /// sent when no attempt of the owner asks.
     pub(crate) async fn run_ending(
+        self: &Arc<Self>,
+        call: Call,
+        number: i64,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<Numbers, Fault> {
+        self.alone(pending).await;
+        self.run_undoing(call, number, apart, pending).await
+    }
+
+    /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
+    pub(crate) async fn run_undoing(
         self: &Arc<Self>,
         call: Call,
         number: i64,
@@ -407,6 +420,18 @@ impl Core {
         let reply = self.run_checked(call, number, apart).await;
         sent.answered(&reply);
         reply
+    }
+
+    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon; one that waits for a lock in which it
+    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this.
+    pub(super) async fn alone(&self, pending: &Pending) {
+        if !pending.is_alone() {
+            tokio::select! {
+                biased;
+                () = pending.alone() => {}
+                () = self.keeper.sleep(self.config.response_timeout) => {}
+            }
+        }
     }
 
     /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have

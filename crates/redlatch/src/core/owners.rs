@@ -3,8 +3,8 @@
 //! An owner that can be used again (it was asked for, written out, or is a thread's) must not be granted anything while an
 //! earlier request of it may still run: a release, an undo, a downgrade or a transfer that arrives late would take the new hold
 //! away, and two holders would be valid. So each attempt takes the owner's [`Turn`], of which there is one a name, and each request
-//! that may take a hold away is covered by a [`Pending`] from before it is sent until its answer is known. A turn begins when
-//! nothing is pending. An answer that never came leaves the owner in doubt: it is granted nothing more under that name for
+//! that may take a hold away is covered by a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask
+//! when nothing is pending, and what is pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name for
 //! as long as a network may deliver what was sent.
 //!
 //! The two sides of a read-write lock are one name here. Owners that nobody can use again cost nothing: they have no entry.
@@ -55,8 +55,10 @@ pub(crate) enum Asking {
 /// What is under way for one owner of one name.
 #[derive(Default)]
 struct Record {
-    /// A task asks in this owner's name, and waits if need be.
+    /// A task has the turn, and waits if need be.
     asking: Option<Asking>,
+    /// It has begun to ask, so that a request of it may be under way.
+    has_begun: bool,
     /// How many requests are under way that may take a hold of this owner away.
     pending: u32,
     /// Until when such a request may arrive whose answer never came; 0 for none.
@@ -173,8 +175,8 @@ impl Owners {
         }
         let id = id(keys, owner);
         let asking = self.begin(&id, |record| {
-            record.pending += u32::from(record.asking.is_none());
-            record.asking.is_some()
+            record.pending += u32::from(!record.has_begun);
+            record.has_begun
         });
         (!asking).then(|| Pending(Some((self.clone(), id))))
     }
@@ -197,13 +199,19 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Whether nothing is under way that could take a grant away again.
+    /// Begins to ask, unless something is under way that could take a grant away again.
     ///
     /// # Errors
     ///
     /// The owner is in doubt.
-    pub(crate) fn is_quiet(&self) -> Result<bool, Error> {
-        self.quiet_or_wait().map(|wait| wait.is_none())
+    pub(crate) fn begins(&self) -> Result<bool, Error> {
+        if self.quiet_or_wait()?.is_some() {
+            return Ok(false);
+        }
+        Ok(self.owners.begin(&self.id, |record| {
+            record.has_begun = record.pending == 0;
+            record.has_begun
+        }))
     }
 
     fn quiet_or_wait(&self) -> Result<Option<OwnedNotified>, Error> {
@@ -238,7 +246,10 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.owners.end(&self.id, |record| record.asking = None);
+        self.owners.end(&self.id, |record| {
+            record.asking = None;
+            record.has_begun = false;
+        });
     }
 }
 
@@ -258,6 +269,29 @@ impl Pending {
         let Some((owners, id)) = &self.0 else { return Pending(None) };
         owners.begin(id, |record| record.pending += 1);
         Pending(Some((owners.clone(), id.clone())))
+    }
+
+    /// Whether no attempt of the owner asks at this moment; none begins as long as this cover lasts.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone_or_wait().is_none()
+    }
+
+    fn alone_or_wait(&self) -> Option<OwnedNotified> {
+        let (owners, id) = self.0.as_ref()?;
+        let shard = owners.shard(id);
+        let record = shard.records.get(id).filter(|record| record.has_begun)?;
+        Some(record.changed.clone().notified_owned())
+    }
+
+    /// Waits until no attempt of the owner asks: what it is granted is known then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing changes.
+    pub(crate) async fn alone(&self) {
+        while let Some(changed) = self.alone_or_wait() {
+            changed.await;
+        }
     }
 
     /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this cover is gone.
@@ -362,8 +396,8 @@ mod tests {
         let rig = rig();
         let Rig { owners, keys, owner, .. } = &rig;
         let (one, two) = (owners.pending(keys, owner), owners.pending(keys, owner));
-        let turn = owners.try_turn(keys, owner, Asking::Once).ok().expect("no task asks");
-        assert!(!turn.is_quiet().unwrap());
+        let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
+        assert!(!turn.begins().unwrap());
         {
             let mut quiet = std::pin::pin!(turn.quiet());
             drop(one);
@@ -372,7 +406,15 @@ mod tests {
             quiet.await.unwrap();
         }
         assert!(owners.pending_unless_asking(keys, owner).is_none());
-        drop(turn);
+        assert!(turn.begins().unwrap());
+        let pending = owners.pending(keys, owner);
+        {
+            let mut alone = std::pin::pin!(pending.alone());
+            assert!(futures_util::poll!(&mut alone).is_pending() && !pending.is_alone());
+            drop(turn);
+            alone.await;
+        }
+        drop(pending);
         assert_eq!(rig.records(), 0);
     }
 
@@ -383,7 +425,7 @@ mod tests {
         let pending = owners.pending(keys, owner);
         pending.unanswered();
         drop(pending);
-        let turn = owners.try_turn(keys, owner, Asking::Once).ok().expect("no task asks");
+        let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
         assert_eq!(turn.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
         now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
         turn.quiet().await.unwrap();

@@ -55,15 +55,19 @@ impl Core {
             let sent_ms = self.now_ms();
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, known);
             let fault = match self.run_checked(call, owner.number(), false).await {
-                // The last guard has gone meanwhile, and its release takes this entry with it.
-                Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) && !lease.is_held() => {
-                    return Err(lost());
-                }
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
-                    lease.change_holds(|holds| {
-                        holds.count += 1;
-                        holds.renewed += u32::from(term.renewed);
-                    });
+                    if !lease.enter(term.renewed) {
+                        // The last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
+                        // counts down.
+                        if owner.is_shared() {
+                            let pending = self.owners.pending(&lease.keys, owner);
+                            let publish = self.store.publish_command();
+                            let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
+                            // A count too many ends with the lease.
+                            let _ = self.run_ending(call, owner.number(), false, &pending).await;
+                        }
+                        return Err(lost());
+                    }
                     lease.confirmed(sent_ms, term.lease_ms);
                     self.schedule(&lease);
                     return Ok(());

@@ -51,6 +51,9 @@ fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
 
+/// What became of a request.
+type Asked = Result<Reply, Fault>;
+
 /// What became of a hold that was given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,8 +71,8 @@ pub(super) enum Step {
     Lost(LossReason),
     Passed,
     Leave { known: u32, pending: Pending },
-    Transfer { heir: Heir, pending: Pending },
-    HandOver { heir: Heir, pending: Pending },
+    Transfer { heir: Box<Heir>, pending: Pending },
+    HandOver { heir: Box<Heir>, pending: Pending },
     Release { leads: bool, pending: Pending },
 }
 
@@ -84,7 +87,7 @@ impl Core {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             Step::Release { leads, pending }
-                if !lease.has_turns() && !lease.tainted.load(Ordering::Relaxed) =>
+                if !lease.has_turns() && !lease.tainted.load(Ordering::Relaxed) && pending.is_alone() =>
             {
                 self.release_now(lease, leads, pending).await
             }
@@ -152,7 +155,7 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
-        outcome: Result<Result<Reply, Fault>, Work<Result<Reply, Fault>>>,
+        outcome: Result<Asked, Work<Asked>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if !lease.owner.is_shared() => work,
@@ -214,14 +217,7 @@ impl Core {
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let pending = self.owners.pending(&lease.keys, &lease.owner);
-        let before = lease.change_holds(|holds| {
-            let before = holds.count;
-            if before > 1 {
-                holds.count -= 1;
-                holds.renewed -= u32::from(renewed).min(holds.renewed);
-            }
-            before
-        });
+        let before = lease.leave(renewed);
         if before > 1 {
             return Step::Leave { known: before, pending };
         }
@@ -275,10 +271,10 @@ impl Core {
     async fn hand_over(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        heir: Heir,
+        heir: Box<Heir>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let Heir { queued: next, pending: heir_pending } = heir;
+        let Heir { queued: next, pending: heir_pending } = *heir;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.ack.is_some()
             || lease.has_turns()
@@ -514,10 +510,10 @@ impl Core {
     async fn transfer(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        heir: Heir,
+        heir: Box<Heir>,
         pending: Pending,
     ) -> Result<Unlocked, Error> {
-        let Heir { queued: next, pending: heir_pending } = heir;
+        let Heir { queued: next, pending: heir_pending } = *heir;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
         if to.is_foreign() || next.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
@@ -659,7 +655,7 @@ impl Core {
                 request.recipe.undo(&request.keys, owner, publish)
             };
             let moves = self.store.moves();
-            let fault = match self.run_ending(call, owner.number(), true, pending).await {
+            let fault = match self.run_undoing(call, owner.number(), true, pending).await {
                 Ok(reply) => return Some(reply.get(1).is_some_and(|found| *found > 0)),
                 Err(fault) => fault,
             };

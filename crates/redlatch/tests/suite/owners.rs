@@ -301,3 +301,43 @@ fn an_unlock_that_is_dropped_with_an_idle_runtime_is_done_all_the_same() {
     runtime.block_on(async { drop(begun(rig.client.lock("y").lock())) });
     drop(outside.block_on(soon("the end of it", rig.other.lock("y").lock())).unwrap());
 }
+
+/// A read hold of the owner was on its way when its write hold was downgraded: the server counted two, and this process one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_waits_for_a_read_hold_of_its_owner_that_is_on_its_way() {
+    let rig = rig().await;
+    let (lock, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+    let writing = lock.write().acquire().owner(&owner).await.unwrap().unwrap();
+    let gate = Gate::new();
+    let held = rig.proxy.rule(script(&scripts::READ_ACQUIRE), Action::HoldReplyUntilReleased(gate.clone()));
+    let mut reading = begun(lock.read().acquire().owner(&owner).into_future());
+    rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+    drop(begun(writing.downgrade()));
+    gate.release();
+    let reading = soon("the read hold", &mut reading).await.unwrap().unwrap();
+    rig.quiet().await;
+    assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
+    assert!(redlatch::Hold::as_guard(&reading).is_valid());
+    assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
+    redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+}
+
+/// A guard that came in beside the last unlock was valid for a moment, and then nothing, without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_re_entry_beside_the_last_unlock_is_a_hold_of_its_own_or_waits_for_one() {
+    let rig = rig().await;
+    for round in 0..300 {
+        let (lock, owner) = (rig.client.lock("x"), rig.client.owner());
+        let last = lock.acquire().owner(&owner).wait(Wait::Forever).await.unwrap().unwrap();
+        let entering = lock.clone();
+        let entry = tokio::spawn(async move { entering.acquire().owner(&owner).wait(Wait::Forever).await });
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        last.unlock().await.unwrap();
+        let guard = soon("the entry", entry).await.unwrap().unwrap().unwrap();
+        assert!(guard.is_valid(), "round {round}");
+        assert_eq!(rig.server.cmd(&["HLEN", "x"]).unwrap(), redis::Value::Int(1), "round {round}");
+        guard.unlock().await.unwrap();
+    }
+}

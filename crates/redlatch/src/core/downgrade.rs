@@ -168,12 +168,15 @@ impl Core {
         let _turn = turns.lock().await;
         // Read holds that the owner has besides are counted in the same field, so they wait, too.
         let nested = self.lanes.find(readers).into_iter().find(|held| held.owner == *owner);
+        // The new hold is one of them from now on, so that none of those that go meanwhile is the last one, whose release would
+        // take it along.
+        let nested = nested.filter(|held| held.enter(term.renewed));
         let nested_turns = nested.as_ref().map(|held| held.turns());
         let _nested_turn = match &nested_turns {
             Some(turns) => Some(turns.lock().await),
             None => None,
         };
-        let reads = nested.as_ref().map_or(0, |held| held.holds().count);
+        let reads = nested.as_ref().map_or(0, |held| held.holds().count.saturating_sub(1));
         let writes = match part {
             _ if owner.is_shared() => 0,
             Part::One { before } => before,
@@ -199,7 +202,10 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
                     return self.turned(nested, lease, readers, term, sent_ms);
                 }
-                Ok(_) => return Err(lost_error(&lease.keys.name, owner, &LossReason::Deleted)),
+                Ok(_) => {
+                    self.leave_uncounted(nested, term);
+                    return Err(lost_error(&lease.keys.name, owner, &LossReason::Deleted));
+                }
                 Err(fault) => fault,
             };
             let unknown = fault.is_unknown();
@@ -208,6 +214,8 @@ impl Core {
             if over || !(unknown || error.is_retryable()) {
                 if unknown {
                     self.forget_turn(nested, lease, readers, term);
+                } else {
+                    self.leave_uncounted(nested, term);
                 }
                 return Err(error);
             }
@@ -226,12 +234,12 @@ impl Core {
         sent_ms: u64,
     ) -> Result<Grant, Error> {
         let held = match nested.filter(|held| held.is_held()) {
-            // If its last guard has gone meanwhile, its release is behind this on the way, and the read hold is one of its own.
-            Some(held) if held.enter(term.renewed) => {
+            // It is counted there already.
+            Some(held) => {
                 held.confirmed(sent_ms, term.lease_ms);
                 held
             }
-            _ => {
+            None => {
                 let mut held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
                 // A replica that has only the write hold keeps everybody else out, too, so the confirmation stays true.
                 held.replicated = lease.replicated;
@@ -250,6 +258,15 @@ impl Core {
         Ok(Grant { lease: held, renewed: term.renewed })
     }
 
+    /// The read hold that was to join others of the owner did not come to be.
+    fn leave_uncounted(self: &Arc<Self>, nested: Option<Arc<Lease>>, term: Term) {
+        let Some(held) = nested else { return };
+        // Those that it joined may have gone meanwhile, and then none of them was the last one.
+        if held.leave_unless_last(term.renewed).is_none() {
+            self.drop_hold(&held, term.renewed);
+        }
+    }
+
     /// Nobody knows whether the read hold came to be, and nobody will have it.
     fn forget_turn(
         self: &Arc<Self>,
@@ -260,7 +277,9 @@ impl Core {
     ) {
         match nested {
             Some(held) if held.is_held() => {
-                let known = held.holds().count + 1;
+                let Some(known) = held.leave_unless_last(term.renewed) else {
+                    return self.drop_hold(&held, term.renewed);
+                };
                 let pending = self.owners.pending(&held.keys, &held.owner);
                 let core = self.clone();
                 self.keeper.spawn(async move {

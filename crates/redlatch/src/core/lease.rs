@@ -210,6 +210,19 @@ impl Lease {
         })
     }
 
+    /// As [`leave`](Self::leave), but `None` if it is the last one, which then stays.
+    pub(crate) fn leave_unless_last(&self, renewed: bool) -> Option<u32> {
+        self.change_holds(|holds| {
+            let before = holds.count;
+            if before <= 1 {
+                return None;
+            }
+            holds.count -= 1;
+            holds.renewed -= u32::from(renewed).min(holds.renewed);
+            Some(before)
+        })
+    }
+
     /// One more guard comes in; `false` if the last one has gone.
     #[must_use]
     pub(crate) fn enter(&self, renewed: bool) -> bool {

@@ -310,9 +310,14 @@ impl Guard {
         // Other guards of this process that share the hold count on what is left of it.
         let shared = self.lease.holds().count > 1;
         let (core, lease) = (self.core.clone(), self.lease.clone());
+        // What shortens a hold would shorten the owner's next one if it came late.
+        lease.owner.expose();
+        let pending = core.owners.pending(&lease.keys, &lease.owner);
         // First of all nobody renews it any more, and nobody believes in the longer time.
         self.detach();
+        let sent = pending.sent();
         let kept = core.renew_one(&lease, if shared { time_ms } else { -time_ms }).await;
+        sent.answered(&kept);
         kept.map_err(|fault| fault.into_error().on(&lease.keys.name).by(&lease.owner))
     }
 

@@ -341,3 +341,35 @@ async fn a_re_entry_beside_the_last_unlock_is_a_hold_of_its_own_or_waits_for_one
         guard.unlock().await.unwrap();
     }
 }
+
+/// The last of the owner's other read holds took the new one along: its release ends all that the owner has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_goes_during_a_downgrade_does_not_take_the_new_one_along() {
+    let rig = rig().await;
+    let lock = rig.client.read_write_lock("x");
+    for answered_first in [false, true] {
+        let writing = lock.write().lock().await.unwrap();
+        let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+        let besides = writing.read().await.unwrap();
+        let gate = Gate::new();
+        let held = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::HoldReplyUntilReleased(gate.clone()));
+        let mut reading = begun(writing.downgrade());
+        rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+        let mut leaving = begun(redlatch::Hold::into_guard(besides).unlock());
+        rig.proxy.remove_rule(held);
+        gate.release();
+        let reading = if answered_first {
+            let reading = soon("the read hold", &mut reading).await.unwrap();
+            soon("the unlock", &mut leaving).await.unwrap();
+            reading
+        } else {
+            let (_, reading) = soon("both", async { tokio::join!(&mut leaving, &mut reading) }).await;
+            reading.unwrap()
+        };
+        rig.quiet().await;
+        assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
+        assert!(redlatch::Hold::as_guard(&reading).is_valid());
+        assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
+        redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+    }
+}

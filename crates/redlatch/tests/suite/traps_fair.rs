@@ -425,12 +425,20 @@ async fn who_comes_to_be_next_is_told_though_the_lock_is_held() {
     assert!(Java::new(&server, 1).ask());
     let (first, _) = waiting(&server, &lock).await;
     let (second, next) = waiting(&server, &lock).await;
+    let seen = server.cmd(&["ZSCORE", TIMES, &next]).unwrap();
     let messages = heard(&server, async {
         first.abort();
         soon("the head's leaving", async { while members(&server) != std::slice::from_ref(&next) {} }).await;
     })
     .await;
     assert_eq!(messages, told(&[&next]), "after the head has left");
+    // The one that was told looks, and would otherwise be the one that finds the dead one.
+    soon("its look", async {
+        while server.cmd(&["ZSCORE", TIMES, &next]).unwrap() == seen {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
 
     // A dead one comes first now, and somebody who is not the next finds that its time is over.
     server.cmd(&["LPUSH", QUEUE, GONE]).unwrap();

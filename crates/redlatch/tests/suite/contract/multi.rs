@@ -160,7 +160,8 @@ pub(crate) async fn losing_one_member_loses_the_multi_lock(on: Fixture) {
     guard.check().unwrap();
     assert!(other.lock(names[1].as_str()).force_unlock().await.unwrap());
     let lost = soon("the notice", guard.lost()).await;
-    assert_eq!((lost.name.to_string(), lost.reason.clone()), (names[1].clone(), LossReason::Deleted));
+    let forced = LossReason::Forced { by: other.id().to_owned(), reason: None };
+    assert_eq!((lost.name.to_string(), lost.reason.clone()), (names[1].clone(), forced));
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     assert_eq!(guard.loss(), Some(lost));
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
@@ -174,7 +175,10 @@ pub(crate) async fn losing_one_member_loses_the_multi_lock(on: Fixture) {
     );
     let report = guard.unlock().await;
     assert!(!report.is_clean());
-    assert!(matches!(report.members[1].1, Ok(Unlocked::AlreadyLost(LossReason::Deleted))), "{report:?}");
+    assert!(
+        matches!(report.members[1].1, Ok(Unlocked::AlreadyLost(LossReason::Forced { .. }))),
+        "{report:?}"
+    );
     assert!(matches!(report.members[0].1, Ok(Unlocked::Released)), "{report:?}");
     assert_eq!(report.into_result().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(are_locked(&other, &names).await, [false; 3]);

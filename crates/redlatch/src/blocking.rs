@@ -111,7 +111,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     ///
     /// # Example
     ///
@@ -256,7 +256,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn shutdown(self, limit: Duration) -> Result<ShutdownReport, Error> {
         outside()?;
         let handle = self.0.core.keeper.handle().clone();
@@ -309,7 +309,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire(&self, n: u32) -> Result<(), Error> {
         wait_for(self.0.core(), self.0.acquire(n))
     }
@@ -318,7 +318,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn try_acquire(&self, n: u32) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.try_acquire(n))
     }
@@ -327,7 +327,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire_for(&self, n: u32, wait: Duration) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.acquire_for(n, wait))
     }
@@ -336,7 +336,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(&self, n: u32) -> Result<(), Error> {
         wait_for(self.0.core(), self.0.release(n))
     }
@@ -346,7 +346,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release_if_exists(&self, n: u32) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.release_if_exists(n))
     }
@@ -355,7 +355,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.available())
     }
@@ -364,7 +364,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.delete())
     }
@@ -373,7 +373,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn drain(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.drain())
     }
@@ -382,7 +382,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, n: u32, ttl: Option<Duration>) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.set_if_absent(n, ttl))
     }
@@ -391,7 +391,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn add(&self, change: i32) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.add(change))
     }
@@ -412,7 +412,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, count: u32) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.set_if_absent(count))
     }
@@ -421,7 +421,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn count_down(&self) -> Result<u64, Error> {
         wait_for(self.0.core(), self.0.count_down())
     }
@@ -430,7 +430,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn count(&self) -> Result<u64, Error> {
         wait_for(self.0.core(), self.0.count())
     }
@@ -439,7 +439,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn wait(&self) -> Result<(), Error> {
         wait_for(self.0.core(), self.0.wait())
     }
@@ -449,7 +449,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn wait_for(&self, limit: Duration) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.wait_for(limit))
     }
@@ -458,7 +458,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.delete())
     }

@@ -54,7 +54,7 @@ macro_rules! blocking_lock {
             ///
             /// # Errors
             ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn lock(&self) -> Result<Guard<$guard>, Error> {
                 self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.endless())
             }
@@ -91,7 +91,7 @@ macro_rules! blocking_lock {
             ///
             /// # Errors
             ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn force(&self, force: Force) -> Result<Forced, Error> {
                 wait_for(self.core(), self.0.force(force))
             }
@@ -100,7 +100,7 @@ macro_rules! blocking_lock {
             ///
             /// # Errors
             ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`] when called from async code.
+            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn force_unlock(&self) -> Result<bool, Error> {
                 wait_for(self.core(), self.0.force_unlock())
             }
@@ -267,7 +267,7 @@ impl<G: Hold> Acquire<'_, G> {
     ///
     /// # Errors
     ///
-    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn run(self) -> Result<Option<Guard<G>>, Error> {
         let Acquire { inner, core, cancel } = self;
         let guard = wait_for(core, async {
@@ -317,7 +317,7 @@ impl<G: Hold> Guard<G> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
         let lost = self.inner.as_guard().lost();
         wait_for(&self.core, async {

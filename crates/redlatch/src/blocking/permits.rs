@@ -25,7 +25,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire(&self) -> Result<PermitGuard, Error> {
         let inner = wait_for(self.0.core(), self.0.acquire())?;
         let core = self.0.core();
@@ -36,7 +36,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn try_acquire(&self) -> Result<Option<PermitGuard>, Error> {
         self.request().run()
     }
@@ -46,7 +46,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire_for(&self, wait: Duration) -> Result<Option<PermitGuard>, Error> {
         self.request().wait(Wait::AtMost(wait)).run()
     }
@@ -60,7 +60,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(&self, id: &str) -> Result<(), Error> {
         wait_for(self.0.core(), self.0.release(id))
     }
@@ -70,7 +70,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release_all(&self, ids: &[impl AsRef<str>]) -> Result<(), Error> {
         wait_for(self.0.core(), self.0.release_all(ids))
     }
@@ -79,7 +79,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn update_lease(&self, id: &str, lease: Duration) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.update_lease(id, lease))
     }
@@ -88,7 +88,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lease_of(&self, id: &str) -> Result<Option<PermitLease>, Error> {
         wait_for(self.0.core(), self.0.lease_of(id))
     }
@@ -97,7 +97,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.available())
     }
@@ -106,7 +106,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquired(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.acquired())
     }
@@ -115,7 +115,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn total(&self) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.total())
     }
@@ -125,7 +125,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, n: u32) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.set_if_absent(n))
     }
@@ -134,7 +134,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set(&self, n: u32) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.set(n))
     }
@@ -143,7 +143,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn add(&self, change: i32) -> Result<i64, Error> {
         wait_for(self.0.core(), self.0.add(change))
     }
@@ -152,7 +152,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.delete())
     }
@@ -161,7 +161,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn expire(&self, ttl: Duration) -> Result<bool, Error> {
         wait_for(self.0.core(), self.0.expire(ttl))
     }
@@ -222,7 +222,7 @@ impl PermitRequest<'_> {
     ///
     /// # Errors
     ///
-    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn run(self) -> Result<Option<PermitGuard>, Error> {
         let PermitRequest { inner, core, cancel } = self;
         let guard = wait_for(core, async {
@@ -282,7 +282,7 @@ impl PermitGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InsideRuntime`] when called from async code.
+    /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
         let lost = self.inner.lost();
         wait_for(&self.core, async {
@@ -299,7 +299,7 @@ impl PermitGuard {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait_for(&self.core, self.inner.extend(lease))
     }
@@ -308,7 +308,7 @@ impl PermitGuard {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::InsideRuntime`] when called from async code.
+    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(self) -> Result<Unlocked, Error> {
         let PermitGuard { core, inner, _stake } = self;
         wait_for(&core, inner.release())

@@ -405,8 +405,9 @@ mod tests {
             drop(two);
             quiet.await.unwrap();
         }
-        assert!(owners.pending_unless_asking(keys, owner).is_none());
+        drop(owners.pending_unless_asking(keys, owner).expect("it has the turn, and has not begun"));
         assert!(turn.begins().unwrap());
+        assert!(owners.pending_unless_asking(keys, owner).is_none());
         let pending = owners.pending(keys, owner);
         {
             let mut alone = std::pin::pin!(pending.alone());

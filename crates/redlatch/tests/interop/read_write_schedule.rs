@@ -94,7 +94,8 @@ impl Rig<'_> {
         let dump = self.server.keys_dump().unwrap();
         let (mut left, mut found) = (Vec::new(), Vec::new());
         for (key, dump) in dump {
-            if key.starts_with(b"redisson_unlock_latch:") {
+            // A note of ours on who was forced out, which Java neither reads nor writes.
+            if key.starts_with(b"redisson_unlock_latch:") || key.starts_with(b"redlatch_forced:") {
                 continue;
             }
             let key = String::from_utf8(key).unwrap();

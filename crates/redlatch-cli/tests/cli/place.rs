@@ -304,7 +304,7 @@ fn an_upgrade_of_the_program_does_not_end_what_it_runs_when_the_engine_crashes()
     let (end, started) = (place.word("end"), place.word("started"));
     let script = format!(": > {started}; while [ ! -e {end} ]; do sleep 0.02; done");
     let mut command = Command::new("setsid");
-    command.arg(&program).args(["run", "job", "--lease", "2s", "--", "sh", "-c", &script]);
+    command.arg(&program).args(["run", "job", "--lease", "9s", "--", "sh", "-c", &script]);
     place.surround(&mut command);
     command.env("PATH", "/usr/bin:/bin");
     let mut job = Running::spawn(command);

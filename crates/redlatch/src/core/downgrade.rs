@@ -49,18 +49,13 @@ impl Core {
         let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
         let ready = async {
             let turn = self.owners.turn(&lease.keys, owner, Asking::Once).await;
-            while !turn.begins()? {
-                turn.quiet().await?;
-            }
-            Ok(turn)
+            turn.begun_with_a_hold().await;
+            turn
         };
         let ready = Waker::default().take_turn(self, ready, &moment).await;
         let turn = ready.and_then(|turn| {
-            turn.unwrap_or_else(|| {
-                Err(Error::new(
-                    ErrorKind::Timeout,
-                    "the owner has other requests under way, which do not end",
-                ))
+            turn.ok_or_else(|| {
+                Error::new(ErrorKind::Timeout, "the owner has other requests under way, which do not end")
             })
         });
         turn.map_err(|error| error.on(&lease.keys.name).by(owner))

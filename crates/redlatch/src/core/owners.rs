@@ -205,26 +205,45 @@ impl Turn {
     ///
     /// The owner is in doubt.
     pub(crate) fn begins(&self) -> Result<bool, Error> {
-        if self.quiet_or_wait()?.is_some() {
-            return Ok(false);
-        }
-        Ok(self.owners.begin(&self.id, |record| {
-            record.has_begun = record.pending == 0;
-            record.has_begun
-        }))
+        self.check_doubt()?;
+        Ok(self.wait_or_begin().is_none())
     }
 
-    fn quiet_or_wait(&self) -> Result<Option<OwnedNotified>, Error> {
+    /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has: doubt is no matter then,
+    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold and is counted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the turn stays.
+    pub(crate) async fn begun_with_a_hold(&self) {
+        while let Some(changed) = self.wait_or_begin() {
+            changed.await;
+        }
+    }
+
+    fn wait_or_begin(&self) -> Option<OwnedNotified> {
+        self.owners.begin(&self.id, |record| {
+            record.has_begun = record.pending == 0;
+            (!record.has_begun).then(|| record.changed.clone().notified_owned())
+        })
+    }
+
+    fn check_doubt(&self) -> Result<(), Error> {
         let now_ms = (self.owners.clock)();
         let shard = self.owners.shard(&self.id);
-        let Some(record) = shard.records.get(&self.id) else { return Ok(None) };
-        if record.doubt_ms > now_ms {
+        if shard.records.get(&self.id).is_some_and(|record| record.doubt_ms > now_ms) {
             return Err(Error::new(
                 ErrorKind::OwnerInDoubt,
                 "an earlier release of this owner was never answered, and would end a new hold if it still arrived",
             ));
         }
-        Ok((record.pending > 0).then(|| record.changed.clone().notified_owned()))
+        Ok(())
+    }
+
+    fn wait_until_quiet(&self) -> Option<OwnedNotified> {
+        let shard = self.owners.shard(&self.id);
+        let record = shard.records.get(&self.id).filter(|record| record.pending > 0)?;
+        Some(record.changed.clone().notified_owned())
     }
 
     /// Waits until it is quiet.
@@ -237,10 +256,13 @@ impl Turn {
     ///
     /// The owner is in doubt.
     pub(crate) async fn quiet(&self) -> Result<(), Error> {
-        while let Some(changed) = self.quiet_or_wait()? {
-            changed.await;
+        loop {
+            self.check_doubt()?;
+            match self.wait_until_quiet() {
+                Some(changed) => changed.await,
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 }
 

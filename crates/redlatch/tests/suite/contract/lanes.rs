@@ -195,7 +195,8 @@ pub(crate) async fn a_lock_that_was_forced_free_is_not_kept_from_its_own_process
     })
     .await;
     assert!(third.is_valid() && !next.is_valid(), "never two");
-    assert!(matches!(next.loss(), Some(LossReason::TakenOver { .. } | LossReason::Deleted)));
+    let loss = next.loss().expect("it is lost");
+    assert!(!matches!(loss, LossReason::Expired | LossReason::Shutdown), "{loss:?}");
 }
 
 /// R10: a task was woken under a mutex, and what it did then wanted the same one.

@@ -167,6 +167,12 @@ async fn who_was_promoted_is_followed_though_the_old_master_still_lists_its_repl
         |client: &Client, server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
     assert!(uses(&client, old));
     let held = client.lock("held").lock().await.unwrap();
+    soon("its way to the replica", async {
+        while new.cmd(&["EXISTS", "held"]).unwrap() != redis::Value::Int(1) {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
     tokio::task::block_in_place(|| {
         for replica in [1, 2] {
             servers.stall_replication(replica).unwrap();

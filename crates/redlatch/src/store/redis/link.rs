@@ -133,6 +133,15 @@ impl DriverWork {
     }
 }
 
+/// The part of the task that drives a connection: when a running runtime drops the aborted task, the work ends with it.
+struct Driven(Arc<DriverWork>);
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// What has been asked on a connection, and what has come back.
 #[derive(Default)]
 struct Tally {
@@ -443,8 +452,8 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
         .await
         .map_err(|error| Begun::NotLoggedIn(dial.refused(&error)))?;
     let work = Arc::new(DriverWork(Mutex::new(Some(Box::pin(driver)))));
-    let driven = work.clone();
-    let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.poll(cx)));
+    let driven = Driven(work.clone());
+    let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
     let abort = driver.abort_handle();
     if let Err(error) = dial.greet(&mut connection).await {
         abort.abort();

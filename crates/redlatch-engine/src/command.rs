@@ -197,6 +197,9 @@ pub(crate) fn execute(core: &mut Core, args: &[&[u8]], caller: Caller) -> Reply 
                 word.len()
             )));
         }
+        if needs_memory(command.name) && core.is_full() {
+            return Err(OOM);
+        }
         if core.now_ms < core.wait_until_ms && !only_takes_away(command.name) {
             return Err(recovering(core.wait_until_ms, core.now_ms));
         }
@@ -247,6 +250,16 @@ fn only_takes_away(name: &str) -> bool {
             | "zremrangebyscore"
     )
 }
+
+/// Whether a command may make the keyspace larger by more than a few digits.
+fn needs_memory(name: &str) -> bool {
+    !only_takes_away(name) && !matches!(name, "persist")
+}
+
+/// As Redis says it.
+const OOM: EngineError = EngineError::fixed(
+    "OOM command not allowed when used memory > 'maxmemory': the engine keeps no more than --memory-max",
+);
 
 /// What holds this may be missing from the journal.
 fn recovering(until_ms: u64, now_ms: u64) -> EngineError {

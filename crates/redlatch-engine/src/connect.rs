@@ -121,10 +121,12 @@ pub fn ensure_running(
     if paths.is_claimed() {
         // It lives, and was not started by us: started by hand, or by a process that has ended meanwhile.
         let socket = &paths.socket;
+        let mut patience = Patience::new(paths);
         while paths.is_claimed()
             && !others_serve(socket, Instant::now())
             && Instant::now() < deadline + READING_TIME
         {
+            patience.tell();
             std::thread::sleep(READING_LOOK);
         }
     }
@@ -175,7 +177,7 @@ fn greet(mut stream: UnixStream, deadline: Instant) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn lock_until(paths: &LocalPaths, deadline: Instant) -> Result<File, ConnectError> {
+fn lock_until(paths: &LocalPaths, deadline: Instant) -> Result<Starting, ConnectError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -185,7 +187,7 @@ fn lock_until(paths: &LocalPaths, deadline: Instant) -> Result<File, ConnectErro
         .map_err(because(ConnectErrorKind::Lock, "the lock file cannot be opened"))?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
+            Ok(()) => return Ok(Starting(file)),
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if !is_late(paths, deadline) => {
                 std::thread::sleep(LOCK_RETRY);
             }
@@ -199,6 +201,50 @@ fn lock_until(paths: &LocalPaths, deadline: Instant) -> Result<File, ConnectErro
                 return Err(because(ConnectErrorKind::Lock, "the lock file cannot be locked")(error.into()));
             }
         }
+    }
+}
+
+/// How often those who wait for an engine are told that they do.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The right to start an engine. It is given up by name: a child that was forked off meanwhile has a copy of the descriptor, and
+/// closing ours alone would leave the lock with it.
+struct Starting(File);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        // Closing gives it up as well, if there is no copy.
+        _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Says from time to time that an engine is being waited for, and what for.
+struct Patience<'a> {
+    paths: &'a LocalPaths,
+    since: Instant,
+    tell_at: Instant,
+}
+
+impl<'a> Patience<'a> {
+    fn new(paths: &'a LocalPaths) -> Self {
+        let since = Instant::now();
+        Patience { paths, since, tell_at: since + TELL_INTERVAL }
+    }
+
+    fn tell(&mut self) {
+        let now = Instant::now();
+        if now < self.tell_at {
+            return;
+        }
+        self.tell_at = now + TELL_INTERVAL;
+        let journal = std::fs::metadata(self.paths.socket.with_extension("journal"));
+        let mib = journal.map_or(0, |journal| journal.len() >> 20);
+        let seconds = (now - self.since).as_secs();
+        tracing::warn!(
+            seconds,
+            journal_mib = mib,
+            "waiting for the local engine, which starts or reads its journal"
+        );
     }
 }
 
@@ -242,7 +288,12 @@ fn start(
         .stderr(log.map_err(spawn_error())?)
         .spawn()
         .map_err(spawn_error())?;
-    match wait_ready(&mut child, || is_late(paths, deadline)) {
+    let mut patience = Patience::new(paths);
+    let is_late = || {
+        patience.tell();
+        is_late(paths, deadline)
+    };
+    match wait_ready(&mut child, is_late) {
         Ok(()) => {
             leave_to_reaper(child);
             Ok(())
@@ -295,7 +346,7 @@ fn last_words(log: &Path) -> String {
 }
 
 /// Waits for the ready line on the child's output.
-fn wait_ready(child: &mut Child, is_late: impl Fn() -> bool) -> io::Result<()> {
+fn wait_ready(child: &mut Child, mut is_late: impl FnMut() -> bool) -> io::Result<()> {
     let Some(mut output) = child.stdout.take() else { return Err(io::Error::other("it has no output")) };
     let mut seen = Vec::new();
     loop {

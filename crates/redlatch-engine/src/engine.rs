@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::command::{Caller, execute, misconf};
+use crate::daemon::{Trace, TracePlace};
 use crate::effect::Effect;
-use crate::keyspace::{Core, Data, NEVER};
+use crate::keyspace::{Core, Data, MemoryLimit, NEVER};
 use crate::lua::LuaHost;
 use crate::number::format_float;
 use crate::value::{EngineError, Value};
@@ -327,6 +328,12 @@ impl Engine {
         gone
     }
 
+    /// Refuses what would make the keyspace larger while more memory is in use than this, as `measure` says: it is asked after each MiB
+    /// of changes, and for each refusal. Unbounded unless set; needs a journal, whose changes are counted.
+    pub fn set_memory_limit(&mut self, bytes_max: u64, measure: impl Fn() -> Option<u64> + Send + 'static) {
+        self.core().memory = Some(MemoryLimit { bytes_max, measure: Box::new(measure), found: 0, grown: 0 });
+    }
+
     /// How long a script may run before it is stopped; 5 s unless set.
     pub fn set_script_time_limit(&mut self, limit: Duration) {
         self.lua.set_time_limit(limit);
@@ -369,6 +376,43 @@ impl Engine {
             .slots_from(0)
             .filter(|(_, slot)| slot.expires_at_ms != NEVER && slot.expires_at_ms >= core.now_ms);
         live.take(limit).map(|(_, slot)| (slot.key.to_vec(), slot.expires_at_ms - core.now_ms)).collect()
+    }
+
+    /// What the owners of a client have in hashes and in the sorted sets whose keys begin with `queues`, among `limit` slots from
+    /// `from` on; and where to go on, if there are more.
+    pub(crate) fn traces(
+        &self,
+        client: &[u8],
+        queues: &[u8],
+        from: usize,
+        limit: usize,
+    ) -> (Vec<Trace>, Option<usize>) {
+        let core = self.core();
+        let mut found = Vec::new();
+        let belongs = |text: &[u8]| text.strip_prefix(client).is_some_and(|rest| rest.starts_with(b":"));
+        for (_, slot) in core.slots_from(from).take_while(|(at, _)| *at < from + limit) {
+            let mut note = |field: &[u8], place| {
+                if belongs(field) {
+                    let field = String::from_utf8_lossy(field).into_owned();
+                    found.push(Trace { key: slot.key.to_vec(), field, place });
+                }
+            };
+            match &slot.data {
+                Data::Hash(hash) => {
+                    let place = match hash.get(b"mode") {
+                        Some(_) => TracePlace::ReadWrite,
+                        None => TracePlace::Lock,
+                    };
+                    hash.iter().for_each(|(field, _)| note(field, place));
+                }
+                Data::SortedSet(set) if slot.key.starts_with(queues) => {
+                    set.iter().for_each(|(member, _)| note(member, TracePlace::Queue));
+                }
+                _ => {}
+            }
+        }
+        let next = from + limit;
+        (found, (next < core.slot_count()).then_some(next))
     }
 
     /// Rewrites the journal with what is there now.

@@ -61,6 +61,29 @@ pub(crate) struct Slot {
     pub(crate) expires_at_ms: u64,
 }
 
+/// How many bytes of changes there are between two looks at the memory in use.
+const LOOK_BYTES: usize = 1 << 20;
+
+/// How much memory may be in use.
+pub(crate) struct MemoryLimit {
+    pub(crate) bytes_max: u64,
+    /// Says how much is in use, where that can be known.
+    pub(crate) measure: Box<dyn Fn() -> Option<u64> + Send>,
+    /// What was found last, and how much has been changed since.
+    pub(crate) found: u64,
+    pub(crate) grown: usize,
+}
+
+impl MemoryLimit {
+    fn used(&mut self) -> u64 {
+        if self.found > self.bytes_max || self.grown >= LOOK_BYTES {
+            self.grown = 0;
+            self.found = (self.measure)().unwrap_or(0);
+        }
+        self.found
+    }
+}
+
 /// Everything that a command may touch.
 pub(crate) struct Core {
     slots: Vec<Option<Slot>>,
@@ -83,6 +106,10 @@ pub(crate) struct Core {
     pub(crate) declared: Option<HashSet<Vec<u8>>>,
     /// What changed since the journal was last written.
     pub(crate) effects: Vec<Effect>,
+    /// How much memory may be in use, where that is bounded.
+    pub(crate) memory: Option<MemoryLimit>,
+    /// The current command or script has changed something.
+    changed: bool,
     /// The keys that the publisher is told of when they change; each of them exists.
     watched: HashSet<Arc<[u8]>>,
 }
@@ -104,6 +131,8 @@ impl Core {
             wait_until_ms: 0,
             declared: None,
             effects: Vec::new(),
+            memory: None,
+            changed: false,
             watched: HashSet::new(),
         }
     }
@@ -127,15 +156,31 @@ impl Core {
     /// Starts a command or script: takes the time and expires a few keys.
     pub(crate) fn begin(&mut self) {
         self.now_ms = self.clock.boot_ms();
+        self.changed = false;
         if self.with_expiry > 0 {
             self.expire_some(2);
         }
     }
 
     pub(crate) fn emit(&mut self, effect: impl FnOnce() -> Effect) {
+        self.changed = true;
         if self.journaling {
-            self.effects.push(effect());
+            let effect = effect();
+            if let Some(memory) = &mut self.memory {
+                memory.grown += effect.size_bytes();
+            }
+            self.effects.push(effect);
         }
+    }
+
+    /// Whether so much memory is in use that nothing new may be kept. What has begun to change things is let through a little longer,
+    /// or it would be cut off in the middle.
+    pub(crate) fn is_full(&mut self) -> bool {
+        let changed = self.changed;
+        self.memory.as_mut().is_some_and(|memory| {
+            let max = memory.bytes_max;
+            memory.used() > if changed { max + max / 8 } else { max }
+        })
     }
 
     /// The slot of a live key. A key past its expiry is removed here.
@@ -242,6 +287,11 @@ impl Core {
 
     pub(crate) fn len(&self) -> usize {
         self.index.len()
+    }
+
+    /// How many positions there are, filled or not.
+    pub(crate) fn slot_count(&self) -> usize {
+        self.slots.len()
     }
 
     /// The slots in order from one position on, with their positions.

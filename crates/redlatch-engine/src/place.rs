@@ -106,7 +106,11 @@ impl LocalPaths {
         use rustix::fs::{FlockOperation, flock};
 
         let held = std::fs::File::open(&self.claim_file).map(|file| {
-            flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+            let claimed =
+                flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK);
+            // A forked child may have a copy of the descriptor.
+            _ = flock(&file, FlockOperation::Unlock);
+            claimed
         });
         held.unwrap_or(false)
     }

@@ -278,3 +278,41 @@ fn publishing_reports_the_receivers() {
     let heard = heard.0.lock().expect("no panic");
     assert_eq!(heard[0], (b"c".to_vec(), b"0".to_vec()));
 }
+
+#[test]
+fn a_full_memory_refuses_what_would_keep_more_and_nothing_else() {
+    let used = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (clock, nobody) = (Arc::new(SystemClock), Arc::new(Heard::default()));
+    let mut engine =
+        Engine::with_journal(clock, nobody, Box::new(redlatch_engine::NoJournal)).expect("an engine");
+    let measured = Arc::clone(&used);
+    engine.set_memory_limit(64 << 20, move || Some(measured.load(Ordering::SeqCst)));
+    engine.call(&["hset", "lock", "owner", "1"]).expect("there is room");
+    // One script that would fill whatever there is: what it keeps counts as used.
+    let kept = Arc::clone(&used);
+    let counter = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let looks = Arc::clone(&counter);
+    engine.set_memory_limit(64 << 20, move || {
+        looks.fetch_add(1, Ordering::SeqCst);
+        Some(kept.fetch_add(1 << 20, Ordering::SeqCst))
+    });
+    let fill = "for i = 1, 1000000 do redis.call('set', 'k' .. i, string.rep('x', 1024)) end";
+    let error = eval(&mut engine, fill).expect_err("it does not fit");
+    assert!(error.message().starts_with("OOM command not allowed"), "{error}");
+    let keys = engine.key_count();
+    assert!((60_000..90_000).contains(&keys), "an eighth more than the limit at most: {keys}");
+    assert!(counter.load(Ordering::SeqCst) < 100, "it is not measured for each command");
+    for refused in
+        [&["set", "a", "1"][..], &["incr", "n"], &["lpush", "l", "1"], &["hset", "lock", "other", "1"]]
+    {
+        let error = engine.call(refused).expect_err("no room");
+        assert!(error.message().starts_with("OOM "), "{refused:?}: {error}");
+    }
+    for allowed in
+        [&["get", "k1"][..], &["pexpire", "lock", "60000"], &["hdel", "lock", "owner"], &["del", "k1"]]
+    {
+        assert_eq!(engine.call(allowed).map(|_| ()), Ok(()), "{allowed:?}");
+    }
+    used.store(0, Ordering::SeqCst);
+    assert!(engine.call(&["set", "a", "1"]).is_ok(), "there is room again");
+}

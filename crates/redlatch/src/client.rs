@@ -17,7 +17,7 @@ use crate::{
     lock::Lock,
     name::LockName,
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
-    owner::Owner,
+    owner::{Identity, Owner},
     permits::PermitSemaphore,
     rate::RateLimiter,
     read_write::ReadWriteLock,
@@ -206,6 +206,16 @@ impl Client {
         self.core.check_open()?;
         self.core.keeper.touch();
         self.core.store.load_functions().await.map_err(Fault::into_error)
+    }
+
+    /// A descriptor that keeps what this client holds while any process has it open, for commands that go on with the work should
+    /// this process be killed: duplicate it without `O_CLOEXEC` for the start of the command, and drop it after that. Only on
+    /// `local:`, where what a dead process held is free at once; `None` elsewhere, and from the second call on.
+    ///
+    /// The holds are freed when this process and all that have the descriptor are gone. If the engine ends before, leases end
+    /// what a dead process held.
+    pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        if self.core.is_forked() { None } else { self.core.store.lifeline() }
     }
 
     /// What the client is busy with.
@@ -529,6 +539,7 @@ impl ClientBuilder {
     /// As there.
     pub fn connect_lazy(mut self) -> Result<Client, Error> {
         self.settle_aloud()?;
+        self.config.identity = Some(Identity::default());
         let keeper = Keeper::start()?;
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
@@ -547,6 +558,7 @@ impl ClientBuilder {
 
     pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
         self.settle_aloud()?;
+        self.config.identity = Some(Identity::default());
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
             None if store::is_at_hand(&self.config) => {

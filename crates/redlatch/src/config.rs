@@ -12,7 +12,10 @@ pub use address_map::AddressMap;
 pub(crate) use redisson::URL_SCHEME as REDISSON_URL_SCHEME;
 pub use redisson::{Notice, RedissonValue, RedissonYaml};
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    owner::Identity,
+};
 
 /// The lease of holds that are renewed, unless set otherwise: 30 s, as Redisson's `lockWatchdogTimeout`.
 pub const WATCHDOG_LEASE: Duration = Duration::from_secs(30);
@@ -144,6 +147,8 @@ impl std::str::FromStr for ScriptMode {
 
 #[derive(Clone)]
 pub(crate) struct Config {
+    /// Whose connections these are; none before the client is made.
+    pub(crate) identity: Option<Identity>,
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
@@ -173,6 +178,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The URL may carry a password, so it is left out.
         let Config {
+            identity: _,
             url: _,
             username,
             password,

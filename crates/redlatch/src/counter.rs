@@ -2,6 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 use crate::{
     config::lease_ms,
     core::{
@@ -14,6 +17,10 @@ use crate::{
     scripts::{self, Script},
     store::{Call, Fault, Reply},
 };
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the client was shut down")
+}
 
 pub(crate) struct Counter {
     pub(crate) core: Home,
@@ -55,7 +62,17 @@ impl Counter {
         let number = self.core.fresh_number();
         let call = args(Call::new(script).key(&self.key).int(number));
         self.core.keeper.touch();
-        let outcome = Flight::new(&self.core, self.core.store.run(call), || abandoned(number)).await;
+        // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and a runtime of
+        // one thread does not run on, which would drive the connection.
+        let one_thread = |runtime: Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let asked = if Handle::try_current().is_ok_and(one_thread) {
+            let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
+            let asked = async move { keeper.spawn(async move { core.store.run(call).await }).await };
+            asked.map(|outcome| outcome.unwrap_or_else(|_| Err(Fault::Unknown(stopped())))).boxed()
+        } else {
+            self.core.store.run(call)
+        };
+        let outcome = Flight::new(&self.core, asked, || abandoned(number)).await;
         self.read(script, outcome, number)
     }
 

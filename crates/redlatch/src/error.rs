@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use crate::{name::LockName, owner::OWNER_BYTES_MAX};
+use crate::{
+    name::LockName,
+    owner::{OWNER_BYTES_MAX, Owner},
+};
 
 /// What went wrong, in the terms a caller can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,9 +128,10 @@ impl Error {
         self
     }
 
-    pub(crate) fn by(mut self, owner: impl fmt::Display) -> Self {
+    /// Names the owner. That does not make it one that other processes may use.
+    pub(crate) fn by(mut self, owner: &Owner) -> Self {
         self.0.owner.get_or_insert_with(|| {
-            let mut text = owner.to_string();
+            let mut text = String::from(&**owner.field());
             // The owner of many permits is as long as all their ids.
             if let Some((end, _)) = text.char_indices().nth(OWNER_BYTES_MAX) {
                 text.replace_range(end.., "…");

@@ -33,19 +33,22 @@ impl Recipe for Fair {
 
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
         let redisson_wait_ms = REDISSON_FAIR_WAIT.as_millis() as i64;
-        let asks = Asks { waits: false, recount: false, redisson_wait_ms, publish: "publish" };
+        let asks =
+            Asks { waits: false, recount: false, first_only: false, redisson_wait_ms, publish: "publish" };
         self.ask(keys, owner, lease_ms, fenced, asks)
     }
 
     fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
         let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, fenced);
-        call.int(lease_ms)
+        let call = call
+            .int(lease_ms)
             .constant(if fenced { "1" } else { "0" })
             .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
             .bytes(&keys.channel)
             .constant(asks.publish)
             .int(asks.redisson_wait_ms)
-            .constant(if asks.recount { "1" } else { "0" })
+            .constant(if asks.recount { "1" } else { "0" });
+        if asks.first_only { call.constant("1") } else { call }
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {

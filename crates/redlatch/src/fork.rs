@@ -6,6 +6,7 @@
 //! of another process may hold.
 
 use std::{
+    cell::RefCell,
     ops::Deref,
     sync::{
         Arc, OnceLock,
@@ -18,9 +19,25 @@ use crate::error::{Error, ErrorKind};
 /// In how many processes in a row the making of a successor may be cut short by another fork, or fail.
 const SLOTS: usize = 8;
 
+thread_local! {
+    /// Whether there was a fork since this thread last looked, and the process that it was in then.
+    static HERE: RefCell<(forkguard::Guard, u32)> = RefCell::new((forkguard::new(), std::process::id()));
+}
+
 /// This process.
+///
+/// It is asked at each use of a guard, so the kernel is asked once a thread and after each fork only. A fork is noticed by a handler
+/// that `fork(2)` runs in the child; a raw `clone` runs none, and leaves nothing of the C library usable anyway.
 pub(crate) fn here() -> u32 {
-    std::process::id()
+    HERE.try_with(|here| {
+        let (guard, pid) = &mut *here.borrow_mut();
+        if guard.detected_fork() {
+            *pid = std::process::id();
+        }
+        *pid
+    })
+    // The thread is about to end.
+    .unwrap_or_else(|_| std::process::id())
 }
 
 /// Something that only the process that made it may drop; elsewhere it stays as it is.

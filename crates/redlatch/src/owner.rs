@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
     },
 };
 
@@ -27,6 +27,8 @@ struct Inner {
     number: i64,
     foreign: bool,
     shown: AtomicBool,
+    /// It has holds that this process does not count.
+    uncounted: AtomicBool,
     exposed: AtomicBool,
     /// How many leases of this process are its.
     holds: AtomicU32,
@@ -47,6 +49,7 @@ impl Owner {
             number,
             foreign: false,
             shown: AtomicBool::new(false),
+            uncounted: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
@@ -61,6 +64,7 @@ impl Owner {
             number,
             foreign: false,
             shown: AtomicBool::new(false),
+            uncounted: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
@@ -77,6 +81,24 @@ impl Owner {
     pub(crate) fn expose(&self) -> &Self {
         self.0.exposed.store(true, Ordering::Relaxed);
         self
+    }
+
+    /// Marks the owner as one under which there are holds that this process does not count.
+    pub(crate) fn share(&self) {
+        self.0.uncounted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request of the owner `asking` may enter a hold of this one: it is this very owner, or its guard has handed it out. An
+    /// owner is one and the same whatever its value was made from, so what is known of the one holds for the other.
+    pub(crate) fn lets_in(&self, asking: &Owner) -> bool {
+        debug_assert_eq!(self.0.text, asking.0.text, "of the same text");
+        if Arc::ptr_eq(&self.0, &asking.0) {
+            return true;
+        }
+        if asking.is_shared() && self.is_exposed() {
+            self.share();
+        }
+        self.is_exposed()
     }
 
     pub(crate) fn is_exposed(&self) -> bool {
@@ -99,11 +121,11 @@ impl Owner {
     }
 
     /// Whether a thread that was this owner can be another one with its next acquire: it holds nothing, and the program does not
-    /// know it.
+    /// know it. What it has left behind under its owner stays with that one.
     pub(crate) fn is_spent(&self) -> bool {
         let known = self.0.pinned.load(Ordering::Relaxed) && Arc::strong_count(&self.0) > 1;
         let used = self.0.holds.load(Ordering::Relaxed) + self.0.staying.load(Ordering::Relaxed) > 0;
-        !used && !known && !self.is_shared()
+        !used && !known && !self.0.foreign && !self.0.shown.load(Ordering::Relaxed)
     }
 
     /// Keeps the thread this owner until the returned value is dropped.
@@ -123,7 +145,8 @@ impl Owner {
 
     /// Whether another process may hold under this owner too.
     pub(crate) fn is_shared(&self) -> bool {
-        self.0.foreign || self.0.shown.load(Ordering::Relaxed)
+        let noted = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        self.0.foreign || noted(&self.0.shown) || noted(&self.0.uncounted)
     }
 }
 
@@ -179,7 +202,11 @@ impl fmt::Debug for Owner {
 impl FromStr for Owner {
     type Err = Error;
 
-    /// Reads an owner that another process wrote out, to re-enter or release its hold.
+    /// Reads an owner that its guard wrote out, perhaps in another process, to enter its hold again or to release it.
+    ///
+    /// Text that was read off the server may be used to release a hold and not to enter it: a guard that has not handed out its
+    /// owner counts nobody else, so its hold may be passed on or removed beside such an entry. In its own process that is refused
+    /// ([`ErrorKind::NotOwner`]); other processes cannot tell.
     ///
     /// # Errors
     ///
@@ -196,21 +223,47 @@ impl FromStr for Owner {
                 number,
                 foreign: true,
                 shown: AtomicBool::new(true),
+                uncounted: AtomicBool::new(false),
                 exposed: AtomicBool::new(true),
                 holds: AtomicU32::new(0),
                 pinned: AtomicBool::new(false),
                 staying: AtomicU32::new(0),
             }))),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
-                .remedy("pass the owner as `redlatch lock` or `redlatch show` printed it")),
+                .remedy("pass the owner as its guard or `redlatch lock` wrote it out")),
         }
+    }
+}
+
+/// What makes the owners of a client its own: its id, and the numbers that it has given out.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) id: Arc<str>,
+    next: Arc<AtomicI64>,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Identity { id: client_id().into(), next: Arc::new(AtomicI64::new(1)) }
+    }
+}
+
+impl Identity {
+    /// A number that no owner of this client has.
+    pub(crate) fn fresh_number(&self) -> i64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number that comes next.
+    pub(crate) fn next_number(&self) -> i64 {
+        self.next.load(Ordering::Relaxed)
     }
 }
 
 /// The id of a client: a random UUID of version 4 like that of any Redisson client, with a fixed part in the middle by which
 /// scripts know our waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock). 96
 /// random bits are left.
-pub(crate) fn client_id() -> String {
+fn client_id() -> String {
     let mut bytes = uuid::Uuid::new_v4().into_bytes();
     bytes[6..10].copy_from_slice(&MARK);
     uuid::Uuid::from_bytes(bytes).to_string()
@@ -236,6 +289,14 @@ mod tests {
         for number in [0, 7, -1, i64::MAX, i64::MIN] {
             assert_eq!(Owner::new("c", number).to_string(), format!("c:{number}"));
         }
+    }
+
+    #[test]
+    fn an_error_that_names_an_owner_does_not_make_it_one_of_several_processes() {
+        let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
+        let error = Error::new(ErrorKind::Timeout, "no answer").by(&owner);
+        assert!(error.to_string().contains("1b671a64-40d5-491e-99b0-da01ff1f3341:42"));
+        assert!(!owner.is_shared(), "what it may have left is undone as ever");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     core::{Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
-    error::{Error, ErrorKind, LossReason},
+    error::{Error, ErrorKind},
     lock::{
         Guard,
         face::{guard_face, lock_face},
@@ -26,7 +26,7 @@ pub(crate) struct Read;
 pub(crate) struct Write;
 
 pub(crate) static READ: Read = Read;
-static WRITE: Write = Write;
+pub(crate) static WRITE: Write = Write;
 
 /// What wakes one waiter of a Java client, and what wakes all of them.
 const WAKE_ONE: &str = "0";
@@ -284,7 +284,7 @@ impl WriteGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; a server that is unreachable or refuses. The write hold is given back then,
-    /// so that after an error nothing is held.
+    /// so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
     ///
     /// # Example
     ///
@@ -327,7 +327,7 @@ impl WriteGuard {
             Some(grant) => Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true))),
             None => {
                 core.recheck_now(lease.clone()).await;
-                let reason = self.0.loss().unwrap_or(LossReason::Deleted);
+                let reason = self.0.lease().missing(core.now_ms());
                 Err(lost_error(self.0.name(), self.0.owner(), &reason))
             }
         }

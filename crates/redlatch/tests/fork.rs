@@ -2,6 +2,7 @@
 //! descriptors of its parent, and connections of other tests would outlive their ends.
 
 use std::{
+    future::IntoFuture,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -171,6 +172,31 @@ fn a_child_locks_with_what_it_inherited_as_somebody_else() {
     .unwrap();
     assert!(guard.is_valid());
     guard.unlock().unwrap();
+}
+
+/// The child took up the hold of its parent's owner, and both were valid; its release ended the parent's.
+#[test]
+fn a_child_takes_up_and_releases_nothing_of_an_owner_that_it_inherited() {
+    let _alone = alone();
+    let server = RedisServer::start().unwrap();
+    let inside = tokio::runtime::Runtime::new().unwrap();
+    let client = inside.block_on(Client::connect(&server.url())).unwrap();
+    let (lock, owner) = (client.lock("x"), client.owner());
+    let guard = inside.block_on(lock.acquire().owner(&owner).into_future()).unwrap().unwrap();
+    in_child(|| {
+        let kind = |error: redlatch::Error| error.kind();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let adopted = lock.adopt(&owner, redlatch::Lease::Renewed).await.map(|guard| guard.is_some());
+            must!(adopted.map_err(kind) == Err(ErrorKind::Forked));
+            must!(lock.release(&owner).await.map_err(kind) == Err(ErrorKind::Forked));
+            let renewed = lock.renew(&owner, Duration::from_secs(60)).await;
+            must!(renewed.map_err(kind) == Err(ErrorKind::Forked));
+            Ok(())
+        })
+    })
+    .unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(inside.block_on(guard.unlock()).unwrap(), Unlocked::Released);
 }
 
 #[test]

@@ -80,7 +80,38 @@ pub(crate) struct EngineRunArgs {
     /// Let other clients in, such as redis-cli and Redisson: any script, not only our own.
     #[arg(long)]
     pub(crate) compat: bool,
+    /// With --compat, refuse to keep more while this much memory is in use (512M, 2G) [default: 1G].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "compat")]
+    pub(crate) memory_max: Option<u64>,
     /// Listen on this loopback address as well; needs --compat.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "compat")]
     pub(crate) listen: Option<SocketAddr>,
+}
+
+/// A number of bytes, or of K, M or G of them.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "not a size such as 512M or 2G".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(
+            (size("7"), size("2k"), size("512M"), size("1G")),
+            (Ok(7), Ok(2048), Ok(512 << 20), Ok(1 << 30))
+        );
+        for bad in ["", "G", "0", "-1M", "1T", "99999999999G", "1.5G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
 }

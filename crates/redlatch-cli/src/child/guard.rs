@@ -3,6 +3,9 @@
 //! The kernel ends the command with us (see the trampoline), but not what the command started. So a process of our own stands
 //! beside the command and reads from a pipe that only we write to. When the pipe closes, we are gone: the guard then ends
 //! whatever is left of the command's group. It is killed itself as soon as the group is empty.
+//!
+//! Where the engine frees what dead processes held, the guard has the lifeline open like the command, and stays until the group is
+//! empty: what it may not end, and what has closed its own end of the lifeline, keeps the lock all the same.
 
 use std::{
     ffi::OsString,
@@ -29,6 +32,8 @@ const PROCESS_NAME: &std::ffi::CStr = c"redlatch:guard";
 const KILLING_TIME: Duration = Duration::from_secs(5);
 /// Between two looks at what is left.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// The same for what could not be ended.
+const STAY_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest order that is read, in bytes.
 const ORDER_BYTES_MAX: u64 = 4096;
 
@@ -63,17 +68,24 @@ impl Guard {
     }
 
     /// Says what to end: the command's own group, or in a shared one the processes that have the variable `mark`
-    /// in their environment.
+    /// in their environment. If it `stays`, it goes only when they have.
     ///
     /// # Errors
     ///
     /// When the guard has died.
-    pub(super) fn watch_over(&mut self, command: Pid, group: Group, mark: &str) -> io::Result<()> {
+    pub(super) fn watch_over(
+        &mut self,
+        command: Pid,
+        group: Group,
+        stays: bool,
+        mark: &str,
+    ) -> io::Result<()> {
         let (word, group) = match group {
             Group::Own => ("own", command),
             Group::Shared => ("shared", getpgrp()),
         };
-        self.order.write_all(format!("{word} {} {mark}\n", group.as_raw_nonzero()).as_bytes())
+        let stays = if stays { "stays" } else { "goes" };
+        self.order.write_all(format!("{word} {} {stays} {mark}\n", group.as_raw_nonzero()).as_bytes())
     }
 }
 
@@ -91,13 +103,24 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
     // Without an order there is no command: the kernel has ended the step before it.
     let Some(line) = order.lines().next() else { return crate::exit::OK };
     let mut words = line.split(' ');
-    let (word, group, mark) = (words.next(), words.next(), words.next());
+    let (word, group, stays, mark) = (words.next(), words.next(), words.next(), words.next());
     let Some(group) = group.and_then(|group| Pid::from_raw(group.parse().ok()?)) else {
         return crate::exit::INTERNAL;
     };
+    let stays = stays == Some("stays");
     match (word, mark) {
-        (Some("own"), _) => until_none(|| own_group(group)),
-        (Some("shared"), Some(mark)) if !mark.is_empty() => until_none(|| marked(group, mark)),
+        (Some("own"), _) => {
+            until_none(|| own_group(group));
+            while stays && members_of_own(group) {
+                thread::sleep(STAY_INTERVAL);
+            }
+        }
+        (Some("shared"), Some(mark)) if !mark.is_empty() => {
+            until_none(|| marked(group, mark));
+            while stays && marked(group, mark) {
+                thread::sleep(STAY_INTERVAL);
+            }
+        }
         _ => return crate::exit::INTERNAL,
     }
     crate::exit::OK
@@ -119,13 +142,17 @@ fn until_none(mut kill: impl FnMut() -> bool) {
     }
 }
 
-/// Ends a group at once. The session is compared, because the number may have been given to others since.
+/// Ends a group at once.
 fn own_group(group: Pid) -> bool {
+    members_of_own(group) && kill_process_group(group, Signal::KILL).is_ok()
+}
+
+/// Whether anybody is left of a group. The session is compared, because the number may have been given to others since.
+fn members_of_own(group: Pid) -> bool {
     let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
     let number = group.as_raw_nonzero().get();
     let mut all = tree::all().into_iter();
     all.any(|process| process.group == number && process.session == session && !process.ended)
-        && kill_process_group(group, Signal::KILL).is_ok()
 }
 
 /// Ends those of a group that descend from the command. Their parents are gone, but they have inherited its environment.

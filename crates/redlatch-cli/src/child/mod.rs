@@ -8,12 +8,15 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::unix::process::CommandExt,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     process::Command,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+use rustix::{
+    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    process::{Pid, Signal, getpgid, kill_process, kill_process_group},
+};
 use tokio::sync::mpsc;
 
 use self::guard::Guard;
@@ -28,6 +31,9 @@ mod wait;
 pub(crate) use left::Left;
 pub(crate) use privileged::owner_of;
 pub(crate) use tree::is_orphaned;
+
+/// Descriptors of ours in the command begin here: below, scripts choose their own.
+const INHERITED_FD_MIN: i32 = 72;
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +92,8 @@ pub(crate) struct Spec {
     pub(crate) gains_rights: bool,
     /// Where its output goes, both stdout and stderr; where ours goes unless given.
     pub(crate) output: Option<File>,
+    /// What every process of the command has open, so that the lock stays held while one of them is left.
+    pub(crate) lifeline: Option<OwnedFd>,
 }
 
 /// What of the command still exists. Signals are sent under its lock, so that none can hit a process id that was
@@ -96,6 +104,13 @@ struct Gone {
     group: bool,
     /// The guard, until it has been collected.
     guard: Option<Pid>,
+}
+
+/// A descriptor that every process has which is started while it is open.
+fn heritable(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let copy = fcntl_dupfd_cloexec(fd, INHERITED_FD_MIN)?;
+    fcntl_setfd(&copy, FdFlags::empty())?;
+    Ok(copy)
 }
 
 /// A running command.
@@ -116,8 +131,10 @@ impl Child {
     /// # Errors
     ///
     /// Those of the system: no process, no memory. That the program does not exist shows up as [`Ended::NotStarted`].
-    pub(crate) fn spawn(spec: &Spec) -> io::Result<Self> {
+    pub(crate) fn spawn(spec: Spec) -> io::Result<Self> {
         let adopts = tree::adopt_orphans(spec.group);
+        // For what is started here and nobody else. A process without room for one more goes on with the lease alone.
+        let lifeline = spec.lifeline.as_ref().and_then(|end| heritable(end).ok());
         let mut guard = Guard::start()?;
         let mut command = trampoline::command(&spec.command, spec.gains_rights)?;
         for (name, value) in &spec.env {
@@ -135,7 +152,8 @@ impl Child {
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         // A guard that has died already is no reason to stop the command, which is under way.
-        _ = guard.watch_over(pid, spec.group, &spec.mark);
+        _ = guard.watch_over(pid, spec.group, lifeline.is_some(), &spec.mark);
+        drop(lifeline);
         let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
         let events = wait::watch(pid, spec.group, adopts, gone.clone())?;
         Ok(Child { pid, group: spec.group, gone, events, _guard: guard })

@@ -10,14 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{scripts, store::StoreUrl};
+use redlatch::{
+    scripts,
+    store::{Bequests, StoreUrl},
+};
 use redlatch_engine::{
     connect::{LocalPaths, READY_LINE, ensure_running},
     daemon::{self, DaemonConfig, DaemonErrorKind},
 };
 use serde::Serialize;
 
-use super::Context;
+use super::{Context, apart};
 use crate::{
     args::{
         Output,
@@ -98,14 +101,15 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
         None if args.shared => None,
         None => Some(IDLE_EXIT),
     };
+    config.undertaker = Some(Box::new(Bequests));
     config.shared = args.shared;
     config.compat = args.compat;
+    config.memory_max_bytes = args.memory_max.unwrap_or(daemon::MEMORY_MAX_BYTES);
     config.compat_listen = args.listen;
     // Somebody who runs it by hand wants Ctrl-C to end it.
     config.detach = !io::stdin().is_terminal();
     if config.detach {
-        // A directory that a daemon stands in cannot be unmounted. Staying is no reason to fail.
-        _ = env::set_current_dir("/");
+        apart::leave_the_starter();
     }
     // Whoever started it may have gone meanwhile.
     config.ready = Some(Box::new(|| _ = output::try_emit(READY_LINE)));

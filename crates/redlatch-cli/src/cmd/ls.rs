@@ -8,10 +8,14 @@ use std::{
 use redlatch::{HoldMode, LockKind, LockName, LockState};
 use serde::Serialize;
 
-use super::Context;
+use super::{
+    Context,
+    workers::{self, Worker},
+};
 use crate::{
     args::{Kind, LsArgs},
     durations::{self, human},
+    escape,
     exit::{self, Failure},
     output::{self, Record},
     store,
@@ -53,6 +57,9 @@ struct HolderRow {
     /// How long each read hold lasts; null for one that has run out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lasting_ms: Vec<Option<u64>>,
+    /// The processes on this machine that work under it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workers: Vec<Worker>,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +103,7 @@ impl From<&LockState> for LockRow {
                 _ => "exclusive",
             },
             lasting_ms: holder.lasting.iter().map(|time| time.map(durations::ms)).collect(),
+            workers: Vec::new(),
         });
         let waiters = state.waiters.iter().map(|waiter| WaiterRow {
             owner: waiter.owner.clone(),
@@ -145,6 +153,10 @@ pub(super) fn word(kind: LockKind) -> &'static str {
     }
 }
 
+fn named(worker: &Worker) -> String {
+    format!("{} (pid {})", escape::text(&worker.name), worker.pid)
+}
+
 fn time(ms: u64) -> String {
     human(Duration::from_millis(ms))
 }
@@ -160,6 +172,28 @@ fn some<T>(items: &[T], max: usize, total: u64, cell: impl Fn(&T) -> String) -> 
 }
 
 impl LockRow {
+    /// Names the processes that work under each hold, and says of those whose run is gone that they are what keeps it.
+    pub(super) fn find_workers(&mut self, name: &LockName) {
+        for holder in &mut self.holders {
+            holder.workers =
+                workers::under(name, holder.owner.strip_suffix(":write").unwrap_or(&holder.owner));
+            let left = holder.workers.iter().filter(|worker| worker.run_is_gone);
+            let left: Vec<String> = left.take(NAMED_MAX).map(named).collect();
+            if !left.is_empty() {
+                self.findings.push(format!(
+                    "the run of {} is gone; the hold stays until what it left has ended: {}",
+                    holder.owner,
+                    left.join(", ")
+                ));
+            }
+        }
+    }
+
+    fn workers(&self) -> String {
+        let all: Vec<&Worker> = self.holders.iter().flat_map(|holder| &holder.workers).collect();
+        some(&all, NAMED_MAX, all.len() as u64, |worker| named(worker))
+    }
+
     fn ttl(&self) -> String {
         match self.ttl_ms {
             Some(ms) => time(ms),
@@ -241,7 +275,7 @@ pub(super) struct Detail(pub(super) LockRow);
 impl Record for Detail {
     const COLUMNS: &'static [&'static str] = &[
         "NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "QUEUE", "VALUE", "LASTING", "PERMITS", "TOKEN",
-        "FINDINGS",
+        "WORKERS", "FINDINGS",
     ];
     const NARROW: usize = Self::COLUMNS.len();
 
@@ -278,6 +312,7 @@ impl Record for Detail {
             lasting,
             permits,
             row.token(),
+            row.workers(),
             row.findings.join("; "),
         ]
     }

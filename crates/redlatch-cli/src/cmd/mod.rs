@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod acl;
+mod apart;
 mod completions;
 mod config;
 mod count;
@@ -32,6 +33,7 @@ mod run;
 mod sem;
 mod show;
 mod unlock;
+mod workers;
 
 /// What every verb gets.
 pub(crate) struct Context {

@@ -133,13 +133,14 @@ impl Job<'_> {
                 self.talk.say(acquire::busy_message(request).await);
                 Ok(report.end(Outcome::Busy, patience.busy_code))
             }
-            Acquired::Held(holding) => self.hold(holding, signals, report).await,
+            Acquired::Held(holding) => self.hold(client, holding, signals, report).await,
         }
     }
 
     /// Runs the command under the lock and gives the lock back.
     async fn hold(
         &mut self,
+        client: &Client,
         holding: Holding,
         signals: &mut Signals,
         report: &mut Report,
@@ -178,8 +179,9 @@ impl Job<'_> {
             }
         };
         let mark = environment::mark(&run);
-        let spec = Spec { command, env, group: Group::choose(), mark, gains_rights, output };
-        let mut child = match Child::spawn(&spec) {
+        let lifeline = client.lifeline();
+        let spec = Spec { command, env, group: Group::choose(), mark, gains_rights, output, lifeline };
+        let mut child = match Child::spawn(spec) {
             Ok(child) => child,
             Err(error) => {
                 // Nothing ran, so `--at-least` has nothing to protect.

@@ -1,5 +1,7 @@
 //! `redlatch show`: everything there is to know of one name.
 
+use redlatch::store::StoreUrl;
+
 use super::{
     Context, lock_name,
     ls::{Detail, LockRow},
@@ -15,7 +17,12 @@ pub(super) fn show(args: ShowArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
         let state = client.inspect(&name).await?;
-        output::one(output::format(args.output, &settings), &Detail(LockRow::from(&state)))?;
+        let mut row = LockRow::from(&state);
+        // Elsewhere the processes may be on another machine, and only the lease counts.
+        if matches!(StoreUrl::parse(&settings.url), Ok(StoreUrl::Local { .. })) {
+            row.find_workers(&name);
+        }
+        output::one(output::format(args.output, &settings), &Detail(row))?;
         Ok(exit::OK)
     })
 }

@@ -53,7 +53,7 @@ pub(crate) fn mark(run: &str) -> String {
 /// The variables to set, and those to take away: ours win over inherited ones, and no credentials are passed on.
 pub(crate) fn for_command(told: &Told<'_>) -> Vec<(&'static str, Option<OsString>)> {
     let inherited = env::var(HOLDS).unwrap_or_default();
-    let own = told.names.iter().map(|held| format!("{}={}", hex(held.name.as_bytes()), held.owner));
+    let own = told.names.iter().map(|held| held_as(&held.name, &held.owner));
     let holds: Vec<String> =
         own.chain(inherited.split_ascii_whitespace().map(str::to_owned)).take(HOLDS_MAX).collect();
     // A NUL byte cannot be in an environment; a name that has one is known by REDLATCH_HOLDS only.
@@ -91,6 +91,41 @@ pub(crate) fn outer_permit(name: &LockName) -> bool {
     let name = hex(name.as_bytes());
     let mut outer = holds.split_ascii_whitespace().filter_map(|hold| hold.split_once('='));
     outer.any(|(held, holder)| held == name && matches!(holder.parse(), Ok(Holder::Permit(_))))
+}
+
+/// A hold as the variable of holds has it.
+pub(crate) fn held_as(name: &LockName, owner: &str) -> String {
+    format!("{}={owner}", hex(name.as_bytes()))
+}
+
+/// What the environment of a process says of the runs that it belongs to.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    holds: String,
+    run: Option<i32>,
+}
+
+impl Hold {
+    /// Reads an environment as the system shows it; nothing if it is not that of a run's process.
+    pub(crate) fn read(environment: &[u8]) -> Option<Self> {
+        let value = |name: &str| {
+            let mut all = environment.split(|byte| *byte == 0);
+            all.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        };
+        let holds = std::str::from_utf8(value(HOLDS)?).ok()?.to_owned();
+        let run = value(RUN).and_then(|word| std::str::from_utf8(word).ok()?.split_once('-')?.0.parse().ok());
+        Some(Hold { holds, run })
+    }
+
+    /// Whether this hold is among them.
+    pub(crate) fn holds(&self, held_as: &str) -> bool {
+        self.holds.split_ascii_whitespace().any(|hold| hold == held_as)
+    }
+
+    /// The process of the innermost run.
+    pub(crate) fn run(&self) -> Option<i32> {
+        self.run
+    }
 }
 
 fn find(holds: &str, name: &[u8]) -> Option<Owner> {

@@ -135,10 +135,10 @@ fn an_engine_that_fails_once_is_started_again() {
         tried = place.word("tried"),
         redlatch = env!("CARGO_BIN_EXE_redlatch")
     );
-    fs::write(place.path("engine.sh"), script).unwrap();
-    fs::set_permissions(place.path("engine.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place.path("engine.text"), script).unwrap();
+    let engine = place.copy_program(place.path("engine.text"), "engine.sh");
     let mut command = place.redlatch(["run", "job", "-n", "--", "true"]);
-    command.env("REDLATCH_ENGINE_BIN", place.path("engine.sh"));
+    command.env("REDLATCH_ENGINE_BIN", engine);
     let output = finish(command);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(place.path("tried").exists());

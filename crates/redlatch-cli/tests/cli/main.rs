@@ -1,7 +1,9 @@
 //! The `redlatch` command as its users run it: real processes on a private local engine, and on a real Redis.
 
 mod acl;
+mod apart;
 mod config;
+mod dead;
 mod demo;
 mod habits;
 mod hold;

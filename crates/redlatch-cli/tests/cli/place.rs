@@ -244,8 +244,7 @@ fn an_engine_for_several_users_serves_its_group_and_nobody_else() {
     assert!(took.status.success(), "{took:?}");
     if is_root {
         fs::set_permissions(dir.parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
-        let program = place.path("redlatch");
-        fs::copy(env!("CARGO_BIN_EXE_redlatch"), &program).unwrap();
+        let program = place.copy_program(env!("CARGO_BIN_EXE_redlatch"), "redlatch");
         let ask = |group: u32, arguments: &[&str]| {
             let mut command = Command::new(&program);
             command.env_clear().current_dir("/").stdin(Stdio::null()).args(["--url", &url]).args(arguments);
@@ -299,8 +298,7 @@ fn a_directory_that_others_may_write_is_refused() {
 #[test]
 fn an_upgrade_of_the_program_does_not_end_what_it_runs_when_the_engine_crashes() {
     let place = Place::local();
-    let program = place.path("redlatch");
-    fs::copy(env!("CARGO_BIN_EXE_redlatch"), &program).unwrap();
+    let program = place.copy_program(env!("CARGO_BIN_EXE_redlatch"), "redlatch");
     let (end, started) = (place.word("end"), place.word("started"));
     let script = format!(": > {started}; while [ ! -e {end} ]; do sleep 0.02; done");
     let mut command = Command::new("setsid");
@@ -325,4 +323,19 @@ fn an_upgrade_of_the_program_does_not_end_what_it_runs_when_the_engine_crashes()
     place.renewed("job", 2);
     fs::write(place.path("end"), "").unwrap();
     assert!(job.finish().status.success());
+}
+
+#[test]
+fn an_engine_that_takes_long_to_start_is_told_of() {
+    let place = Place::local();
+    let slow = place.path("redlatch");
+    let script = format!("#!/bin/sh\nsleep 1.5\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_redlatch"));
+    std::fs::write(place.path("slow"), script).unwrap();
+    place.copy_program(place.path("slow"), "redlatch");
+    let mut command = place.redlatch(["run", "job", "--", "true"]);
+    command.env("REDLATCH_ENGINE_BIN", &slow);
+    let output = finish(command);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = both(&output);
+    assert!(told.contains("waiting for the local engine") && told.contains("seconds=1"), "{told}");
 }

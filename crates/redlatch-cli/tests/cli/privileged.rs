@@ -30,8 +30,8 @@ fn place(server: &RedisServer) -> Option<Place> {
     chown(place.path("."), Some(NOBODY), Some(NOBODY)).unwrap();
     let paths = std::env::var_os("PATH").unwrap();
     let setpriv = std::env::split_paths(&paths).map(|dir| dir.join("setpriv")).find(|file| file.is_file());
-    fs::copy(setpriv.expect("setpriv of util-linux"), place.path("rights")).unwrap();
-    fs::set_permissions(place.path("rights"), fs::Permissions::from_mode(0o4755)).unwrap();
+    let rights = place.copy_program(setpriv.expect("setpriv of util-linux"), "rights");
+    fs::set_permissions(rights, fs::Permissions::from_mode(0o4755)).unwrap();
     Some(place)
 }
 

@@ -164,6 +164,16 @@ impl Place {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// A copy of `program` that may be run. Another process writes it: while this one had it open for writing, a child that
+    /// another test starts meanwhile would inherit the descriptor, and the kernel refuses to run a file that is open so.
+    pub(crate) fn copy_program(&self, program: impl AsRef<std::path::Path>, file: &str) -> PathBuf {
+        let copy = self.path(file);
+        let mut install = Command::new("install");
+        install.args(["-m", "755"]).arg(program.as_ref()).arg(&copy);
+        assert!(install.status().unwrap().success(), "{install:?}");
+        copy
+    }
+
     pub(crate) fn read(&self, file: &str) -> String {
         fs::read_to_string(self.path(file)).unwrap_or_default()
     }

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 
 use super::connection::Session;
+use super::lifelines::Line;
+use super::process::Process;
 use super::pubsub::Kind;
 use super::{ExitReason, Shared};
 use crate::number::parse_int;
@@ -103,6 +105,7 @@ fn split<'a>(args: &'a [&'a [u8]], name: &str) -> Result<KeysAndArgs<'a>, Engine
 fn evalsha(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "evalsha")?;
     let sha = std::str::from_utf8(args[1]).map_err(|_| NOSCRIPT)?;
+    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
     let mut engine = shared.engine.borrow_mut();
     // Whatever is loaded may be run: without compat mode nothing else can be loaded.
     let reply = engine.eval_sha(sha, keys, rest);
@@ -122,6 +125,7 @@ fn allowed(shared: &Shared, source: &[u8]) -> Result<(), EngineError> {
 fn eval(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "eval")?;
     allowed(shared, args[1])?;
+    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
     let reply = shared.engine.borrow_mut().eval(args[1], keys, rest);
     shared.scripts_run.set(shared.scripts_run.get() + 1);
     session.out.value(&reply?);
@@ -214,6 +218,14 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             session.out.int(i64::from(shared.epoch));
             session.out.int(i64::from(std::process::id()));
         }
+        // No answer to any of these: what a dead client has not read would make its end look like an accident.
+        (b"lifeline", [id, from]) => lifeline(shared, session, id, from)?,
+        (b"spare", [number]) => {
+            let number = parse_int(number).ok_or(NOT_INTEGER)?;
+            shared.lifelines.spare(own_line(session)?, number);
+        }
+        (b"command", []) => shared.lifelines.expect_command(own_line(session)?),
+        (b"goodbye", []) => shared.lifelines.say_goodbye(own_line(session)?),
         (b"watch", keys) if session.out.resp3 => {
             session.watches = true;
             let mut found = 0;
@@ -242,6 +254,28 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
         _ => return Err(SYNTAX),
     }
     Ok(())
+}
+
+/// Makes a connection the lifeline of a client, or with `COMMAND` for a number that of its command.
+fn lifeline(shared: &Shared, session: &mut Session, id: &[u8], from: &[u8]) -> Result<(), EngineError> {
+    let pid = session.pid.filter(|_| session.line.is_none());
+    let pid = pid.ok_or(EngineError::fixed("ERR this connection cannot be a lifeline"))?;
+    let line = if from.eq_ignore_ascii_case(b"command") {
+        shared.lifelines.begin_command(id, pid)
+    } else {
+        let process =
+            Process::open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
+        shared.lifelines.begin(id, parse_int(from).ok_or(NOT_INTEGER)?, process)
+    };
+    session.line = Some(line.ok_or(SYNTAX)?);
+    shared.clients.set(shared.clients.get() - 1);
+    shared.lines.set(shared.lines.get() + 1);
+    shared.lifelines.went(&session.user());
+    Ok(())
+}
+
+fn own_line(session: &Session) -> Result<&Line, EngineError> {
+    session.line.as_ref().ok_or(EngineError::fixed("ERR this connection is no lifeline"))
 }
 
 fn stop(shared: &Shared, session: &mut Session) {

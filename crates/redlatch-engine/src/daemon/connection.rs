@@ -9,18 +9,26 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::commands;
+use super::lifelines::{Line, User};
 use super::pubsub::{Kind, Outbox};
 use super::resp::{self, Words, Writer};
 use super::{Arrival, Shared};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
+/// A read of less than this that completes no request is a drip.
+const DRIP_BYTES: usize = 512;
+/// So many drips in a row may come as fast as they like. A request in so many pieces comes from nobody who is in a hurry.
+const DRIPS_MAX: u32 = 16;
+/// How long the next ones are gathered.
+const DRIP_PAUSE: Duration = Duration::from_millis(1);
 /// Replies are written out at this size even when more requests wait.
 const WRITE_BYTES: usize = 1 << 20;
 /// Changes are written out at this size even when more requests wait.
@@ -77,13 +85,25 @@ pub(crate) struct Session {
     pub(crate) closing: bool,
     /// Whether the client acts for the user whom the daemon belongs to.
     pub(crate) is_owner: bool,
+    /// The process at the other end, where that is known.
+    pub(crate) pid: Option<i32>,
+    /// Whose lifeline it is, if it is one.
+    pub(crate) line: Option<Line>,
+    /// The client of this process whose owner it has used last.
+    pub(crate) known: Vec<u8>,
+    /// It has ended as a connection does whose other side is closed everywhere.
+    at_end_of_file: bool,
 }
 
 impl Session {
-    fn new(id: u64, is_owner: bool) -> Session {
+    fn new(id: u64, pid: Option<i32>, is_owner: bool) -> Session {
         Session {
             id,
             is_owner,
+            pid,
+            line: None,
+            known: Vec::new(),
+            at_end_of_file: false,
             name: Vec::new(),
             outbox: Outbox::new(id),
             out: Writer { bytes: Vec::new(), resp3: false },
@@ -91,6 +111,10 @@ impl Session {
             watches: false,
             closing: false,
         }
+    }
+
+    pub(crate) fn user(&self) -> User {
+        User { pid: self.pid, client: self.id }
     }
 
     /// How many subscriptions of the same count Redis reports: channels and patterns together, shards apart.
@@ -114,18 +138,28 @@ impl Drop for Leave {
         if self.session.watches {
             self.shared.hub.unwatch(&self.session.outbox);
         }
-        self.shared.clients.set(self.shared.clients.get() - 1);
+        let Leave { shared, session } = self;
+        match &session.line {
+            Some(line) => {
+                shared.lines.set(shared.lines.get() - 1);
+                shared.lifelines.end(line, session.at_end_of_file, shared.next_client.get());
+            }
+            None => {
+                shared.clients.set(shared.clients.get() - 1);
+                shared.lifelines.went(&session.user());
+            }
+        }
     }
 }
 
 /// Serves a client until it goes, breaks the protocol or reads too slowly.
 pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
-    let Arrival { stream, client: id, is_owner } = arrival;
+    let Arrival { stream, client: id, pid, is_owner } = arrival;
     if let Stream::Tcp(stream) = &stream {
         // Replies are small and awaited; nothing may hold them back.
         let _best_effort = stream.set_nodelay(true);
     }
-    let mut leave = Leave { shared, session: Session::new(id, is_owner) };
+    let mut leave = Leave { shared, session: Session::new(id, pid, is_owner) };
     if let Err(error) = talk(&mut leave, stream).await {
         tracing::debug!(client = id, %error, "a client is gone");
     }
@@ -137,7 +171,7 @@ pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
     deprecated,
     reason = "its successor is `unsafe`, for types that change their descriptor; ours own theirs for life"
 )]
-fn watch<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+pub(super) fn watch<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(inner, interest)
 }
 
@@ -147,6 +181,7 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
     let stream = watch(stream, Interest::READABLE)?;
     let mut input: Vec<u8> = Vec::new();
     let mut words = Words::new();
+    let mut drips = 0;
     loop {
         let done = run_all(shared, session, &input, &mut words);
         if done == input.len() {
@@ -174,7 +209,11 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
         if more_waits {
             continue;
         }
+        if drips > DRIPS_MAX {
+            tokio::time::sleep(DRIP_PAUSE).await;
+        }
         input.reserve(READ_BYTES);
+        let before = input.len();
         let listening = session.watches || !session.subscriptions.is_empty();
         let open = poll_fn(|cx| {
             if listening && outbox.poll_changed(cx) {
@@ -183,8 +222,13 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
             poll_read(&stream, &mut input, cx)
         });
         if !open.await? {
+            session.at_end_of_file = true;
             return Ok(());
         }
+        let read = input.len() - before;
+        shared.reads.set(shared.reads.get() + u64::from(read > 0));
+        // Nothing of what was there has been run, or it would not be there.
+        drips = if before > 0 && (1..DRIP_BYTES).contains(&read) { drips + 1 } else { 0 };
     }
 }
 
@@ -340,7 +384,7 @@ mod tests {
         let journal = Box::new(disk.clone());
         let engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, journal);
         let shared = Rc::new(Shared::new(engine.expect("an engine"), hub, HashSet::new(), 1, true));
-        let mut session = Session::new(1, true);
+        let mut session = Session::new(1, None, true);
         let mut serve = |requests: &[&str]| {
             let input: String = requests.iter().map(|words| request(words)).collect();
             session.out.bytes.clear();
@@ -357,5 +401,41 @@ mod tests {
         disk.0.0.store(false, Ordering::SeqCst);
         assert_eq!(serve(&["incr a", "get a"]), ":5\r\n$1\r\n5\r\n");
         assert_eq!(disk.0.1.load(Ordering::SeqCst), 3, "what was kept back, then the new change");
+    }
+    #[test]
+    fn a_client_that_drips_is_not_woken_up_for_by_each_drop() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let hub: Arc<Hub> = Arc::default();
+        let engine = Engine::new(Arc::new(SystemClock), Arc::clone(&hub) as _).unwrap();
+        let shared = Rc::new(Shared::new(engine, hub, HashSet::new(), 1, true));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        shared.clients.set(1);
+        let arrival = Arrival { stream: Stream::Unix(theirs), client: 1, pid: None, is_owner: true };
+        let bytes = request(&format!("echo {}", "x".repeat(20_000)));
+        let began = std::time::Instant::now();
+        local.block_on(&runtime, async {
+            let serving = tokio::task::spawn_local(serve(Rc::clone(&shared), arrival));
+            ours.set_nonblocking(true).unwrap();
+            for byte in bytes.as_bytes() {
+                while (&mut &ours).write(&[*byte]).is_err() {
+                    // The socket is full, and the daemon pauses.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                // The daemon may read each of them before the next one comes.
+                tokio::task::yield_now().await;
+            }
+            let mut reply = [0; 64];
+            while std::io::Read::read(&mut &ours, &mut reply).is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(reply.starts_with(b"$20000\r\nxxx"));
+            drop(ours);
+            serving.await.unwrap();
+        });
+        let (reads, passed) = (shared.reads.get(), began.elapsed());
+        let most = u64::from(DRIPS_MAX) + 3 + passed.as_millis() as u64;
+        assert!(reads <= most, "{reads} reads of {} bytes in {passed:?}", bytes.len());
     }
 }

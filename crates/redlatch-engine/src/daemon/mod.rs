@@ -7,6 +7,8 @@
 mod access;
 mod commands;
 mod connection;
+mod lifelines;
+mod process;
 mod pubsub;
 mod resp;
 
@@ -32,15 +34,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 pub(crate) use access::{Standing, own_uid, standing};
+pub use lifelines::{Step, Trace, TracePlace, Undertaker};
 
 use crate::clock::MachineClock;
 use crate::engine::Engine;
 use crate::journal::FileJournal;
 use connection::Stream;
+use lifelines::{Lifelines, User};
 use pubsub::Hub;
 
 /// The most clients at once.
 pub const CLIENTS_MAX: usize = 10_000;
+/// The same with a lifeline for each.
+const CONNECTIONS_MAX: usize = 2 * CLIENTS_MAX;
+/// How much memory other clients may make the engine use, unless told otherwise.
+pub const MEMORY_MAX_BYTES: u64 = 1 << 30;
 /// Descriptors for everything but clients: sockets, the journal and the file that replaces it, the runtime.
 const OWN_DESCRIPTORS: usize = 32;
 /// How often expired keys are looked for and idleness is judged, at the longest.
@@ -74,6 +82,9 @@ pub struct DaemonConfig {
     pub idle_exit: Option<Duration>,
     /// Serve every command of the engine and any script, for other client libraries.
     pub compat: bool,
+    /// With `compat`, how much memory the engine may use before it refuses to keep more (`OOM`); unbounded where the system does not say
+    /// how much that is.
+    pub memory_max_bytes: u64,
     /// Serve on TCP too, with `compat` and on a loopback address only.
     pub compat_listen: Option<SocketAddr>,
     /// Called when clients can connect.
@@ -82,6 +93,8 @@ pub struct DaemonConfig {
     pub shared: bool,
     /// Leave the terminal session of the process that started the daemon.
     pub detach: bool,
+    /// Gives back what clients held that have died; without it their leases end it.
+    pub undertaker: Option<Box<dyn Undertaker>>,
     /// Identifies this run of the machine; read from the system when empty.
     pub boot_id: String,
 }
@@ -96,10 +109,12 @@ impl DaemonConfig {
             epoch,
             idle_exit: None,
             compat: false,
+            memory_max_bytes: MEMORY_MAX_BYTES,
             compat_listen: None,
             shared: false,
             ready: None,
             detach: false,
+            undertaker: None,
             boot_id: String::new(),
         }
     }
@@ -184,11 +199,16 @@ pub(crate) struct Shared {
     allowed: HashSet<String>,
     epoch: u32,
     compat: bool,
-    /// The most clients at once.
-    clients_max: usize,
+    /// The most connections at once, lifelines included.
+    connections_max: usize,
     clients: Cell<usize>,
+    /// Connections that are no clients, but the lifelines of some.
+    lines: Cell<usize>,
+    lifelines: Lifelines,
     next_client: Cell<u64>,
     scripts_run: Cell<u64>,
+    /// How often something was read.
+    reads: Cell<u64>,
     started: Instant,
     stop: Cell<Option<ExitReason>>,
     stopping: Notify,
@@ -202,14 +222,22 @@ impl Shared {
             allowed,
             epoch,
             compat,
-            clients_max: CLIENTS_MAX,
+            connections_max: CONNECTIONS_MAX,
             clients: Cell::new(0),
+            lines: Cell::new(0),
+            lifelines: Lifelines::default(),
             next_client: Cell::new(1),
             scripts_run: Cell::new(0),
+            reads: Cell::new(0),
             started: Instant::now(),
             stop: Cell::new(None),
             stopping: Notify::new(),
         }
+    }
+
+    fn is_full(&self) -> bool {
+        let clients = self.clients.get();
+        clients >= CLIENTS_MAX || clients + self.lines.get() >= self.connections_max
     }
 }
 
@@ -257,9 +285,9 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
     let clock = Arc::new(MachineClock::of_system());
-    if let Ok(found) = std::fs::metadata(beside("journal"))
-        && found.len() > LONG_JOURNAL_BYTES
-    {
+    let began = Instant::now();
+    let found = std::fs::metadata(beside("journal")).ok().filter(|found| found.len() > LONG_JOURNAL_BYTES);
+    if let Some(found) = &found {
         tracing::warn!(bytes = found.len(), "reading a long journal; clients are served when that is done");
     }
     let opened = FileJournal::open(&beside("journal"), &boot_id, Arc::clone(&clock) as _);
@@ -276,6 +304,13 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         }
         rewritten => rewritten.map_err(journal_error)?,
     }
+    if config.compat {
+        engine.set_memory_limit(config.memory_max_bytes, resident_bytes);
+    }
+    if found.is_some() {
+        let (keys, ms) = (engine.key_count(), began.elapsed().as_millis());
+        tracing::warn!(keys, ms, "the long journal has been read and rewritten");
+    }
     let mut allowed = HashSet::new();
     for (name, source) in &config.allowed_scripts {
         let sha = engine.load(source.as_bytes()).map_err(|error| {
@@ -284,7 +319,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         allowed.insert(sha);
     }
     let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
-    shared.clients_max = room_for_clients();
+    shared.connections_max = room_for_clients();
     let shared = Rc::new(shared);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -293,13 +328,13 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     runtime.block_on(serve(&shared, &mut config, claim))
 }
 
-/// Raises the limit of descriptors as far as it may be, and says how many clients that leaves room for. The journal has to be
+/// Raises the limit of descriptors as far as it may be, and says how many connections that leaves room for. The journal has to be
 /// rewritten also when that many are there.
 fn room_for_clients() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
-    let wanted = (CLIENTS_MAX + OWN_DESCRIPTORS) as u64;
+    let wanted = (CONNECTIONS_MAX + OWN_DESCRIPTORS) as u64;
     let usable = limit.maximum.map_or(wanted, |most| most.min(wanted));
     let raised = limit.current.is_some_and(|now| now < usable)
         && setrlimit(Resource::Nofile, Rlimit { current: Some(usable), ..limit }).is_ok();
@@ -308,7 +343,7 @@ fn room_for_clients() -> usize {
     if room < CLIENTS_MAX {
         tracing::warn!(descriptors = present, clients = room, "few descriptors: raise the limit (ulimit -n)");
     }
-    room.clamp(1, CLIENTS_MAX)
+    room.clamp(1, CONNECTIONS_MAX)
 }
 
 /// Locks the directory for the life of the daemon. systemd-tmpfiles takes old files out of shared places, but nothing out of
@@ -348,6 +383,14 @@ fn claim(path: &std::path::Path) -> Result<File, DaemonError> {
     }
 }
 
+/// How much memory this process has in use; nothing where the system does not say.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 /// Changes whenever the machine starts. Empty where the system has nothing of the kind.
 fn current_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
@@ -373,11 +416,13 @@ async fn serve(
         ready();
     }
     let arrivals = RefCell::new(Vec::new());
+    let undertaker = config.undertaker.take();
     let service = (config.idle_exit, config.shared);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
         Some(oversee(shared, &arrivals, door, tcp.as_ref(), signals, service).await)
     }));
+    tasks.push(Box::pin(lifelines::attend(shared, undertaker).map(|()| None)));
     let reason = poll_fn(|cx| {
         loop {
             match tasks.poll_next_unpin(cx) {
@@ -444,6 +489,8 @@ impl Door {
 struct Arrival {
     stream: Stream,
     client: u64,
+    /// The process at the other end, where that is known.
+    pid: Option<i32>,
     /// Whether it acts for the user whom the daemon belongs to.
     is_owner: bool,
 }
@@ -469,15 +516,18 @@ async fn oversee(
             accepted = door.listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // The directory already keeps others out; this holds even if somebody opened it by hand.
-                    let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid());
+                    let peer = stream.peer_cred().ok();
+                    let is_owner = peer.is_some_and(|peer| peer.uid() == own_uid());
+                    // Zero stands for all processes that cannot be seen from here.
+                    let pid = peer.and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
                     if is_owner || for_several_users {
-                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), is_owner);
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, is_owner));
                     }
                 }
                 Err(error) => backoff(&error).await,
             },
             accepted = accept_tcp(tcp) => match accepted {
-                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), false),
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, false)),
                 Err(error) => backoff(&error).await,
             },
             () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
@@ -486,7 +536,7 @@ async fn oversee(
             _ = tick.tick() => {
                 door.mend();
                 shared.engine.borrow_mut().expire_some(EXPIRE_PER_TICK);
-                if shared.clients.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
+                if shared.clients.get() + shared.lines.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
                     idle_since = Instant::now();
                 } else if idle_exit.is_some_and(|idle| idle_since.elapsed() >= idle) {
                     return ExitReason::Idle;
@@ -497,15 +547,21 @@ async fn oversee(
 }
 
 /// Gives a new client its number and has it served, unless there are too many.
-fn admit(shared: &Shared, arrivals: &Arrivals, stream: io::Result<Stream>, is_owner: bool) {
+fn admit(
+    shared: &Shared,
+    arrivals: &Arrivals,
+    stream: io::Result<Stream>,
+    (pid, is_owner): (Option<i32>, bool),
+) {
     match stream {
         Err(error) => tracing::warn!(%error, "a client could not be served"),
-        Ok(stream) if shared.clients.get() >= shared.clients_max => stream.refuse(),
+        Ok(stream) if shared.is_full() => stream.refuse(),
         Ok(stream) => {
             shared.clients.set(shared.clients.get() + 1);
             let client = shared.next_client.get();
             shared.next_client.set(client + 1);
-            arrivals.borrow_mut().push(Arrival { stream, client, is_owner });
+            shared.lifelines.came(&User { pid, client });
+            arrivals.borrow_mut().push(Arrival { stream, client, pid, is_owner });
         }
     }
 }

@@ -12,42 +12,96 @@ pub(crate) const REQUEST_WORDS_MAX: usize = 65_536;
 #[derive(Debug, PartialEq)]
 pub(crate) struct Garbage(pub(crate) &'static str);
 
-/// The words of one request, as positions in the buffer.
-pub(crate) type Words = Vec<(usize, usize)>;
+/// The words of one request, as positions in the buffer. What has been read of a request that is not all there is kept, so that no byte
+/// is looked at again for each that follows.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    found: Vec<(usize, usize)>,
+    /// How many there will be, once that has been read.
+    count: Option<usize>,
+    /// Where the next one begins.
+    at: usize,
+    /// How long the buffer must be before anything more can be said.
+    needed: usize,
+    /// All of them are there: what comes next is another request.
+    done: bool,
+    /// How many steps reading has taken.
+    #[cfg(test)]
+    steps: usize,
+}
 
-/// Reads one request from the start of the buffer. `None`: more bytes are needed. Otherwise the number of bytes
-/// that it took.
+impl Words {
+    pub(crate) fn new() -> Words {
+        Words::default()
+    }
+
+    fn step(&mut self) {
+        #[cfg(test)]
+        {
+            self.steps += 1;
+        }
+    }
+}
+
+impl std::ops::Deref for Words {
+    type Target = [(usize, usize)];
+
+    fn deref(&self) -> &[(usize, usize)] {
+        &self.found
+    }
+}
+
+/// Reads one request from the start of the buffer. `None`: more bytes are needed, and the next call has the same buffer with more behind
+/// it. Otherwise the number of bytes that it took.
 pub(crate) fn parse(buffer: &[u8], words: &mut Words) -> Result<Option<usize>, Garbage> {
-    words.clear();
+    if words.done {
+        words.found.clear();
+        (words.count, words.at, words.needed, words.done) = (None, 0, 0, false);
+    }
     let Some(&first) = buffer.first() else { return Ok(None) };
     if first != b'*' {
         return Err(Garbage("ERR Protocol error: expected '*'"));
     }
-    let Some((count, mut at)) = number(buffer, 1)? else { return within_limit(buffer) };
-    let count = usize::try_from(count).unwrap_or(0);
-    if count > REQUEST_WORDS_MAX {
-        return Err(Garbage("ERR Protocol error: too many words in a request"));
+    if buffer.len() < words.needed {
+        return within_limit(buffer);
     }
-    for _ in 0..count {
-        match buffer.get(at) {
+    let count = match words.count {
+        Some(count) => count,
+        None => {
+            let Some((count, at)) = number(buffer, 1)? else { return within_limit(buffer) };
+            let count = usize::try_from(count).unwrap_or(0);
+            if count > REQUEST_WORDS_MAX {
+                return Err(Garbage("ERR Protocol error: too many words in a request"));
+            }
+            (words.count, words.at) = (Some(count), at);
+            count
+        }
+    };
+    while words.found.len() < count {
+        words.step();
+        match buffer.get(words.at) {
             None => return within_limit(buffer),
             Some(b'$') => {}
             Some(_) => return Err(Garbage("ERR Protocol error: expected '$'")),
         }
-        let Some((len, start)) = number(buffer, at + 1)? else { return within_limit(buffer) };
+        let Some((len, start)) = number(buffer, words.at + 1)? else { return within_limit(buffer) };
         let len = usize::try_from(len).map_err(|_| Garbage("ERR Protocol error: invalid bulk length"))?;
         if len > REQUEST_BYTES_MAX || start + len > REQUEST_BYTES_MAX {
             return Err(Garbage("ERR Protocol error: the request is too large"));
         }
         match buffer.get(start + len..start + len + 2) {
-            None => return within_limit(buffer),
+            None => {
+                words.needed = start + len + 2;
+                return within_limit(buffer);
+            }
             Some(b"\r\n") => {}
             Some(_) => return Err(Garbage("ERR Protocol error: a bulk string has the wrong length")),
         }
-        words.push((start, start + len));
-        at = start + len + 2;
+        words.found.push((start, start + len));
+        words.at = start + len + 2;
     }
-    Ok(Some(at))
+    words.done = true;
+    Ok(Some(words.at))
 }
 
 fn within_limit(buffer: &[u8]) -> Result<Option<usize>, Garbage> {
@@ -159,7 +213,23 @@ mod tests {
             assert_eq!(parse(&whole[..cut], &mut words), Ok(None), "{cut}");
         }
         assert_eq!(parse(whole, &mut words), Ok(Some(whole.len())));
-        assert_eq!(words, [(8, 12), (18, 20)]);
+        assert_eq!(*words, [(8, 12), (18, 20)]);
+        assert_eq!(parse(b"*0\r\n", &mut words), Ok(Some(4)));
+        assert!(words.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_drips_is_read_once() {
+        let count = 10_000;
+        let whole = format!("*{count}\r\n{}", "$3\r\nabc\r\n".repeat(count)).into_bytes();
+        let mut words = Words::new();
+        for end in 1..whole.len() {
+            assert_eq!(parse(&whole[..end], &mut words), Ok(None));
+        }
+        assert_eq!(parse(&whole, &mut words), Ok(Some(whole.len())));
+        assert_eq!(words.len(), count);
+        // A few for each word: while its length arrives.
+        assert!(words.steps < 8 * count, "{} steps for {} bytes", words.steps, whole.len());
     }
 
     #[test]
@@ -178,6 +248,7 @@ mod tests {
             ["*1\r\n$9000000\r\n", "*99999999\r\n", "hello\r\n", "*1\r\n:5\r\n", "*1\r\n$-1\r\n", "*x\r\n"]
         {
             assert!(parse(garbage.as_bytes(), &mut words).is_err(), "{garbage}");
+            words = Words::new();
         }
     }
 }

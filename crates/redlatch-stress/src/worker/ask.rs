@@ -16,6 +16,11 @@ pub(super) enum Cut {
     Never,
     Polls(usize),
     After(Duration),
+    /// It is not dropped: it is polled until `after`, not polled for `time`, and then polled to its end.
+    Dozes {
+        after: Duration,
+        time: Duration,
+    },
 }
 
 impl Cut {
@@ -25,6 +30,14 @@ impl Cut {
             Cut::Never => Some(call.await),
             Cut::Polls(polls) => poll_n_then_drop(call, polls).await,
             Cut::After(time) => tokio::time::timeout(time, call).await.ok(),
+            Cut::Dozes { after, time } => {
+                let mut call = std::pin::pin!(call);
+                if let Ok(outcome) = tokio::time::timeout(after, &mut call).await {
+                    return Some(outcome);
+                }
+                tokio::time::sleep(time).await;
+                Some(call.await)
+            }
         }
     }
 }

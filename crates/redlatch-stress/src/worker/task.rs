@@ -91,6 +91,7 @@ impl Task {
         let cut = match rng.below(100) {
             percent if percent >= numbers.cut => Cut::Never,
             percent if percent % 2 == 0 => Cut::Polls(1 + rng.below(4) as usize),
+            percent if percent % 4 == 3 => Cut::Dozes { after: rng.ms(0, 40), time: rng.ms(300, 2_500) },
             _ => Cut::After(rng.ms(0, 6)),
         };
         let reuses = !matches!(kind, Kind::Permits | Kind::Quorum) && rng.percent(numbers.reuse);

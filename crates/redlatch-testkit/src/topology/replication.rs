@@ -59,7 +59,8 @@ impl Credentials {
     }
 }
 
-fn replica_user(index: usize) -> String {
+/// The user as which a replica follows its master.
+pub(super) fn replica_user(index: usize) -> String {
     format!("redlatch-testkit-replica-{index}")
 }
 

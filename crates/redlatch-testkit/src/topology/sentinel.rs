@@ -10,10 +10,12 @@ use super::replication::{self, Credentials, follow, is_master, link_of, links, n
 use super::wait::{Missing, wait_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;
-use crate::server::{ADMIN_USER, RedisServer, RedisServerBuilder, ServerProgram, TlsFiles, random_password};
+use crate::server::{RedisServer, RedisServerBuilder, ServerProgram, TlsFiles, random_password};
 
-/// The user of the sentinels on the data nodes, so that they can be forbidden what the kit may.
-const SENTINEL_USER: &str = "redlatch-testkit-sentinel";
+/// The user of one sentinel on the data nodes and on the other sentinels, so that each can be forbidden what the kit may.
+fn sentinel_user(index: usize) -> String {
+    format!("redlatch-testkit-sentinel-{index}")
+}
 
 /// The name that the sentinels have for the master.
 pub const MASTER_NAME: &str = "redlatch";
@@ -92,13 +94,22 @@ impl SentinelSetBuilder {
         let credentials = Credentials::new(self.replica_count + 1);
         let has_tls = self.servers.has_tls();
         // Sentinels ask for the replicas only every 10 seconds, so they come when the replicas are linked.
-        let user = format!("{SENTINEL_USER} on >{} ~* &* +@all", credentials.admin_password);
-        let servers = self.servers.clone().acl(&user);
+        let servers = self.with_sentinel_users(self.servers.clone(), &credentials);
         let nodes = credentials.start_master_and_replicas(self.replica_count, &servers)?;
         let sentinels = self.start_sentinels(&nodes, &credentials)?;
         let set = SentinelSet { nodes, sentinels, relays: Mutex::default(), has_tls };
         set.wait_until_ready()?;
         Ok(set)
+    }
+
+    fn with_sentinel_users(
+        &self,
+        settings: RedisServerBuilder,
+        credentials: &Credentials,
+    ) -> RedisServerBuilder {
+        (0..self.sentinel_count).fold(settings, |settings, index| {
+            settings.acl(&format!("{} on >{} ~* &* +@all", sentinel_user(index), credentials.admin_password))
+        })
     }
 
     fn start_sentinels(&self, nodes: &[RedisServer], credentials: &Credentials) -> Result<Vec<RedisServer>> {
@@ -111,11 +122,11 @@ impl SentinelSetBuilder {
             let mut lines = vec![
                 format!("myid {}", peers[index].1),
                 format!("monitor {MASTER_NAME} 127.0.0.1 {master} {}", self.sentinel_count / 2 + 1),
-                format!("auth-user {MASTER_NAME} {SENTINEL_USER}"),
+                format!("auth-user {MASTER_NAME} {}", sentinel_user(index)),
                 format!("auth-pass {MASTER_NAME} {}", credentials.admin_password),
                 format!("down-after-milliseconds {MASTER_NAME} {}", self.down_after.as_millis()),
                 format!("failover-timeout {MASTER_NAME} {}", self.failover_timeout.as_millis()),
-                format!("sentinel-user {ADMIN_USER}"),
+                format!("sentinel-user {}", sentinel_user(index)),
                 format!("sentinel-pass {}", credentials.admin_password),
             ];
             for node in &nodes[1..] {
@@ -124,7 +135,8 @@ impl SentinelSetBuilder {
             for (port, id) in peers.iter().filter(|(port, _)| *port != peers[index].0) {
                 lines.push(format!("known-sentinel {MASTER_NAME} 127.0.0.1 {port} {id}"));
             }
-            let mut settings = self.sentinels.clone().sentinel().admin_password(&credentials.admin_password);
+            let settings = self.with_sentinel_users(self.sentinels.clone(), credentials);
+            let mut settings = settings.sentinel().admin_password(&credentials.admin_password);
             if settings.has_tls() {
                 settings = settings.arg("tls-replication", "yes");
             }
@@ -366,7 +378,7 @@ impl SentinelSet {
             return Err(Error::new(ErrorKind::Invalid, format!("node {index} is the master")));
         }
         // Otherwise they would undo the detour after a while.
-        node.cmd(&["ACL", "SETUSER", SENTINEL_USER, "-slaveof", "+slaveof|no"])?;
+        self.let_sentinels(node, &["-slaveof", "+slaveof|no"])?;
         let relay = relay::stall(node, self.node(master))?;
         self.relays().insert(index, relay);
         Ok(())
@@ -384,7 +396,7 @@ impl SentinelSet {
         replication::unblock(self.nodes.iter(), index)?;
         let was_stalled = self.relays().remove(&index).is_some();
         if was_stalled {
-            node.cmd(&["ACL", "SETUSER", SENTINEL_USER, "+slaveof"])?;
+            self.let_sentinels(node, &["+slaveof"])?;
         }
         if is_master(node)? {
             return Ok(());
@@ -393,6 +405,70 @@ impl SentinelSet {
             follow(node, self.node(self.master()?).port())?;
         }
         wait_until("a replica that is linked again", || Ok(link_of(node)?.map(drop)))
+    }
+
+    /// Changes what every sentinel may do at a data node.
+    fn let_sentinels(&self, node: &RedisServer, rules: &[&str]) -> Result<()> {
+        for index in 0..self.sentinels.len() {
+            let user = sentinel_user(index);
+            node.cmd(&[&["ACL", "SETUSER", &user], rules].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Forbids the sentinels to make a data node a replica, as if it were out of their reach: it stays a master if it is one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`].
+    pub fn keep_role(&self, index: usize) -> Result<()> {
+        let node = self.nodes.get(index).ok_or_else(|| no_node(index))?;
+        self.let_sentinels(node, &["-slaveof", "+slaveof|no"])
+    }
+
+    /// Cuts the set in two: these sentinels and data nodes on one side, all others on the other. No sentinel reaches a node or
+    /// a sentinel of the other side, and no replica its master there. Clients reach both sides.
+    ///
+    /// Data nodes and sentinels must want passwords: a sentinel that is refused goes on as the default user.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`].
+    pub fn part(&self, sentinels: &[usize], nodes: &[usize]) -> Result<()> {
+        self.let_across(sentinels, nodes, "off")
+    }
+
+    /// Ends [`part`](Self::part), which was called with the same sides. Returns at once; those who were apart find each other within
+    /// seconds, and sentinels may take more than a minute to count each other as live again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::cmd`].
+    pub fn join(&self, sentinels: &[usize], nodes: &[usize]) -> Result<()> {
+        self.let_across(sentinels, nodes, "on")
+    }
+
+    fn let_across(&self, sentinels: &[usize], nodes: &[usize], state: &str) -> Result<()> {
+        let of_sentinels = (0..self.sentinels.len()).map(|i| (sentinel_user(i), sentinels.contains(&i)));
+        let of_replicas = (0..self.nodes.len()).map(|i| (replication::replica_user(i), nodes.contains(&i)));
+        let servers = self.nodes.iter().enumerate().map(|(i, node)| (node, nodes.contains(&i), true));
+        let watchers =
+            self.sentinels.iter().enumerate().map(|(i, node)| (node, sentinels.contains(&i), false));
+        let servers: Vec<_> = servers.chain(watchers).filter(|(server, ..)| server.is_up()).collect();
+        for (server, ..) in &servers {
+            // A change of its role may have closed our connection.
+            _ = server.cmd(&["PING"]);
+        }
+        let users = of_sentinels.map(|(user, side)| (user, side, false));
+        for (user, side, is_replica) in users.chain(of_replicas.map(|(user, side)| (user, side, true))) {
+            for (server, _, has_data) in servers.iter().filter(|(_, other, _)| *other != side) {
+                if *has_data || !is_replica {
+                    server.cmd(&["ACL", "SETUSER", &user, state])?;
+                    server.cmd(&["CLIENT", "KILL", "USER", &user])?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn relays(&self) -> MutexGuard<'_, BTreeMap<usize, Relay>> {

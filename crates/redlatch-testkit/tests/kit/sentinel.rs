@@ -1,6 +1,6 @@
 //! A master, replicas and sentinels.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 use redlatch_testkit::ErrorKind;
@@ -25,7 +25,7 @@ fn master_named_by(set: &SentinelSet, sentinel: usize) -> String {
 
 /// Whether the sentinels could let a node follow another master than it does.
 fn sentinels_may_redirect(set: &SentinelSet, node: usize) -> bool {
-    let rules = set.node(node).cmd(&["ACL", "GETUSER", "redlatch-testkit-sentinel"]).unwrap();
+    let rules = set.node(node).cmd(&["ACL", "GETUSER", "redlatch-testkit-sentinel-0"]).unwrap();
     let Value::Array(fields) = rules else { panic!("{rules:?}") };
     let commands = fields.iter().position(|field| *field == Value::BulkString(b"commands".to_vec()));
     let commands: String = redis::from_redis_value(fields[commands.expect("rules") + 1].clone()).unwrap();
@@ -147,4 +147,35 @@ fn a_stalled_replica_counts_but_lags_and_is_promoted() {
         assert_eq!(set.wait_for_master_other_than(set.node(0).port()).unwrap(), 1, "{program}");
         assert_eq!(get(set.node(1), "k"), Value::BulkString(b"newer".to_vec()), "{program}");
     }
+}
+
+#[test]
+fn the_side_with_most_sentinels_gets_a_master_of_its_own() {
+    let servers = RedisServer::builder().requirepass("data");
+    let set = calm().servers(servers).sentinels(RedisServer::builder().requirepass("watch")).start().unwrap();
+    set.part(&[0], &[0]).unwrap();
+    let named_by = |sentinel: usize| {
+        let named = set.sentinel(sentinel).cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "redlatch"]).unwrap();
+        let (_, port): (String, u16) = redis::from_redis_value(named).unwrap();
+        port
+    };
+    let began = Instant::now();
+    let new = loop {
+        let named = named_by(1);
+        match (1..3).find(|index| named == set.node(*index).port()) {
+            Some(new) if named == named_by(2) => break new,
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no other master");
+    };
+    assert_eq!(named_by(0), set.node(0).port(), "it has heard of nothing");
+    for node in [0, new] {
+        // Who is promoted closes all connections once, and is named before it takes writes.
+        while set.node(node).cmd(&["SET", "a", &node.to_string()]).is_err() {
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(began.elapsed() < Duration::from_secs(60), "it takes no writes");
+        }
+    }
+    set.join(&[0], &[0]).unwrap();
+    assert_eq!(set.wait_for_master_other_than(set.node(0).port()).unwrap(), new);
 }

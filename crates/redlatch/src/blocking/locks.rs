@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Stake, thread_owner, wait_for};
 use crate::{
-    FencedGuard, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
+    FencedGuard, Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
     error::{Error, ErrorKind, LossReason},
     owner::Owner,
@@ -313,6 +313,36 @@ impl<G: Hold> Guard<G> {
         wait_for(&core, inner.into_guard().unlock())
     }
 
+    /// Lets the hold go on without a guard; see [`redlatch::Guard::detach`](crate::Guard::detach).
+    pub fn detach(self) -> Held {
+        self.inner.into_guard().detach()
+    }
+
+    /// As [`detach`](Self::detach), and the hold lasts for exactly this long from now on; see
+    /// [`redlatch::Guard::detach_for`](crate::Guard::detach_for). `false` if it was lost.
+    ///
+    /// # Errors
+    ///
+    /// As there: the hold then lasts until its lease is over. [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when
+    /// called from async code, and a time out of range: the hold is then given back in the background.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # fn main() -> Result<(), redlatch::Error> {
+    /// let client = redlatch::blocking::Client::connect("memory:")?;
+    /// let guard = client.lock("nightly").lock()?;
+    /// // Nobody else begins for an hour, whatever becomes of this process.
+    /// assert!(guard.detach_for(Duration::from_secs(3_600))?);
+    /// assert!(client.lock("nightly").try_lock()?.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn detach_for(self, time: Duration) -> Result<bool, Error> {
+        let Guard { core, inner, _stake } = self;
+        wait_for(&core, inner.into_guard().detach_for(time))
+    }
+
     /// Waits until the hold is lost, or at most this long; `None` if it is still good.
     ///
     /// # Errors
@@ -352,5 +382,42 @@ impl<G: Hold> Guard<G> {
     /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait_for(&self.core, self.inner.as_guard().extend(lease))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking::Client;
+
+    const KEPT: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn a_blocking_guard_is_detached_for_a_time() {
+        let client = Client::connect("memory:").unwrap();
+        let lock = client.lock("kept");
+        assert!(lock.lock().unwrap().detach_for(KEPT).unwrap());
+        let left = lock.remaining_ttl().unwrap().expect("it is held");
+        assert!(left <= KEPT, "it is shorter than the lease of a renewed hold: {left:?}");
+        assert!(lock.try_lock().unwrap().is_none());
+        assert!(lock.force_unlock().unwrap());
+        let lost = lock.lock().unwrap();
+        assert!(lock.force_unlock().unwrap());
+        assert!(!lost.detach_for(KEPT).unwrap(), "nothing is left that could be kept");
+        let held = lock.lock().unwrap().detach();
+        assert_eq!(held.name, *lock.name());
+        assert!(lock.is_locked().unwrap());
+    }
+
+    #[test]
+    fn blocking_sets_are_detached_for_a_time() {
+        let client = Client::connect("memory:").unwrap();
+        let locks = [client.lock("a"), client.lock("b")];
+        let both = crate::blocking::MultiLock::new(locks.iter()).unwrap();
+        let kept = both.lock().unwrap().detach_for(KEPT).unwrap();
+        assert!(kept.len() == 2 && kept.iter().all(|(_, kept)| matches!(kept, Ok(true))), "{kept:?}");
+        for lock in &locks {
+            assert!(lock.remaining_ttl().unwrap().is_some_and(|left| left <= KEPT));
+        }
     }
 }

@@ -139,6 +139,20 @@ macro_rules! blocking_set {
                 self.0.detach()
             }
 
+            /// As [`detach`](Self::detach), and every member is held for exactly this long; see the async form.
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code, and
+            /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); the members are released in the background then.
+            pub fn detach_for(
+                self,
+                time: Duration,
+            ) -> Result<Vec<(crate::LockName, Result<bool, Error>)>, Error> {
+                let core = self.0.members()[0].core().clone();
+                wait_for(&core, async { Ok(self.0.detach_for(time).await) })
+            }
+
             /// The guard that this one wraps, for the calls that do not block.
             pub fn as_async(&self) -> &crate::$guard {
                 &self.0

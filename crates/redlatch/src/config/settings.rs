@@ -89,6 +89,7 @@ impl Settings {
 impl Default for Config {
     fn default() -> Self {
         Config {
+            identity: None,
             url: String::new(),
             username: None,
             password: Secret(None),

@@ -2,7 +2,8 @@
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
-//! granted, or this one is (`docs/protocol.md`, acquire).
+//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and counts
+//! one more if there is one: then an unknown outcome may leave a hold too many, which its lease ends, and never one too few.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -12,7 +13,7 @@ use std::{
 use futures_util::future::join_all;
 
 use super::{
-    Asks, BEHIND, Core, Grant, Request, Wait,
+    Asks, BEHIND, Core, Grant, OWN_HOLD, Request, Wait,
     asker::Asker,
     contest::Attempt,
     flight::{Flight, Rest, Work},
@@ -24,12 +25,17 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::Kind,
+    name::{Keys, Kind},
     owner::Owner,
     replica_ack::{Confirmed, Replication},
     scripts::{ACQUIRE, COUNTER_GET, QUERY},
     store::{Call, Confirm, Fault, Reply},
 };
+
+/// How often an owner of several processes finds its other holds now there and now gone, before it counts as busy.
+const SHARED_TURNS_MAX: u32 = 4;
+/// For how long it counts as busy then.
+const SHARED_PAUSE_MS: i64 = 10;
 
 /// How long the answer to a request that was given up is waited for before what it may have left is removed without it.
 const ABANDONED_TIME: Duration = Duration::from_millis(250);
@@ -46,8 +52,11 @@ impl Core {
         let deadline = Deadline::new(self, request.wait);
         let began_ms = self.now_ms();
         let outcome = match &request.owner {
-            None => self.acquire_in_lane(&request, &deadline, None).await.map(Entered::grant),
-            Some(owner) => self.acquire_as(&request, owner, &deadline).await,
+            None => {
+                let work = self.acquire_in_lane(&request, &deadline, None);
+                request.pulse.shown(work).await.map(Entered::grant)
+            }
+            Some(owner) => request.pulse.shown(self.acquire_as(&request, owner, &deadline)).await,
         };
         if let Ok(grant) = &outcome {
             // Written without `Display`, which would count as showing the owner to others.
@@ -75,14 +84,19 @@ impl Core {
         let Some(turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
         loop {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
-                Entered::Done(grant) => return Ok(grant),
-                Entered::NotYet => {
-                    let quiet = Waker::default().take_turn(self, turn.quiet(), deadline).await?;
-                    match quiet {
-                        Some(quiet) => quiet?,
-                        None => return Ok(None),
-                    }
+                // The whole hold may be gone. It is given back, and asked for once that is through.
+                Entered::Done(Some(grant)) if turn.is_disturbed() => {
+                    turn.rests();
+                    self.drop_hold(&grant.lease, grant.renewed);
                 }
+                Entered::Done(grant) => return Ok(grant),
+                Entered::PassedOver | Entered::NotYet => {}
+            }
+            // What is under way for the owner waits for its attempt.
+            turn.rests();
+            match Waker::default().take_turn(self, turn.quiet(), deadline).await? {
+                Some(quiet) => quiet?,
+                None => return Ok(None),
             }
         }
     }
@@ -109,7 +123,47 @@ impl Core {
         Waker::default().take_turn(self, turn, deadline).await
     }
 
+    /// The owner's turn, when nothing of it is under way that could take a hold away.
+    ///
+    /// # Errors
+    ///
+    /// The owner is in doubt; another attempt or a release of it does not come to its end; a guard of this process holds under it,
+    /// and counts for all that the owner has.
+    pub(crate) async fn turn_to_adopt(
+        self: &Arc<Self>,
+        keys: &Arc<Keys>,
+        owner: &Owner,
+    ) -> Result<Turn, Error> {
+        let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
+        let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+        let turn = self.owners.turn(keys, owner, Asking::Once);
+        let turn = Waker::default().take_turn(self, turn, &moment).await?.ok_or_else(busy)?;
+        while !turn.begins()? {
+            Waker::default().take_turn(self, turn.quiet(), &moment).await?.ok_or_else(busy)??;
+        }
+        if self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
+                .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
+        }
+        Ok(turn)
+    }
+
     async fn acquire_in_lane(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        deadline: &Deadline,
+        turn: Option<&Turn>,
+    ) -> Result<Entered, Error> {
+        loop {
+            match self.enter_lane(request, deadline, turn).await? {
+                Entered::PassedOver if deadline.is_over(self) => return Ok(Entered::Done(None)),
+                Entered::PassedOver => {}
+                entered => return Ok(entered),
+            }
+        }
+    }
+
+    async fn enter_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
@@ -119,12 +173,12 @@ impl Core {
         let now_ms = self.now_ms();
         let grant = match self.lanes.enter(request, turn, now_ms)? {
             Enter::Go => {
-                let place = Place::lead(self, &request.keys);
-                self.contend(request, deadline, place, After::Nothing).await?
+                let place = Place::lead(self, request);
+                return self.contend(request, deadline, place, After::Nothing).await;
             }
             Enter::Aside => {
                 let place = Place::aside(self, &request.keys);
-                self.contend(request, deadline, place, After::Nothing).await?
+                return self.contend(request, deadline, place, After::Nothing).await;
             }
             Enter::Busy => None,
             Enter::Settle => return Ok(Entered::NotYet),
@@ -138,9 +192,11 @@ impl Core {
                 match place.handed(if waits { deadline } else { &moment }).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { renewed: lease.holds().renewed > 0, lease }),
+                    Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, tainted }) => {
-                        let place = Place::lead(self, &request.keys);
-                        self.contend(request, deadline, place, After::Line { after_others, tainted }).await?
+                        let place = Place::lead(self, request);
+                        let after = After::Line { after_others, tainted };
+                        return self.contend(request, deadline, place, after).await;
                     }
                 }
             }
@@ -184,17 +240,24 @@ impl Core {
         deadline: &Deadline,
         place: Place,
         after: After,
-    ) -> Result<Option<Grant>, Error> {
+    ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let (after_others, tainted) = match after {
             After::Nothing => (false, false),
             After::Line { after_others, tainted } => (after_others, tainted),
         };
         let mut asker = Asker::new(self, request, owner, *deadline, tainted);
-        let Some(lease) = self.contest(&mut asker, request.wait, deadline, after_others).await? else {
+        let won = self.contest(&mut asker, request.wait, deadline, after_others).await?;
+        if asker.passed_over {
+            return Ok(Entered::PassedOver);
+        }
+        let Some(lease) = won else {
             asker.step_back().await;
-            return Ok(None);
+            return Ok(Entered::Done(None));
         };
+        if !asker.rests() {
+            return Ok(Entered::PassedOver);
+        }
         asker.granted = true;
         let tainted = asker.tainted;
         drop(asker);
@@ -204,7 +267,7 @@ impl Core {
             self.drop_hold(&lease, request.term.renewed);
             return Err(self.closed_error());
         }
-        Ok(Some(Grant { lease, renewed: request.term.renewed }))
+        Ok(Entered::Done(Some(Grant { lease, renewed: request.term.renewed })))
     }
 
     /// Asks the server once.
@@ -218,8 +281,9 @@ impl Core {
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
         let sent_ms = self.now_ms();
-        let call = request.acquire_call(owner, look.recount, self);
-        let (outcome, confirm) = self.ask(request, owner, call, look.lines_up).await;
+        let shared = owner.is_shared();
+        let call = request.acquire_call(owner, look.recount, shared, self);
+        let (outcome, confirm) = self.ask(request, owner, call, shared, look.lines_up).await;
         if let Err(fault) = &outcome
             && fault.is_split()
             && let Some(ttl_ms) = self.held_by_another(request, owner).await
@@ -285,7 +349,7 @@ impl Core {
     /// no longer waits for it leaves it to the background.
     pub(super) async fn undo_first(self: &Arc<Self>, requests: &[&Arc<Request>], owner: &Owner) {
         let undoing: Vec<_> =
-            requests.iter().map(|request| self.undo_later(request, owner, Certainty::Arrived)).collect();
+            requests.iter().map(|request| self.undo_later(request, owner, Certainty::Granted)).collect();
         for undone in undoing {
             let _ = undone.await;
         }
@@ -297,16 +361,17 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         call: Call,
+        shared: bool,
         lines_up: bool,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
-        if request.ack.is_none() && !owner.is_foreign() {
+        if request.ack.is_none() && !shared {
             self.keeper.touch();
             let flight = Flight::new(self, self.run(call), || {
                 Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, lines_up))))
             });
             return (flight.await, None);
         }
-        let work = self.clone().ask_slowly(request.clone(), owner.clone(), call);
+        let work = self.clone().ask_slowly(request.clone(), owner.clone(), call, shared);
         let flight = Flight::new(self, Box::pin(work), || {
             let after = self.abandoned(request, owner, lines_up);
             let after: Box<dyn FnOnce(Result<Answered, Fault>) + Send> =
@@ -329,38 +394,36 @@ impl Core {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let pending = self.owners.pending(&request.keys, &owner);
-        move |outcome| {
-            let outcome = match outcome {
-                Ok(outcome) => outcome,
-                Err(work) => {
-                    drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
-                    core.keeper.handle().clone().spawn(async move {
-                        // Until it is answered it may still be granted.
-                        let _ = work.await;
-                        drop(pending);
-                    });
-                    return;
-                }
-            };
-            match core
-                .read(&ACQUIRE, &request.keys.key, outcome, owner.number())
-                .and_then(|items| Asked::read(&items))
-            {
-                // Nothing was granted, but a place in the queue may have been taken.
-                Ok(reply) if reply.count <= 0 => {
-                    if lines_up {
-                        drop(core.undo_later(&request, &owner, Certainty::Arrived));
-                    }
-                }
-                Err(Fault::NotSent(_) | Fault::Server(_)) => {}
-                // It was granted, or may have been, and nobody is there to take it.
-                Ok(_) => drop(core.undo_later(&request, &owner, Certainty::Arrived)),
-                Err(Fault::Unknown(_)) => {
-                    drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
-                }
+        move |outcome| match outcome {
+            Ok(outcome) => {
+                core.undo_unheard(&request, &owner, outcome, lines_up);
+                drop(pending);
             }
-            drop(pending);
+            Err(work) => {
+                drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                core.keeper.handle().clone().spawn(async move {
+                    // Until it is answered it may still be granted.
+                    let outcome = work.await;
+                    core.undo_unheard(&request, &owner, outcome, lines_up);
+                    drop(pending);
+                });
+            }
         }
+    }
+
+    /// Undoes what the answer to an abandoned request tells of.
+    fn undo_unheard(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, outcome: Raw, lines_up: bool) {
+        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
+        let certainty = match reply.and_then(|items| Asked::read(&items)) {
+            // Nothing was granted, but a place in the queue may have been taken.
+            Ok(reply) if reply.count <= 0 && lines_up => Certainty::Arrived,
+            Ok(reply) if reply.count <= 0 => return,
+            // It was granted, and no task is there to take it.
+            Ok(_) => Certainty::Granted,
+            Err(Fault::NotSent(_) | Fault::Server(_)) => return,
+            Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
+        };
+        drop(self.undo_later(request, owner, certainty));
     }
 
     /// A request for an owner under which another process may hold, or one that replicas are to confirm.
@@ -369,36 +432,49 @@ impl Core {
         request: Arc<Request>,
         owner: Owner,
         acquire: Call,
+        shared: bool,
     ) -> Result<Answered, Fault> {
-        if !owner.is_foreign() {
+        if !shared {
             return self.run_for(&request, acquire).await;
         }
-        if !request.reentrant {
-            self.keeper.touch();
-            let held = self.run(request.recipe.query(&request.keys, owner.field())).await?;
-            if held.array().and_then(|items| items.get(1)?.int()).is_some_and(|holds| holds > 0) {
+        let answer =
+            |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
+        for _ in 0..SHARED_TURNS_MAX {
+            let (asked, confirm) = self.ask_once(&request, &owner, acquire.clone()).await?;
+            if asked.count != 0 || asked.value != OWN_HOLD {
+                return Ok((answer(asked.count, asked.value), confirm));
+            }
+            if !request.reentrant {
                 return Err(Fault::Server(already_held()));
             }
-            return self.run_for(&request, acquire).await;
-        }
-        // If the other process holds, this is a re-entry that it must see as one.
-        let call = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
-        let script = call.script;
-        let (reply, confirm) = self.run_for(&request, call).await?;
-        let reply = Asked::read(&self.read(script, &request.keys.key, Ok(reply), owner.number())?)?;
-        if reply.count > 0 {
-            let mut token = 0;
-            if request.fenced {
-                // The outer hold's token is the last one drawn.
-                let call = Call::new(&COUNTER_GET).key(&request.keys.token).int(owner.number());
-                let last = self.run_checked(call, owner.number(), false).await;
-                token = last.ok().and_then(|reply| reply.get(2).copied()).unwrap_or(0);
+            // Another process holds, so this is a re-entry that it must see as one.
+            let enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
+            let (entered, confirm) = self.ask_once(&request, &owner, enter).await?;
+            if entered.count > 0 {
+                let mut token = 0;
+                if request.fenced {
+                    // The outer hold's token is the last one drawn.
+                    let call = Call::new(&COUNTER_GET).key(&request.keys.token).int(owner.number());
+                    let last = self.run_checked(call, owner.number(), false).await;
+                    token = last.ok().and_then(|reply| reply.get(2).copied()).unwrap_or(0);
+                }
+                return Ok((answer(entered.count, token), confirm));
             }
-            let items = [owner.number(), reply.count, token].map(Reply::Int);
-            return Ok((Reply::Array(items.into()), confirm));
+            // It has been given back meanwhile.
         }
-        drop(confirm);
-        self.run_for(&request, acquire).await
+        Ok((answer(0, SHARED_PAUSE_MS), None))
+    }
+
+    async fn ask_once(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        call: Call,
+    ) -> Result<(Asked, Option<Confirm>), Fault> {
+        let script = call.script;
+        let (reply, confirm) = self.run_for(request, call).await?;
+        let reply = self.read(script, &request.keys.key, Ok(reply), owner.number())?;
+        Ok((Asked::read(&reply)?, confirm))
     }
 
     async fn run_for(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
@@ -438,7 +514,7 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let jobs = requests.iter().map(|request| self.undo_later(request, owner, Certainty::Arrived));
+                let jobs = requests.iter().map(|request| self.undo_later(request, owner, Certainty::Granted));
                 let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
                 let undone = tokio::select! {
@@ -448,11 +524,12 @@ impl Core {
                 };
                 Err(Fault::Server(ack.shortfall(replicas, undone)))
             }
-            // Nobody else takes back a re-entry, and only this one.
-            Err(fault) if owner.is_foreign() => Err(Fault::Server(fault.into_error())),
+            // Asking again would count one more. The server that granted it is still there, and takes it back.
+            Err(Fault::Server(error)) if owner.is_shared() => Err(Fault::Server(error)),
             Err(fault) => {
                 // The same owner asks again and so writes again, by which the replicas can be asked on any connection; or it
-                // gives up, and what it may have is removed then. Undoing it now would meet its next grant.
+                // gives up, and what it may have is removed then. Undoing it now would meet its next grant. Another server may have
+                // taken over, without the grant, so what is there under a shared owner may be another process's.
                 grant.is_ours = false;
                 Err(Fault::Unknown(fault.into_error()))
             }
@@ -465,6 +542,8 @@ enum Entered {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
     NotYet,
+    /// The task was handed the lock and not polled in time; come in again.
+    PassedOver,
 }
 
 impl Entered {
@@ -472,7 +551,7 @@ impl Entered {
         match self {
             Entered::Done(grant) => grant,
             // Only owners that can be used again have earlier requests.
-            Entered::NotYet => None,
+            Entered::NotYet | Entered::PassedOver => None,
         }
     }
 }
@@ -514,7 +593,7 @@ struct Unconfirmed<'a> {
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            self.core.undo_all(self.requests, self.owner, Certainty::Arrived);
+            self.core.undo_all(self.requests, self.owner, Certainty::Granted);
         }
     }
 }
@@ -555,10 +634,11 @@ fn refusal(count: i64) -> Error {
 }
 
 impl Request {
-    fn acquire_call(&self, owner: &Owner, recount: bool, core: &Core) -> Call {
+    fn acquire_call(&self, owner: &Owner, recount: bool, first_only: bool, core: &Core) -> Call {
         let asks = Asks {
             waits: self.wait != Wait::No,
             recount,
+            first_only,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),
         };

@@ -32,6 +32,9 @@ pub(super) struct Asker {
     /// A request had an unknown outcome.
     pub(super) tainted: bool,
     pub(super) granted: bool,
+    /// What a task of this process handed over was taken back before this one took it, and is being released: nothing that the
+    /// owner has may be believed.
+    pub(super) passed_over: bool,
     looks: u32,
     /// The last item of the last answer.
     value: i64,
@@ -65,7 +68,7 @@ impl Drop for Asker {
         }
         if self.tainted {
             drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
-        } else if lined_up {
+        } else if lined_up || self.passed_over {
             drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
         }
     }
@@ -102,6 +105,9 @@ impl Contender for Asker {
         if let Some(lease) = self.handed() {
             return Ok(Attempt::Won(lease));
         }
+        if self.passed_over {
+            return Ok(Attempt::PassedOver);
+        }
         if let Some(first) = &self.request.yields_to
             && self.core.now_ms() < self.yields_until_ms
             && self.core.lanes.is_wanted(first, &self.owner)
@@ -125,12 +131,16 @@ impl Contender for Asker {
                 if let Some(same) = self.handed() {
                     self.core.lanes.forget(&same);
                 }
-                Ok(Attempt::Won(lease))
+                Ok(if self.passed_over { Attempt::PassedOver } else { Attempt::Won(lease) })
             }
             Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up => {
                 self.core.lanes.lined_up(&self.request.keys, &self.owner);
                 // A release that was sent after the request may have handed over before this answer was read.
-                self.handed().map_or(outcome, |lease| Ok(Attempt::Won(lease)))
+                match self.handed() {
+                    Some(lease) => Ok(Attempt::Won(lease)),
+                    None if self.passed_over => Ok(Attempt::PassedOver),
+                    None => outcome,
+                }
             }
             // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
             Ok(Attempt::Busy(_)) if self.waits_beside() => {
@@ -173,6 +183,7 @@ impl Asker {
             deadline,
             tainted,
             granted: false,
+            passed_over: false,
             looks: 0,
             value: 0,
             yields_until_ms: core.now_ms() + YIELD_MS_MAX,
@@ -194,14 +205,39 @@ impl Asker {
         !self.waits_beside && recipe.lane() == LanePolicy::Beside && *wait != Wait::No && yields_to.is_none()
     }
 
-    /// No longer takes what is handed over; `true` if a place in the queue on the server may have to be given up.
+    /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
+    /// handed over at the last moment.
+    fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
+        let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
+        // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
+        // over before is found here.
+        line.handoff.close();
+        self.core.lanes.step_out(&self.request.keys, &self.owner);
+        match line.handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if lease.take() => (true, Some(lease)),
+            Ok(Handoff::Lease(_)) => {
+                self.passed_over = true;
+                (true, None)
+            }
+            Ok(Handoff::Contend { .. }) | Err(_) => (true, None),
+        }
+    }
+
+    /// As [`close_line`](Self::close_line), and gives back what was handed over.
     fn step_out(&mut self) -> bool {
-        // Closing comes before looking: whoever puts us back in line looks whether we still wait.
-        let lined_up = !matches!(std::mem::take(&mut self.line), Line::Outside);
-        if lined_up {
-            self.core.lanes.step_out(&self.request.keys, &self.owner);
+        let (lined_up, handed) = self.close_line();
+        if let Some(lease) = handed {
+            self.core.drop_hold(&lease, lease.holds().renewed > 0);
         }
         lined_up
+    }
+
+    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
+    pub(super) fn rests(&mut self) -> bool {
+        if let (_, Some(same)) = self.close_line() {
+            self.core.lanes.forget(&same);
+        }
+        !self.passed_over
     }
 
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
@@ -222,6 +258,10 @@ impl Asker {
     fn handed(&mut self) -> Option<Arc<Lease>> {
         let Line::Inside(line) = &mut self.line else { return None };
         match line.handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if !lease.take() => {
+                self.passed_over = true;
+                None
+            }
             Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
             Ok(Handoff::Lease(lease)) => {
                 self.core.lanes.forget(&lease);

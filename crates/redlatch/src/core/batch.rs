@@ -13,7 +13,8 @@ use super::{
     flight::{After, Flight, Rest},
     lanes::Enter,
     lease::Lease,
-    owners::{Asking, Pending},
+    owners::{Asking, Pending, Turn},
+    pulse::all_shown,
     release::{Certainty, Step, found},
     wait::{Deadline, Place},
 };
@@ -94,7 +95,8 @@ impl Core {
         self.check_open()?;
         let Some(first) = requests.first() else { return Ok(Batch::Taken(Vec::new())) };
         let owner = first.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        if owner.is_foreign() {
+        // Whether another process holds under it is asked for each lock.
+        if owner.is_shared() {
             return Ok(Batch::OneByOne);
         }
         let now_ms = self.now_ms();
@@ -111,7 +113,7 @@ impl Core {
                 }
             }
             match self.lanes.enter(request, turns.last(), now_ms)? {
-                Enter::Go => places.push(Place::lead(self, keys)),
+                Enter::Go => places.push(Place::lead(self, request)),
                 Enter::Aside => places.push(Place::aside(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Again(_) => return Ok(Batch::OneByOne),
@@ -123,7 +125,7 @@ impl Core {
             }
         }
         let mut group = Group { core: self, requests, owner, deadline, tainted: false, granted: false };
-        let prize = self.contest(&mut group, first.wait, deadline, false).await;
+        let prize = all_shown(requests, self.contest(&mut group, first.wait, deadline, false)).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
             Some(Prize::All(leases)) => leases,
             Some(Prize::Busy(at)) => return Ok(Batch::Busy(at)),
@@ -135,6 +137,12 @@ impl Core {
             place.granted(lease);
         }
         let renewed = first.term.renewed;
+        if turns.iter().any(Turn::is_disturbed) {
+            // Some of them may be gone. They are given back, and asked for one by one when that is through.
+            turns.iter().for_each(Turn::rests);
+            leases.iter().for_each(|lease| self.drop_hold(lease, renewed));
+            return Ok(Batch::OneByOne);
+        }
         if self.is_closed() {
             leases.iter().for_each(|lease| self.drop_hold(lease, renewed));
             return Err(self.closed_error());
@@ -238,7 +246,7 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
-                Ok(_) => core.undo_all(&requests, &owner, Certainty::Arrived),
+                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
             drop(pending);
@@ -257,8 +265,10 @@ impl Core {
         self: &Arc<Self>,
         holds: Vec<(Arc<Lease>, bool)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
-        let work = self.clone().give_back_all(holds);
-        Flight::begun(self, Box::pin(work), || None)
+        let count = holds.len();
+        // It begins at once, because a `select!` may poll none of its branches.
+        let work = self.drive(self.clone().give_back_all(holds), |_| {});
+        async move { work.outcome().await.unwrap_or_else(|error| vec![Err(error); count]) }
     }
 
     /// The same without waiting for it: for guards that are dropped.
@@ -339,7 +349,7 @@ impl Core {
             let Ending { at, lease, leads, pending } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
-                    let outcome = found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2]);
+                    let outcome = found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], self.now_ms());
                     self.released(&lease, leads, pending, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {

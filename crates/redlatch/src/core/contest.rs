@@ -14,6 +14,7 @@ use super::{
     Core, Wait,
     gate::{GateKey, Turn},
     jitter::jittered,
+    pulse::{PULSE_MS, Pulse},
     wait::{Deadline, Waker},
 };
 use crate::{
@@ -45,6 +46,8 @@ pub(crate) enum Attempt<T> {
     Behind { recount: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
+    /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
+    PassedOver,
 }
 
 /// Somebody who contends.
@@ -91,6 +94,21 @@ impl Core {
         deadline: &Deadline,
         after_others: bool,
     ) -> Result<Option<C::Prize>, Error> {
+        let task = Arc::new(Pulse::default());
+        let gated = contender.gate().is_some();
+        let work = self.contest_at(&task, contender, wait, deadline, after_others);
+        // Others wait behind those only who take turns in asking.
+        if gated { task.shown(work).await } else { work.await }
+    }
+
+    async fn contest_at<C: Contender>(
+        self: &Arc<Self>,
+        task: &Arc<Pulse>,
+        contender: &mut C,
+        wait: Wait,
+        deadline: &Deadline,
+        after_others: bool,
+    ) -> Result<Option<C::Prize>, Error> {
         let mut waker = Waker::default();
         contender.woken_by(waker.notify());
         let mut trouble = Trouble::default();
@@ -107,7 +125,7 @@ impl Core {
             && self.gates.is_taken(&key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            turn = self.take_turn(contender, &mut waker, key, deadline).await?;
+            turn = self.take_turn(contender, task, &mut waker, key, deadline).await?;
             if turn.is_none() {
                 return Ok(None);
             }
@@ -149,7 +167,7 @@ impl Core {
                     if turn.is_none()
                         && let Some(key) = contender.gate()
                     {
-                        turn = self.take_turn(contender, &mut waker, key, deadline).await?;
+                        turn = self.take_turn(contender, task, &mut waker, key, deadline).await?;
                         if turn.is_none() {
                             return Ok(None);
                         }
@@ -176,6 +194,7 @@ impl Core {
                         None => waker.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
+                Ok(Attempt::PassedOver) => return Ok(None),
                 Ok(Attempt::TooLate) => {
                     last = Last::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
@@ -210,6 +229,7 @@ impl Core {
     async fn take_turn<C: Contender>(
         &self,
         contender: &C,
+        task: &Arc<Pulse>,
         waker: &mut Waker,
         key: GateKey,
         deadline: &Deadline,
@@ -218,7 +238,10 @@ impl Core {
         if let Some(channel) = contender.channel() {
             waker.subscribe(self, channel);
         }
-        let Some(turn) = waker.take_turn(self, self.gates.turn(key), deadline).await? else {
+        let turn = self.gates.turn(key, task.clone());
+        // The line is there before the look at it is asked for.
+        self.keeper.intake().look_by(self.now_ms() + PULSE_MS);
+        let Some(turn) = waker.take_turn(self, turn, deadline).await? else {
             return Ok(None);
         };
         let hears_ms = waker.hears_since_ms();

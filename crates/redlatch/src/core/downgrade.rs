@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core, Grant, Request, Wait,
-    flight::{Flight, Rest},
     jitter::jittered,
     lease::{Lease, Term},
     owners::{Asking, Pending, Turn},
-    release::Certainty,
+    release::{Certainty, Step},
     wait::{Deadline, Waker},
 };
 use crate::{
@@ -26,8 +25,8 @@ const RETRY_DELAY_MS_MAX: u64 = 500;
 /// Which part of a lease is turned.
 #[derive(Clone, Copy)]
 enum Part {
-    /// One of so many holds.
-    One { before: u32 },
+    /// One of several holds.
+    One,
     /// All that is left of it.
     Last,
 }
@@ -36,6 +35,14 @@ enum Part {
 struct Only {
     pending: Pending,
     turn: Turn,
+    /// The read hold of the owner that the new one joins.
+    nested: Option<Arc<Lease>>,
+}
+
+/// Why a write hold was not turned into a read hold, and whether it is untouched for certain.
+struct NotTurned {
+    error: Error,
+    untouched: bool,
 }
 
 impl Core {
@@ -75,18 +82,24 @@ impl Core {
         };
         let term = Term { lease_ms: lease.lease_ms, renewed };
         let (part, pending) = self.set_apart(lease, renewed)?;
-        let only = Only { pending, turn };
-        let work = Box::pin(self.clone().turn(lease.clone(), readers, term, part, only));
-        let flight = Flight::new(self, work, || {
-            // Nobody waits for the read hold any more, so it is given back when it comes.
-            let core = self.clone();
-            Some(Rest::Then(Box::new(move |outcome: Result<Grant, Error>| {
+        // The new hold is one of those that the owner has besides from now on, so that none of those that go meanwhile is the last
+        // one, whose release would take it along.
+        let nested = self.lanes.find(&readers).into_iter().find(|held| held.owner == lease.owner);
+        let nested = nested.filter(|held| held.enter(term.renewed));
+        let only = Only { pending, turn, nested };
+        let core = self.clone();
+        // Tasks that wait to read wait for it.
+        let turning =
+            self.drive(self.clone().turn(lease.clone(), readers, term, part, only), move |outcome| {
                 if let Ok(grant) = outcome {
                     core.drop_hold(&grant.lease, grant.renewed);
                 }
-            })))
-        });
-        flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
+            });
+        turning
+            .outcome()
+            .await
+            .and_then(std::convert::identity)
+            .map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
     }
 
     /// The part that happens at once: the hold is no longer one that can be given back, entered or renewed.
@@ -107,7 +120,7 @@ impl Core {
         let pending = self.owners.pending(&lease.keys, &lease.owner);
         let before = lease.leave(renewed);
         if before > 1 {
-            return Ok((Part::One { before }, pending));
+            return Ok((Part::One, pending));
         }
         if !lease.give_back() {
             return Err(lost());
@@ -123,15 +136,18 @@ impl Core {
         part: Part,
         only: Only,
     ) -> Result<Grant, Error> {
-        let Only { pending, turn } = only;
-        let outcome = self.turn_on_server(&lease, &readers, term, part, &pending).await;
+        let Only { pending, turn, nested } = only;
+        let outcome = self.turn_on_server(&lease, &readers, nested, term, part, &pending).await;
         // What is given back now is covered, and waits for attempts that ask.
         drop(turn);
-        if outcome.is_err() {
+        // Under a shared owner giving back counts down, so it is done only where the write hold is there for certain.
+        let gives_back = outcome.as_ref().is_err_and(|not| not.untouched || !lease.owner.is_shared());
+        if matches!(part, Part::One) && !gives_back {
+            lease.has_left();
+        }
+        if gives_back {
             let back = match part {
-                Part::One { before } => {
-                    self.clone().leave_one(lease.clone(), before, pending.another()).await
-                }
+                Part::One => self.clone().leave_one(lease.clone(), pending.another()).await,
                 Part::Last => self.release_whole(&lease, false, &pending).await.map(|(unlocked, _)| unlocked),
             };
             if let Err(error) = back {
@@ -142,7 +158,7 @@ impl Core {
             self.lanes.forget(&lease);
         }
         drop(pending);
-        let grant = outcome?;
+        let grant = outcome.map_err(|not| not.error)?;
         if self.is_closed() {
             self.drop_hold(&grant.lease, grant.renewed);
             return Err(self.closed_error());
@@ -154,33 +170,31 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         readers: &Arc<Keys>,
+        nested: Option<Arc<Lease>>,
         term: Term,
         part: Part,
         pending: &Pending,
-    ) -> Result<Grant, Error> {
+    ) -> Result<Grant, NotTurned> {
         let owner = &lease.owner;
         let turns = lease.turns();
         let _turn = turns.lock().await;
         // Read holds that the owner has besides are counted in the same field, so they wait, too.
-        let nested = self.lanes.find(readers).into_iter().find(|held| held.owner == *owner);
-        // The new hold is one of them from now on, so that none of those that go meanwhile is the last one, whose release would
-        // take it along.
-        let nested = nested.filter(|held| held.enter(term.renewed));
         let nested_turns = nested.as_ref().map(|held| held.turns());
         let _nested_turn = match &nested_turns {
             Some(turns) => Some(turns.lock().await),
             None => None,
         };
-        let reads = nested.as_ref().map_or(0, |held| held.holds().count.saturating_sub(1));
+        let reads = nested.as_ref().map_or(0, |held| held.holds().on_server().saturating_sub(1));
         let writes = match part {
             _ if owner.is_shared() => 0,
-            Part::One { before } => before,
+            Part::One => lease.holds().on_server(),
             Part::Last => 1,
         };
         // Giving up means giving the hold back, so one answer that never comes is not reason enough.
         let patience_ms = 3 * self.config.response_timeout.as_millis() as u64;
         let over_ms = lease.deadline_ms().min(self.now_ms() + patience_ms);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
+        let mut unanswered = false;
         loop {
             let sent_ms = self.now_ms();
             let call = Call::new(&scripts::DOWNGRADE)
@@ -195,15 +209,18 @@ impl Core {
                 .int(reads.into());
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
-                    return self.turned(nested, lease, readers, term, sent_ms);
+                    let turned = self.turned(nested, lease, readers, term, sent_ms);
+                    return turned.map_err(|error| NotTurned { error, untouched: false });
                 }
                 Ok(_) => {
                     self.leave_uncounted(nested, term);
-                    return Err(lost_error(&lease.keys.name, owner, &LossReason::Deleted));
+                    let error = lost_error(&lease.keys.name, owner, &lease.missing(self.now_ms()));
+                    return Err(NotTurned { error, untouched: false });
                 }
                 Err(fault) => fault,
             };
             let unknown = fault.is_unknown();
+            unanswered |= unknown;
             let over = self.now_ms() >= over_ms || (unknown && writes == 0);
             let error = fault.into_error();
             if over || !(unknown || error.is_retryable()) {
@@ -212,7 +229,7 @@ impl Core {
                 } else {
                     self.leave_uncounted(nested, term);
                 }
-                return Err(error);
+                return Err(NotTurned { error, untouched: !unanswered });
             }
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -231,7 +248,7 @@ impl Core {
         let held = match nested.filter(|held| held.is_held()) {
             // It is counted there already.
             Some(held) => {
-                held.confirmed(sent_ms, term.lease_ms);
+                let _ended_meanwhile = !self.keeps(&held, sent_ms, term.lease_ms);
                 held
             }
             None => {
@@ -240,7 +257,7 @@ impl Core {
                 held.replicated = lease.replicated;
                 let held = Arc::new(held);
                 held.change_holds(|holds| holds.count = 1);
-                self.took(&held, false);
+                self.took(&held, None);
                 held
             }
         };
@@ -257,8 +274,15 @@ impl Core {
     fn leave_uncounted(self: &Arc<Self>, nested: Option<Arc<Lease>>, term: Term) {
         let Some(held) = nested else { return };
         // Those that it joined may have gone meanwhile, and then none of them was the last one.
-        if held.leave_unless_last(term.renewed).is_none() {
-            self.drop_hold(&held, term.renewed);
+        if held.leave_unless_last(term.renewed).is_some() {
+            return;
+        }
+        if !held.owner.is_shared() {
+            return self.drop_hold(&held, term.renewed);
+        }
+        // They have counted themselves down, and what is left on the server is another process's.
+        if let Step::Release { leads: true, .. } = self.begin(&held, term.renewed) {
+            self.lanes.leave(&held.keys, false);
         }
     }
 
@@ -271,14 +295,17 @@ impl Core {
         term: Term,
     ) {
         match nested {
+            // Counting down might take away what another process reads, so what may have come to be is left to its lease.
+            Some(held) if held.owner.is_shared() => self.leave_uncounted(Some(held), term),
             Some(held) if held.is_held() => {
-                let Some(known) = held.leave_unless_last(term.renewed) else {
+                if held.leave_unless_last(term.renewed).is_none() {
                     return self.drop_hold(&held, term.renewed);
-                };
+                }
+                held.is_leaving();
                 let pending = self.owners.pending(&held.keys, &held.owner);
                 let core = self.clone();
                 self.keeper.spawn(async move {
-                    if let Err(error) = core.leave_one(held, known, pending).await {
+                    if let Err(error) = core.leave_one(held, pending).await {
                         tracing::warn!(%error, "a read hold may have been taken unseen; its lease ends it");
                     }
                 });

@@ -1,4 +1,5 @@
-//! Whoever starts a command finishes it: a future that, when dropped half-way, is finished by the keeper.
+//! What has been started is finished: a future that is dropped half-way is finished by the keeper, and work that other tasks wait
+//! for is the keeper's from the start.
 
 use std::{
     future::Future,
@@ -8,7 +9,13 @@ use std::{
     time::Duration,
 };
 
-use super::Core;
+use tokio::sync::oneshot;
+
+use super::{
+    Core,
+    keeper::{Job, told},
+};
+use crate::error::Error;
 
 /// What is left of a flight.
 pub(crate) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -35,17 +42,14 @@ pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> After<T>> {
     work: Option<Work<T>>,
     started: bool,
     abandon: Option<A>,
+    /// Shutting down waits for it.
+    _job: Job,
 }
 
 impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
     pub(crate) fn new(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
-        Flight { core, work: Some(work), started: false, abandon: Some(abandon) }
-    }
-
-    /// A flight whose work has begun before its first poll, so that it is finished also when it is never polled. A `select!` may
-    /// poll none of its branches: it gives way when its task has done much without a pause.
-    pub(crate) fn begun(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
-        Flight { core, work: Some(work), started: true, abandon: Some(abandon) }
+        let _job = core.keeper.begin();
+        Flight { core, work: Some(work), started: false, abandon: Some(abandon), _job }
     }
 }
 
@@ -85,5 +89,48 @@ impl<T: Send + 'static, A: FnOnce() -> After<T>> Drop for Flight<'_, T, A> {
                 },
             }
         });
+    }
+}
+
+/// The outcome of work that the keeper does.
+pub(crate) struct Driven<T: Send + 'static> {
+    outcome: oneshot::Receiver<T>,
+    /// What is done with an outcome that nobody takes.
+    abandoned: Arc<dyn Fn(T) + Send + Sync>,
+}
+
+impl Core {
+    /// Has the keeper do work that other tasks of this process wait for. So it comes to its end though its own task drops the future,
+    /// is not polled any more, or polls none of its branches in a `select!`.
+    pub(crate) fn drive<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Future<Output = T> + Send + 'static,
+        abandoned: impl Fn(T) + Send + Sync + 'static,
+    ) -> Driven<T> {
+        let (tell, outcome) = oneshot::channel();
+        let abandoned: Arc<dyn Fn(T) + Send + Sync> = Arc::new(abandoned);
+        let unheard = abandoned.clone();
+        self.keeper.spawn(async move {
+            if let Err(outcome) = tell.send(work.await) {
+                unheard(outcome);
+            }
+        });
+        Driven { outcome, abandoned }
+    }
+}
+
+impl<T: Send + 'static> Driven<T> {
+    /// Waits for the outcome; an error if the client was shut down meanwhile.
+    pub(crate) async fn outcome(mut self) -> Result<T, Error> {
+        told(&mut self.outcome).await
+    }
+}
+
+impl<T: Send + 'static> Drop for Driven<T> {
+    fn drop(&mut self) {
+        self.outcome.close();
+        if let Ok(outcome) = self.outcome.try_recv() {
+            (self.abandoned)(outcome);
+        }
     }
 }

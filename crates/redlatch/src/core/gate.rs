@@ -5,15 +5,17 @@
 //! amounts have gates of their own: one that wants little must not wait behind one that wants more than there is.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
+    future::{Future, poll_fn},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
-use tokio::sync::OwnedMutexGuard;
+use super::pulse::Pulse;
 
 /// What is waited for, and how much of it.
 pub(crate) type GateKey = (Arc<[u8]>, i64);
@@ -22,8 +24,8 @@ pub(crate) type GateKey = (Arc<[u8]>, i64);
 const SWEEP_FROM: usize = 64;
 
 struct Gate {
-    /// The queue is first come, first served, and leaving it early is safe.
-    queue: Arc<tokio::sync::Mutex<()>>,
+    /// The tasks that want to ask, in the order in which they came. The first one may.
+    line: Mutex<Line>,
     /// When the last request was sent of which the answer was that nothing is left. Whoever has heard every message since
     /// then, and has heard none, need not ask.
     nothing_left_ms: AtomicU64,
@@ -31,16 +33,61 @@ struct Gate {
     again_ms: AtomicU64,
 }
 
+type Line = VecDeque<Arc<Pulse>>;
+
+impl Gate {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A task leaves the line. The next one is woken if it was the first.
+    fn leave(&self, task: &Arc<Pulse>) {
+        let mut line = self.line();
+        let Some(at) = line.iter().position(|other| Arc::ptr_eq(other, task)) else { return };
+        line.remove(at);
+        let next = if at == 0 { line.front().cloned() } else { None };
+        // Waking may run anything, so it is done without the mutex.
+        drop(line);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
 /// The gates of one client.
 #[derive(Default)]
 pub(crate) struct Gates {
     open: Mutex<HashMap<GateKey, Weak<Gate>>>,
+    /// A task may stand in line behind another one.
+    lined: AtomicBool,
 }
 
-/// The right to ask, until dropped.
+/// A place in the line, and the right to ask once it is the first, until dropped.
 pub(crate) struct Turn {
     gate: Arc<Gate>,
-    _queue: OwnedMutexGuard<()>,
+    task: Arc<Pulse>,
+}
+
+impl Turn {
+    /// Waits until this task is the first in line.
+    async fn comes(self) -> Turn {
+        poll_fn(|context| {
+            self.task.show(context);
+            // One that was passed over because it was not polled is in no line any more, and need not wait either.
+            let line = self.gate.line();
+            let is_own = |other: &Arc<Pulse>| Arc::ptr_eq(other, &self.task);
+            let waits = !line.front().is_none_or(is_own) && line.iter().rev().any(is_own);
+            if waits { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.gate.leave(&self.task);
+    }
 }
 
 impl Turn {
@@ -67,21 +114,55 @@ impl Turn {
 }
 
 impl Gates {
-    /// Waits for its turn.
+    /// Stands in line at once, and waits for its turn when polled. The task is to show its pulse as long as it has the turn.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future leaves the queue.
-    pub(crate) async fn turn(&self, key: GateKey) -> Turn {
+    /// Cancel safe: dropping the future leaves the line.
+    pub(crate) fn turn(&self, key: GateKey, task: Arc<Pulse>) -> impl Future<Output = Turn> + Send + use<> {
         let gate = self.gate(key);
-        let queue = gate.queue.clone().lock_owned().await;
-        Turn { gate, _queue: queue }
+        let is_behind = {
+            let mut line = gate.line();
+            line.push_back(task.clone());
+            line.len() > 1
+        };
+        if is_behind {
+            self.lined.store(true, Ordering::Release);
+        }
+        let turn = Turn { gate, task };
+        async move { turn.comes().await }
+    }
+
+    /// Asks those to show themselves who have a turn while others wait for it, and lets the next one ask where they have not been
+    /// polled since the last time. Answers whether there is such a line.
+    pub(super) fn pass_over_the_unpolled(&self) -> bool {
+        if !self.lined.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let gates: Vec<_> = {
+            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.values().filter_map(Weak::upgrade).collect()
+        };
+        let mut lined = false;
+        for gate in gates {
+            let first = {
+                let line = gate.line();
+                line.front().filter(|_| line.len() > 1).cloned()
+            };
+            let Some(first) = first else { continue };
+            lined = true;
+            if !first.ask() {
+                gate.leave(&first);
+            }
+        }
+        self.lined.fetch_or(lined, Ordering::AcqRel);
+        lined
     }
 
     /// Whether somebody has the turn.
     pub(crate) fn is_taken(&self, key: &GateKey) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(key).and_then(Weak::upgrade).is_some_and(|gate| gate.queue.try_lock().is_err())
+        open.get(key).and_then(Weak::upgrade).is_some_and(|gate| !gate.line().is_empty())
     }
 
     fn gate(&self, key: GateKey) -> Arc<Gate> {
@@ -93,7 +174,7 @@ impl Gates {
             open.retain(|_, gate| gate.strong_count() > 0);
         }
         let gate = Arc::new(Gate {
-            queue: Arc::default(),
+            line: Mutex::default(),
             nothing_left_ms: AtomicU64::new(0),
             again_ms: AtomicU64::new(0),
         });
@@ -113,17 +194,37 @@ mod tests {
     #[tokio::test]
     async fn one_at_a_time_and_each_amount_for_itself() {
         let gates = Gates::default();
-        let first = gates.turn(key(1)).await;
-        let mut second = Box::pin(gates.turn(key(1)));
+        let first = gates.turn(key(1), Arc::default()).await;
+        let mut second = Box::pin(gates.turn(key(1), Arc::default()));
         assert!(futures_util::poll!(&mut second).is_pending());
-        drop(gates.turn(key(2)).await);
+        drop(gates.turn(key(2), Arc::default()).await);
         drop(first);
         drop(second.await);
     }
 
     #[tokio::test]
+    async fn one_that_is_not_polled_is_passed_over() {
+        let gates = Gates::default();
+        let first = gates.turn(key(1), Arc::default()).await;
+        assert!(!gates.pass_over_the_unpolled(), "nobody waits");
+        let (mut second, mut third) =
+            (Box::pin(gates.turn(key(1), Arc::default())), Box::pin(gates.turn(key(1), Arc::default())));
+        assert!(
+            futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending()
+        );
+        assert!(gates.pass_over_the_unpolled(), "the first one is asked");
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(gates.pass_over_the_unpolled(), "and has not shown itself");
+        let second = second.await;
+        drop(first);
+        assert!(futures_util::poll!(&mut third).is_pending(), "what was passed over takes nothing along");
+        drop(second);
+        drop(third.await);
+    }
+
+    #[tokio::test]
     async fn what_is_known_of_nothing_left_is_passed_on() {
-        let turn = Gates::default().turn(key(1)).await;
+        let turn = Gates::default().turn(key(1), Arc::default()).await;
         assert_eq!(turn.known_to_be_nothing(5, 5), None, "nobody has asked");
         turn.nothing_left(10, Some(Duration::from_millis(100)));
         assert_eq!(
@@ -146,7 +247,7 @@ mod tests {
     async fn gates_that_nobody_uses_go() {
         let gates = Gates::default();
         for n in 0..10 * SWEEP_FROM as i64 {
-            drop(gates.turn(key(n)).await);
+            drop(gates.turn(key(n), Arc::default()).await);
         }
         assert!(gates.open.lock().unwrap().len() <= SWEEP_FROM);
     }

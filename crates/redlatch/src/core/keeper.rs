@@ -21,7 +21,7 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 
-use super::{Core, intake::Intake, lease::Lease, watch::WATCH_SOON_MS};
+use super::{Core, intake::Intake, lease::Lease, pulse::PULSE_MS, watch::WATCH_SOON_MS};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     fork,
@@ -246,6 +246,7 @@ impl Agenda {
             when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
         when_ms = when_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
+        when_ms = when_ms.min(lease.offer_due_ms());
         lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
         self.events.push(Reverse((when_ms, at)));
     }
@@ -331,6 +332,11 @@ impl Core {
         if recheck || shared.intake.scan_ms() <= now_ms {
             shared.intake.begin_scan();
             self.lanes.each_lease(|lease| agenda.adopt(lease));
+            let (in_lanes, at_gates) =
+                (self.lanes.pass_over_the_unpolled(now_ms), self.gates.pass_over_the_unpolled());
+            if in_lanes || at_gates {
+                shared.intake.look_by(now_ms + PULSE_MS);
+            }
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {
             if lease.is_held() {
@@ -347,10 +353,21 @@ impl Core {
             if lease.schedule.event_ms.load(Ordering::Relaxed) != at_ms {
                 continue;
             }
-            if now_ms >= lease.deadline_ms() {
+            if lease.is_over(now_ms) {
                 self.lose(&lease, LossReason::Expired);
                 agenda.get(at);
                 continue;
+            }
+            if lease.offer_due_ms() <= now_ms {
+                // The owner asks anew as soon as it sees that the lease is taken back, so the cover is there before.
+                let cover = self.owners.pending(&lease.keys, &lease.owner);
+                if lease.take_back(now_ms) {
+                    tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
+                    self.drop_hold(&lease, lease.holds().renewed > 0);
+                    drop(cover);
+                    agenda.get(at);
+                    continue;
+                }
             }
             let due = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= now_ms;
             if due && lease.wants_renewal() && !lease.schedule.renewing.swap(true, Ordering::AcqRel) {
@@ -416,6 +433,8 @@ impl Agenda {
 }
 
 /// Resolves with what the work sends, or with the error when the work was dropped unfinished.
-pub(crate) async fn told<T>(receiver: oneshot::Receiver<T>) -> Result<T, Error> {
+pub(crate) async fn told<T>(
+    receiver: impl Future<Output = Result<T, oneshot::error::RecvError>>,
+) -> Result<T, Error> {
     receiver.await.map_err(|_| Error::new(ErrorKind::Closed, "the client was shut down"))
 }

@@ -11,12 +11,8 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{
-    Request,
-    intake::Intake,
-    lease::{Lease, Term},
-};
-use crate::{owner::Owner, replica_ack::Replication};
+use super::{Request, intake::Intake, lease::Lease};
+use crate::owner::Owner;
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
@@ -44,10 +40,7 @@ pub(crate) enum Handoff {
 pub(crate) struct Queued {
     pub(crate) tell: oneshot::Sender<Handoff>,
     pub(crate) owner: Option<Owner>,
-    pub(crate) term: Term,
-    pub(crate) fenced: bool,
-    /// What replicas have to have confirmed.
-    pub(crate) ack: Option<Replication>,
+    pub(crate) request: Arc<Request>,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
     /// Its owner may have been given the lock unseen.
@@ -60,27 +53,14 @@ pub(crate) struct Queued {
 
 impl Queued {
     pub(crate) fn new(
-        request: &Request,
+        request: &Arc<Request>,
         owner: Option<Owner>,
         wake: Option<Arc<Notify>>,
     ) -> (Queued, InLine) {
         let (tell, handoff) = oneshot::channel();
         let tainted = Arc::new(AtomicBool::new(false));
         let in_line = InLine { handoff, tainted: tainted.clone() };
-        (
-            Queued {
-                tell,
-                owner,
-                term: request.term,
-                fenced: request.fenced,
-                ack: request.ack,
-                wake,
-                tainted,
-                placed: false,
-                naps: false,
-            },
-            in_line,
-        )
+        (Queued { tell, owner, request: request.clone(), wake, tainted, placed: false, naps: false }, in_line)
     }
 
     /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
@@ -91,7 +71,7 @@ impl Queued {
         self.owner.is_some() && !self.tell.is_closed()
     }
 
-    /// Hands the lease over; the lease comes back if the task is gone.
+    /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
         match self.tell.send(Handoff::Lease(lease)) {
             Ok(()) => {
@@ -133,6 +113,17 @@ impl InLine {
     }
 }
 
+/// What is done at the server for the tasks in line.
+#[derive(Default)]
+pub(super) enum Work {
+    #[default]
+    Nothing,
+    /// A task contends: this is its request.
+    Contends(Arc<Request>),
+    /// A release is on its way, since then.
+    Releases { since_ms: u64 },
+}
+
 #[derive(Default)]
 pub(super) struct Lane {
     /// The lease that a guard of this process holds.
@@ -144,10 +135,8 @@ pub(super) struct Lane {
     displaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
-    /// Somebody contends at the server, or a release is on its way.
-    pub(super) busy: bool,
-    /// It is a release that is on its way.
-    pub(super) releasing: bool,
+    /// What is done at the server for those in line.
+    pub(super) work: Work,
     /// How many releases are on their way that may hand over.
     pub(super) handing: u32,
     /// One of those whom they may serve naps.
@@ -165,8 +154,32 @@ impl Lane {
             && self.displaced.is_empty()
             && self.waiting == 0
             && self.handing == 0
-            && !self.busy
+            && !self.is_busy()
             && self.queue.is_empty()
+    }
+
+    /// Whether a task contends at the server, or a release is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        !matches!(self.work, Work::Nothing)
+    }
+
+    /// A release is over. Meanwhile a task may have gone on without waiting for it.
+    pub(super) fn ends_release(&mut self) {
+        if let Work::Releases { .. } = self.work {
+            self.work = Work::Nothing;
+        }
+    }
+
+    pub(super) fn is_led_by(&self, request: &Arc<Request>) -> bool {
+        matches!(&self.work, Work::Contends(leader) if Arc::ptr_eq(leader, request))
+    }
+
+    /// The task that contends, if others wait behind it.
+    pub(super) fn leader(&self) -> Option<&Arc<Request>> {
+        match &self.work {
+            Work::Contends(leader) if !self.queue.is_empty() => Some(leader),
+            _ => None,
+        }
     }
 
     /// Takes the first task in line that still waits.

@@ -16,11 +16,16 @@ use std::{
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes},
+    lane::{Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes, Work},
     lease::{Lease, Term},
     owners::{self, Owners, Pending},
+    pulse::PULSE_MS,
 };
-use crate::{error::Error, name::Keys, owner::Owner};
+use crate::{
+    error::{Error, ErrorKind},
+    name::Keys,
+    owner::Owner,
+};
 
 const SHARDS: usize = 64;
 
@@ -76,6 +81,8 @@ pub(crate) struct Lanes {
     owners: Arc<Owners>,
     /// A task may stand in line behind a hold that nothing looks out for.
     lined: AtomicBool,
+    /// Tasks may stand in line.
+    queued: AtomicBool,
 }
 
 type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<Ready>>;
@@ -125,6 +132,7 @@ impl Lanes {
             intake,
             owners,
             lined: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
         }
     }
 
@@ -154,11 +162,11 @@ impl Lanes {
     /// The owner is in doubt.
     pub(crate) fn enter(
         &self,
-        request: &Request,
+        request: &Arc<Request>,
         turn: Option<&owners::Turn>,
         now_ms: u64,
     ) -> Result<Enter, Error> {
-        let Request { keys, recipe, wait, .. } = request;
+        let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
         // A guard covers its release before it takes its lease out of here, so an owner without a lease and without a cover has
@@ -168,6 +176,9 @@ impl Lanes {
             let held = lane
                 .and_then(|lane| lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)));
             if let Some(lease) = held {
+                if !lease.owner.lets_in(owner) {
+                    return Err(not_handed_out());
+                }
                 return Ok(Enter::Again(lease.clone()));
             }
         }
@@ -181,13 +192,13 @@ impl Lanes {
         }
         match shard.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
-                free.insert(Lane::default()).busy = true;
+                free.insert(Lane::default()).work = Work::Contends(request.clone());
                 Ok(Enter::Go)
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
                 if lane.is_idle() {
-                    lane.busy = true;
+                    lane.work = Work::Contends(request.clone());
                     return Ok(Enter::Go);
                 }
                 if !waits {
@@ -196,13 +207,16 @@ impl Lanes {
                             return Ok(Enter::Busy);
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
-                        None if lane.releasing && lane.queue.is_empty() => {}
+                        None if matches!(lane.work, Work::Releases { .. }) && lane.queue.is_empty() => {}
                         _ => return Ok(Enter::Aside),
                     }
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
                 lane.queue.push_back(queued);
                 self.note_line(lane);
+                if !self.queued.swap(true, Ordering::AcqRel) {
+                    self.intake.look_by(now_ms + PULSE_MS);
+                }
                 Ok(Enter::Queue(handoff))
             }
         }
@@ -215,14 +229,14 @@ impl Lanes {
         }
     }
 
-    /// A grant has come from the server. `leads` says whether it came to the lane's leader. Returns the leases of other
+    /// A grant has come from the server, to the task that made the request `leader` if that one leads. Returns the leases of other
     /// owners that the grant shows to be gone.
     #[must_use = "what has lost its place is told so"]
-    pub(super) fn granted(&self, lease: &Arc<Lease>, leads: bool, now_ms: u64) -> Lost {
+    pub(super) fn granted(&self, lease: &Arc<Lease>, leader: Option<&Arc<Request>>, now_ms: u64) -> Lost {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        if leads {
-            lane.busy = false;
+        if leader.is_some_and(|leader| lane.is_led_by(leader)) {
+            lane.work = Work::Nothing;
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
         }
         let lost = lane.add(lease, &self.intake, now_ms);
@@ -230,16 +244,28 @@ impl Lanes {
         lost
     }
 
-    /// The lease has moved to a task of this process by way of the server; the turn goes on.
-    #[must_use = "what has lost its place is told so"]
-    pub(super) fn passed(&self, lease: &Arc<Lease>, now_ms: u64) -> Lost {
+    /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if that
+    /// is no news of who holds any more: the task has gone on with what it was granted, the lease is over, or the lock has
+    /// been granted to another task since.
+    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Lost> {
         let mut shard = self.shard(&lease.keys);
+        let queues = lease.recipe.lane() == LanePolicy::Queue;
+        // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
+        let gone = !queues && next.tell.is_closed();
+        let granted_since = shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
+            let mut others = lane.leases().filter(|held| held.is_held() && held.owner != lease.owner);
+            others.any(|held| held.asked_ms() >= lease.asked_ms())
+        });
+        if gone || granted_since || !lease.is_valid(now_ms) {
+            return None;
+        }
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
-        lane.busy = false;
-        lane.releasing = false;
+        if queues {
+            lane.ends_release();
+        }
         let lost = lane.add(lease, &self.intake, now_ms);
         self.note_line(lane);
-        lost
+        Some(lost)
     }
 
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
@@ -305,15 +331,54 @@ impl Lanes {
         drop(self.change(keys, Lane::one_has_left));
     }
 
-    /// The leader gives up, or a release has been done: the next in line leads.
+    /// A release has been done: the next in line leads.
     pub(crate) fn leave(&self, keys: &Arc<Keys>, after_others: bool) {
-        let led = self.change(keys, |lane| {
-            lane.busy = false;
-            lane.releasing = false;
-        });
-        if led.is_some() {
+        if self.change(keys, Lane::ends_release).is_some() {
             self.promote(keys, after_others);
         }
+    }
+
+    /// A leader gives up, or is passed over: the next in line leads, unless another one does already.
+    pub(crate) fn leave_to_the_next(&self, leader: &Arc<Request>, after_others: bool) {
+        let left = self.change(&leader.keys, |lane| {
+            let led = lane.is_led_by(leader);
+            if led {
+                lane.work = Work::Nothing;
+            }
+            led
+        });
+        if left == Some(true) {
+            self.promote(&leader.keys, after_others);
+        }
+    }
+
+    /// Asks those who contend while others stand in line behind them to show themselves, and lets the next one contend where they
+    /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
+    /// polled, either. Answers whether there is a line.
+    pub(super) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
+        if !self.queued.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let (mut queued, mut leaders, mut stuck) = (false, Vec::new(), Vec::new());
+        for shard in &self.shards {
+            for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
+                if matches!(lane.work, Work::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms) {
+                    lane.work = Work::Nothing;
+                    stuck.push(key.0.clone());
+                }
+                queued |= !lane.queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                leaders.extend(lane.leader().cloned());
+            }
+        }
+        self.queued.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
+        stuck.iter().for_each(|keys| self.promote(keys, false));
+        for leader in leaders {
+            if !leader.pulse.ask() {
+                tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
+                self.leave_to_the_next(&leader, false);
+            }
+        }
+        queued || !stuck.is_empty()
     }
 
     /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
@@ -335,7 +400,7 @@ impl Lanes {
     pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| {
             let own = lane.held().is_some_and(|lease| lease.owner == *owner);
-            let contended = lane.busy && !lane.releasing;
+            let contended = matches!(lane.work, Work::Contends(_));
             !own && (contended || lane.queue.iter().any(|queued| !queued.tell.is_closed()))
         })
     }
@@ -345,8 +410,10 @@ impl Lanes {
         // The flag is set before the task is told: it may be running before this returns.
         let next = || {
             self.change(keys, |lane| {
-                let next = if lane.held().is_none() && !lane.busy { lane.first_in_line() } else { None };
-                lane.busy |= next.is_some();
+                let next = if lane.held().is_none() && !lane.is_busy() { lane.first_in_line() } else { None };
+                if let Some(next) = &next {
+                    lane.work = Work::Contends(next.request.clone());
+                }
                 next
             })
         };
@@ -354,7 +421,11 @@ impl Lanes {
             if next.tell.send(Handoff::Contend { after_others }).is_ok() {
                 return;
             }
-            self.change(keys, |lane| lane.busy = false);
+            self.change(keys, |lane| {
+                if lane.is_led_by(&next.request) {
+                    lane.work = Work::Nothing;
+                }
+            });
         }
     }
 
@@ -376,8 +447,7 @@ impl Lanes {
                 if !lane.remove(&heir) {
                     return Err(Leaving::Release { leads: false });
                 }
-                lane.busy = true;
-                lane.releasing = true;
+                lane.work = Work::Releases { since_ms: at.now_ms };
                 self.choose(lane, lease, at, &mut spent)
             });
             drop(spent);
@@ -406,11 +476,10 @@ impl Lanes {
                 wakes = lane.nappers();
                 return Err(Leaving::Release { leads: false });
             }
-            if lane.busy {
+            if lane.is_busy() {
                 return Err(Leaving::Release { leads: false });
             }
-            lane.busy = true;
-            lane.releasing = true;
+            lane.work = Work::Releases { since_ms: at.now_ms };
             self.choose(lane, lease, at, &mut spent)
         });
         wakes.wake();
@@ -453,8 +522,8 @@ impl Lanes {
             return Err(Leaving::Transfer(Box::new(next)));
         }
         let heir = Arc::new(lease.succeed());
-        lane.busy = false;
-        lane.releasing = false;
+        heir.offer(now_ms);
+        lane.work = Work::Nothing;
         let lost = lane.add(&heir, &self.intake, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
         self.note_line(lane);
@@ -563,17 +632,26 @@ struct Hand {
     heir: Arc<Lease>,
 }
 
+/// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.
+fn not_handed_out() -> Error {
+    Error::new(ErrorKind::NotOwner, "the guard that holds under this owner has not handed it out")
+        .remedy("enter with the owner that `guard.owner()` returns, or acquire without an owner")
+}
+
 /// Whether a task can go on with a lease as it is, without the server.
 fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
     let Moment { now_ms, doubt_ms } = at;
+    let wants = &next.request;
     let same = next.owner.is_none()
-        && !next.fenced
-        && next.term == (Term { lease_ms: lease.lease_ms, renewed: true });
-    let fresh = lease.deadline_ms().saturating_sub(now_ms) > lease.renew_period_ms();
-    same && fresh
+        && !wants.fenced
+        && wants.term == (Term { lease_ms: lease.lease_ms, renewed: true });
+    let left_ms = lease.deadline_ms().saturating_sub(now_ms);
+    // A hold that was extended lasts for longer than the next task asks for.
+    let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms.max(0) as u64;
+    same && fits
         && lease.asked_ms() >= doubt_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()
-        && next.ack.is_none_or(|ack| ack.is_met_by(lease.replicated))
+        && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated))
 }

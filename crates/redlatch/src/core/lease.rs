@@ -18,6 +18,13 @@ const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
 const LOST: u8 = 2;
 
+/// Of a deadline: it was seen to be over, so no answer moves it any more. What was not valid is never valid again.
+const OVER: u64 = 1 << 63;
+
+/// How long a lease that was handed to a task waits for the task to be polled.
+const OFFER_MS: u64 = 1_000;
+const TAKEN_BACK: u64 = u64::MAX;
+
 /// The part of a lease that is given up so that it ends here before it ends on the server: 1 %, at least 10 ms, at
 /// most half, for clocks that run at slightly different rates.
 pub(crate) fn margin_ms(lease_ms: i64) -> u64 {
@@ -48,6 +55,8 @@ pub(crate) struct Lease {
     holds: Mutex<Holds>,
     loss: OnceLock<LossReason>,
     ended: Notify,
+    /// Since when it is offered to a task; 0 once that task has taken it, [`TAKEN_BACK`] when it is none's any more.
+    offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) tainted: AtomicBool,
     pub(crate) schedule: Schedule,
@@ -60,6 +69,15 @@ pub(crate) struct Lease {
 pub(crate) struct Holds {
     pub(crate) count: u32,
     pub(crate) renewed: u32,
+    /// How many holds have been given back here and may still be counted on the server.
+    leaving: u32,
+}
+
+impl Holds {
+    /// How many the server counts: those that are under way are served one after the other.
+    pub(crate) fn on_server(&self) -> u32 {
+        self.count + self.leaving
+    }
 }
 
 /// The keeper's notes on a lease.
@@ -90,26 +108,28 @@ impl Lease {
         sent_ms: u64,
     ) -> Self {
         owner.begins_to_hold();
-        let lease = Lease {
+        Lease {
             keys,
             owner,
             recipe,
             token,
             replicated: None,
             lease_ms: term.lease_ms,
-            deadline_ms: AtomicU64::new(0),
+            deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into() }),
+            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), leaving: 0 }),
             loss: OnceLock::new(),
             ended: Notify::new(),
+            offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
-            schedule: Schedule::default(),
+            schedule: Schedule {
+                renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(term.lease_ms)),
+                watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
+                ..Schedule::default()
+            },
             turns: OnceLock::new(),
-        };
-        lease.confirmed(sent_ms, term.lease_ms);
-        lease.schedule.watch_due_ms.store(sent_ms + WATCH_AFTER_MS, Ordering::Relaxed);
-        lease
+        }
     }
 
     /// The same hold for the next guard, under an identity of its own for loss signals.
@@ -122,12 +142,13 @@ impl Lease {
             token: self.token,
             replicated: self.replicated,
             lease_ms: self.lease_ms,
-            deadline_ms: AtomicU64::new(self.deadline_ms()),
+            deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, ..self.holds() }),
+            holds: Mutex::new(Holds { count: 1, leaving: 0, ..self.holds() }),
             loss: OnceLock::new(),
             ended: Notify::new(),
+            offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
             schedule: Schedule::default(),
             turns: OnceLock::new(),
@@ -146,16 +167,36 @@ impl Lease {
     }
 
     pub(crate) fn deadline_ms(&self) -> u64 {
-        self.deadline_ms.load(Ordering::Acquire)
+        self.deadline_ms.load(Ordering::Acquire) & !OVER
+    }
+
+    /// Whether the deadline has passed. Once that has been seen it stays so.
+    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+        let over = |until| (until & OVER == 0 && until <= now_ms).then_some(until | OVER);
+        match self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, over) {
+            Ok(_) => true,
+            Err(until) => until & OVER != 0,
+        }
     }
 
     /// The server has confirmed a lease of that length for a request sent at that moment. Deadlines only grow: an answer
-    /// that comes late must not take back what a later request achieved.
-    pub(crate) fn confirmed(&self, sent_ms: u64, lease_ms: i64) {
-        let until = sent_ms.saturating_add(lease_ms.max(0) as u64).saturating_sub(margin_ms(lease_ms));
-        self.deadline_ms.fetch_max(until, Ordering::AcqRel);
+    /// that comes late must not take back what a later request achieved. `false` if the hold is over here.
+    #[must_use = "what the server keeps of a hold that is over is nobody's"]
+    pub(crate) fn confirmed(&self, sent_ms: u64, lease_ms: i64, now_ms: u64) -> bool {
+        if !self.is_valid(now_ms) {
+            return false;
+        }
+        let until = deadline_ms(sent_ms, lease_ms);
+        let later = |old| (old & OVER == 0).then_some(until.max(old));
+        if self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later).is_err() {
+            return false;
+        }
         self.seen(sent_ms);
-        self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
+        // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
+        if lease_ms >= self.lease_ms {
+            self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
+        }
+        true
     }
 
     /// The server has the hold, as a request sent at that moment has shown.
@@ -167,9 +208,36 @@ impl Lease {
         self.asked_ms.load(Ordering::Acquire)
     }
 
+    /// It is about to be handed to a task, which may never be polled again.
+    pub(super) fn offer(&self, now_ms: u64) {
+        self.offered_ms.store(now_ms.max(1), Ordering::Release);
+    }
+
+    /// The task to which it was handed takes it; `false` if that was too late.
+    #[must_use]
+    pub(super) fn take(&self) -> bool {
+        let take = |offered_ms| (offered_ms != TAKEN_BACK).then_some(0);
+        self.offered_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+    }
+
+    /// Takes it back from a task that has not taken it in time.
+    pub(super) fn take_back(&self, now_ms: u64) -> bool {
+        let late = |offered_ms| is_late(offered_ms, now_ms).then_some(TAKEN_BACK);
+        self.offered_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, late).is_ok()
+    }
+
+    /// Until when a task is to have taken it.
+    pub(super) fn offer_due_ms(&self) -> u64 {
+        match self.offered_ms.load(Ordering::Relaxed) {
+            0 | TAKEN_BACK => u64::MAX,
+            offered_ms => offered_ms + OFFER_MS,
+        }
+    }
+
     /// When the keeper next has something to do about it.
     pub(crate) fn due_ms(&self) -> u64 {
         let mut due_ms = self.deadline_ms().min(self.schedule.watch_due_ms.load(Ordering::Relaxed));
+        due_ms = due_ms.min(self.offer_due_ms());
         if self.wants_renewal() {
             due_ms = due_ms.min(self.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
@@ -178,7 +246,7 @@ impl Lease {
 
     /// Renewal every third of the lease leaves two more tries before the end.
     pub(crate) fn renew_period_ms(&self) -> u64 {
-        (self.lease_ms.max(3) / 3) as u64
+        renew_period_ms(self.lease_ms)
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -187,7 +255,14 @@ impl Lease {
 
     /// Whether the hold is good at this moment: not given back, not lost, and not past its deadline.
     pub(crate) fn is_valid(&self, now_ms: u64) -> bool {
-        self.is_held() && now_ms < self.deadline_ms()
+        self.is_held() && !self.is_over(now_ms)
+    }
+
+    /// Why a request has not found the hold on the server, if it is not known better. An answer that comes after the deadline
+    /// does not tell whether the hold had simply ended.
+    pub(crate) fn missing(&self, now_ms: u64) -> LossReason {
+        let unknown = || if now_ms < self.deadline_ms() { LossReason::Deleted } else { LossReason::Expired };
+        self.loss().cloned().unwrap_or_else(unknown)
     }
 
     pub(crate) fn holds(&self) -> Holds {
@@ -198,16 +273,28 @@ impl Lease {
         change(&mut self.holds.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more.
+    /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
+    /// it until it has been told, which is until [`has_left`](Self::has_left), or the end of the lease.
     pub(crate) fn leave(&self, renewed: bool) -> u32 {
         self.change_holds(|holds| {
             let before = holds.count;
             holds.count = before.saturating_sub(1);
+            holds.leaving += u32::from(before > 0);
             if before > 1 {
                 holds.renewed -= u32::from(renewed).min(holds.renewed);
             }
             before
         })
+    }
+
+    /// The server is to be told of a hold that has gone here.
+    pub(crate) fn is_leaving(&self) {
+        self.change_holds(|holds| holds.leaving += 1);
+    }
+
+    /// A hold of which the server was to be told no longer counts there, as far as can be known.
+    pub(crate) fn has_left(&self) {
+        self.change_holds(|holds| holds.leaving = holds.leaving.saturating_sub(1));
     }
 
     /// As [`leave`](Self::leave), but `None` if it is the last one, which then stays.
@@ -220,6 +307,16 @@ impl Lease {
             holds.count -= 1;
             holds.renewed -= u32::from(renewed).min(holds.renewed);
             Some(before)
+        })
+    }
+
+    /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
+    #[must_use]
+    pub(crate) fn goes_without_release(&self, renewed: bool) -> bool {
+        self.change_holds(|holds| {
+            holds.count = holds.count.saturating_sub(1);
+            holds.renewed -= u32::from(renewed).min(holds.renewed);
+            holds.count == 0
         })
     }
 
@@ -296,6 +393,18 @@ impl Lease {
     }
 }
 
+fn deadline_ms(sent_ms: u64, lease_ms: i64) -> u64 {
+    sent_ms.saturating_add(lease_ms.max(0) as u64).saturating_sub(margin_ms(lease_ms))
+}
+
+fn renew_period_ms(lease_ms: i64) -> u64 {
+    (lease_ms.max(3) / 3) as u64
+}
+
+fn is_late(offered_ms: u64, now_ms: u64) -> bool {
+    offered_ms != 0 && offered_ms != TAKEN_BACK && now_ms >= offered_ms + OFFER_MS
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         if *self.state.get_mut() == HELD {
@@ -307,6 +416,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::{Kind, LockName};
 
     #[test]
     fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
@@ -314,5 +424,40 @@ mod tests {
         assert_eq!(margin_ms(500), 10);
         assert_eq!(margin_ms(12), 6);
         assert_eq!(margin_ms(1), 0);
+    }
+
+    fn lease() -> Lease {
+        let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+        let term = Term { lease_ms: 1_000, renewed: true };
+        Lease::new(keys, Owner::new("c", 1), &crate::lock::Plain, None, term, 0)
+    }
+
+    #[test]
+    fn a_hold_that_was_seen_to_be_over_does_not_come_back() {
+        let (seen, unseen) = (lease(), lease());
+        assert!(seen.is_valid(989) && !seen.is_valid(990));
+        for (lease, answered_ms, goes_on) in
+            [(&seen, 980, false), (&unseen, 989, true), (&lease(), 990, false)]
+        {
+            assert_eq!(lease.confirmed(500, 1_000, answered_ms), goes_on);
+            assert_eq!(lease.is_valid(1_200), goes_on);
+        }
+    }
+
+    #[test]
+    fn a_re_entry_for_less_puts_off_no_renewal() {
+        let lease = lease();
+        assert!(lease.confirmed(300, 200, 300));
+        let due_ms = || lease.schedule.renew_due_ms.load(Ordering::Relaxed);
+        assert_eq!((due_ms(), lease.deadline_ms()), (333, 990));
+        assert!(lease.confirmed(400, 1_000, 400));
+        assert_eq!((due_ms(), lease.deadline_ms()), (733, 1_390));
+    }
+
+    #[test]
+    fn what_an_answer_after_the_deadline_has_not_found_may_have_ended() {
+        let lease = lease();
+        assert_eq!(lease.missing(989), LossReason::Deleted);
+        assert_eq!(lease.missing(990), LossReason::Expired);
     }
 }

@@ -31,12 +31,13 @@ impl Core {
         let found = tokio::time::timeout(LIMIT, self.ends(&held)).await;
         let mut reasons = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
         for lease in &held {
-            self.lose(lease, reasons.next().unwrap_or(LossReason::Deleted));
+            let unclear = || lease.missing(self.now_ms());
+            self.lose(lease, reasons.next().flatten().unwrap_or_else(unclear));
         }
     }
 
     /// How holds ended, as far as that is to be seen on the server.
-    async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<LossReason>, Fault> {
+    async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<Option<LossReason>>, Fault> {
         let number = self.fresh_number();
         let ask = |each: i64| {
             let call = Call::new(&scripts::LOST).int(number).int(each).int(FIELDS_MAX);
@@ -68,14 +69,14 @@ fn field(lease: &Lease) -> Arc<[u8]> {
     if lease.keys.kind == Kind::Write { [own, WRITE].concat().into() } else { own.into() }
 }
 
-/// How one hold ended. That it was forced free counts more than who came after.
-fn reason(lease: &Lease, end: &[Reply]) -> LossReason {
+/// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
+fn reason(lease: &Lease, end: &[Reply]) -> Option<LossReason> {
     if let Some(record) = end[1].bytes().and_then(Record::read) {
-        return record;
+        return Some(record);
     }
     let pairs = end[0].array().unwrap_or_default().chunks_exact(2);
     let taken = pairs.filter_map(|pair| pair[0].bytes()).find(|field| took_over(lease, field));
-    taken.map_or(LossReason::Deleted, |field| {
+    taken.map(|field| {
         let owner = field.strip_suffix(WRITE).unwrap_or(field);
         LossReason::TakenOver { by: String::from_utf8_lossy(owner).into_owned() }
     })

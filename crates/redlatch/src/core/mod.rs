@@ -22,6 +22,7 @@ pub(crate) mod lease;
 mod lookout;
 mod lost;
 pub(crate) mod owners;
+mod pulse;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
@@ -31,7 +32,7 @@ mod watch;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -47,6 +48,7 @@ use self::{
     lanes::{Bounds, Lanes},
     lease::{Lease, Term},
     owners::{Owners, Pending},
+    pulse::Pulse,
     release::Certainty,
 };
 use crate::{
@@ -55,7 +57,7 @@ use crate::{
     fork::{self, OfProcess, Successor, Successors},
     lock::force::Forcing,
     name::{Keys, LockName},
-    owner::{Owner, client_id},
+    owner::{Identity, Owner},
     replica_ack::Replication,
     scripts::Script,
     store::{self, Call, Fault, Reply, Store, protocol_error},
@@ -69,14 +71,15 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
-    /// TTL, [`BEHIND`] or less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
+    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
     /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
-    /// kinds with a queue on the server, and the command to publish with.
+    /// kinds with a queue on the server; whether only its first hold is wanted, and otherwise the reply is `{number, 0,`
+    /// [`OWN_HOLD`]`}`; and the command to publish with.
     fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
-        let _ = asks;
-        self.acquire(keys, owner, lease_ms, fenced)
+        let call = self.acquire(keys, owner, lease_ms, fenced);
+        if asks.first_only { call.constant("1") } else { call }
     }
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
@@ -161,12 +164,17 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 /// time in the queue.
 pub(crate) const BEHIND: i64 = -3;
 
+/// The time of a reply that means: the owner holds it already, and its first hold was asked for.
+pub(crate) const OWN_HOLD: i64 = -5;
+
 /// What else a request says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asks {
     pub(crate) waits: bool,
     /// Somebody before the owner in the queue may subtract from its time, so that they have to be counted.
     pub(crate) recount: bool,
+    /// Another process may hold under the owner, and then this is no repeat.
+    pub(crate) first_only: bool,
     /// What such a one subtracts.
     pub(crate) redisson_wait_ms: i64,
     pub(crate) publish: &'static str,
@@ -182,6 +190,7 @@ pub(crate) struct Heir<'a> {
 /// What all handles and guards of one client share.
 pub(crate) struct Core {
     pub(crate) id: Arc<str>,
+    identity: Identity,
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) store: OfProcess<Arc<dyn Store>>,
@@ -193,7 +202,6 @@ pub(crate) struct Core {
     gates: OfProcess<Gates>,
     pub(crate) keeper: OfProcess<Keeper>,
     watched: OfProcess<watch::Watched>,
-    next_number: AtomicI64,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     doubt_ms: AtomicU64,
     closed: AtomicBool,
@@ -240,8 +248,10 @@ impl Core {
         let strictness = declare::Strictness::of(&config.url);
         let clock = config.clock.clone();
         let owners = Owners::new(move || clock.boot_ms());
+        let identity = config.identity.clone().unwrap_or_default();
         let core = Arc::new(Core {
-            id: client_id().into(),
+            id: identity.id.clone(),
+            identity,
             config,
             origin,
             store: OfProcess::new(store),
@@ -251,7 +261,6 @@ impl Core {
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
             watched: OfProcess::new(watch::Watched::default()),
-            next_number: AtomicI64::new(1),
             doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
@@ -302,11 +311,11 @@ impl Core {
     }
 
     pub(crate) fn fresh_owner(&self) -> Owner {
-        Owner::new(&self.id, self.next_number.fetch_add(1, Ordering::Relaxed))
+        Owner::new(&self.id, self.fresh_number())
     }
 
     pub(crate) fn fresh_number(&self) -> i64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
+        self.identity.fresh_number()
     }
 
     /// Whether this process inherited the client over `fork()`: its threads and sockets belong to the parent, and its locks may
@@ -351,9 +360,10 @@ impl Core {
             return Err(forked().remedy("connect a new client in the child process"));
         }
         let keeper = Keeper::start()?;
-        let store = store::open_lazily(&self.config, keeper.handle())?;
+        let config = Config { identity: Some(Identity::default()), ..self.config.clone() };
+        let store = store::open_lazily(&config, keeper.handle())?;
         let forebears = self.forebears.iter().chain([&self.id]).cloned().collect();
-        Ok(Self::of(self.config.clone(), self.origin, store, keeper, forebears))
+        Ok(Self::of(config, self.origin, store, keeper, forebears))
     }
 
     /// An error for what belongs to another process.
@@ -422,14 +432,15 @@ impl Core {
         reply
     }
 
-    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon; one that waits for a lock in which it
-    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this.
+    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon. One that waits for a lock in which it
+    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this, and then does not trust
+    /// what it is granted.
     pub(super) async fn alone(&self, pending: &Pending) {
         if !pending.is_alone() {
             tokio::select! {
                 biased;
                 () = pending.alone() => {}
-                () = self.keeper.sleep(self.config.response_timeout) => {}
+                () = self.keeper.sleep(self.config.response_timeout) => pending.goes_first(),
             }
         }
     }
@@ -477,8 +488,28 @@ impl Core {
         }
     }
 
-    /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again.
+    /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
+    /// keeps of it is removed then, unless its release is on its way.
+    #[must_use = "a hold that is over stays so"]
+    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sent_ms: u64, lease_ms: i64) -> bool {
+        if lease.confirmed(sent_ms, lease_ms, self.now_ms()) {
+            return true;
+        }
+        if lease.is_held() {
+            self.lose(lease, LossReason::Expired);
+        }
+        if lease.loss().is_some() {
+            self.clear_away(lease);
+        }
+        false
+    }
+
+    /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again. What
+    /// another process may hold under the same owner is not touched.
     fn clear_away(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if lease.owner.is_shared() {
+            return;
+        }
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
@@ -491,19 +522,16 @@ impl Core {
 
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
     /// once, because two must not be valid.
-    pub(crate) fn took(self: &Arc<Self>, lease: &Arc<Lease>, leads: bool) {
-        let lost = self.lanes.granted(lease, leads, self.now_ms());
+    pub(crate) fn took(self: &Arc<Self>, lease: &Arc<Lease>, leader: Option<&Arc<Request>>) {
+        let lost = self.lanes.granted(lease, leader, self.now_ms());
         self.tell_displaced(lost, lease);
     }
 
     pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // The same grant that shows it to be gone may be over by now, and then this one came later. What another process
-            // may hold under the same owner is not touched.
-            if !lost.owner.is_foreign() {
-                self.clear_away(&lost);
-            }
+            // The same grant that shows it to be gone may be over by now, and then this one came later.
+            self.clear_away(&lost);
         }
         self.look_if_in_doubt(lease);
     }
@@ -602,6 +630,8 @@ pub(crate) struct Request {
     pub(crate) yields_to: Option<Arc<Keys>>,
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
+    /// Whether the task that asks is still polled.
+    pub(crate) pulse: Pulse,
 }
 
 impl Request {
@@ -617,6 +647,7 @@ impl Request {
             backoff: None,
             yields_to: None,
             ack: None,
+            pulse: Pulse::default(),
         }
     }
 }

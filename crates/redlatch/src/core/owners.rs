@@ -59,6 +59,8 @@ struct Record {
     asking: Option<Asking>,
     /// It has begun to ask, so that a request of it may be under way.
     has_begun: bool,
+    /// A request was sent beside it that may have taken away what it was granted.
+    disturbed: bool,
     /// How many requests are under way that may take a hold of this owner away.
     pending: u32,
     /// Until when such a request may arrive whose answer never came; 0 for none.
@@ -224,8 +226,20 @@ impl Turn {
     fn wait_or_begin(&self) -> Option<OwnedNotified> {
         self.owners.begin(&self.id, |record| {
             record.has_begun = record.pending == 0;
+            record.disturbed &= !record.has_begun;
             (!record.has_begun).then(|| record.changed.clone().notified_owned())
         })
+    }
+
+    /// Stops asking, and keeps the turn.
+    pub(crate) fn rests(&self) {
+        self.owners.end(&self.id, |record| record.has_begun = false);
+    }
+
+    /// Whether what was granted since it began may have been taken away by a request that could not wait for its end.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        let shard = self.owners.shard(&self.id);
+        shard.records.get(&self.id).is_some_and(|record| record.disturbed)
     }
 
     fn check_doubt(&self) -> Result<(), Error> {
@@ -271,6 +285,7 @@ impl Drop for Turn {
         self.owners.end(&self.id, |record| {
             record.asking = None;
             record.has_begun = false;
+            record.disturbed = false;
         });
     }
 }
@@ -313,6 +328,13 @@ impl Pending {
     pub(crate) async fn alone(&self) {
         while let Some(changed) = self.alone_or_wait() {
             changed.await;
+        }
+    }
+
+    /// What it covers waits no longer for an attempt of the owner, which is not to trust its grant.
+    pub(crate) fn goes_first(&self) {
+        if let Some((owners, id)) = &self.0 {
+            owners.begin(id, |record| record.disturbed |= record.has_begun);
         }
     }
 
@@ -434,6 +456,12 @@ mod tests {
         {
             let mut alone = std::pin::pin!(pending.alone());
             assert!(futures_util::poll!(&mut alone).is_pending() && !pending.is_alone());
+            assert!(!turn.is_disturbed());
+            pending.goes_first();
+            assert!(turn.is_disturbed());
+            turn.rests();
+            assert!(pending.is_alone() && !turn.begins().unwrap());
+            assert!(turn.is_disturbed(), "it has not begun anew");
             drop(turn);
             alone.await;
         }

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core, Grant,
-    flight::{Flight, Rest},
     jitter::jittered,
     lease::{Lease, Term},
 };
@@ -20,17 +19,15 @@ impl Core {
     /// One more hold on a lease that the same owner has.
     pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
         self.check_open()?;
-        let work = Box::pin(self.clone().enter_again(lease.clone(), term));
-        let flight = Flight::new(self, work, || {
-            // Nobody waits for the re-entry any more, so it is given back when it comes.
-            let (core, held) = (self.clone(), lease.clone());
-            Some(Rest::Then(Box::new(move |outcome: Result<(), Error>| {
-                if outcome.is_ok() {
-                    core.drop_hold(&held, term.renewed);
-                }
-            })))
+        let (core, held) = (self.clone(), lease.clone());
+        // Other guards of the lease wait for it.
+        let entry = self.drive(self.clone().enter_again(lease.clone(), term), move |outcome| {
+            if outcome.is_ok() {
+                core.drop_hold(&held, term.renewed);
+            }
         });
-        flight.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
+        let entered = entry.outcome().await.and_then(std::convert::identity);
+        entered.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
         Ok(Grant { lease: lease.clone(), renewed: term.renewed })
     }
 
@@ -51,13 +48,13 @@ impl Core {
                 return Err(lost());
             }
             // The count on the server tells a repeat of this request from a first one, unless others count there too.
-            let known = if owner.is_shared() { 0 } else { lease.holds().count };
+            let known = if owner.is_shared() { 0 } else { lease.holds().on_server() };
             let sent_ms = self.now_ms();
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, known);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
-                    if !lease.enter(term.renewed) {
-                        // The last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
+                    if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
+                        // It is over, or the last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
                         // counts down.
                         if owner.is_shared() {
                             let pending = self.owners.pending(&lease.keys, owner);
@@ -68,7 +65,6 @@ impl Core {
                         }
                         return Err(lost());
                     }
-                    lease.confirmed(sent_ms, term.lease_ms);
                     self.schedule(&lease);
                     return Ok(());
                 }

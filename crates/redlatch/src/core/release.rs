@@ -35,11 +35,15 @@ const RETRY_DELAY_MS_MAX: u64 = 500;
 const ABANDONED_TIME: Duration = Duration::from_millis(50);
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
+/// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
+const HOLDS_STAY: u32 = u32::MAX;
 
 /// Whether a request may still be on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// It has been answered: one look finds all that it left.
+    /// Its answer tells of a grant.
+    Granted,
+    /// It has been answered, and not with a grant: one look finds all that it left.
     Arrived,
     /// Its outcome is unknown, and it may run later.
     MayArriveLater,
@@ -70,7 +74,7 @@ pub enum Unlocked {
 pub(super) enum Step {
     Lost(LossReason),
     Passed,
-    Leave { known: u32, pending: Pending },
+    Leave { pending: Pending },
     Transfer { heir: Box<Heir>, pending: Pending },
     HandOver { heir: Box<Heir>, pending: Pending },
     Release { leads: bool, pending: Pending },
@@ -91,7 +95,12 @@ impl Core {
             {
                 self.release_now(lease, leads, pending).await
             }
-            step => {
+            // The next task waits for it, or other guards of the lease do.
+            step @ (Step::Leave { .. } | Step::Transfer { .. } | Step::HandOver { .. }) => {
+                let done = self.drive(self.clone().complete(lease.clone(), step), |_| {}).outcome().await;
+                done.and_then(std::convert::identity)
+            }
+            step @ Step::Release { .. } => {
                 let work = Box::pin(self.clone().complete(lease.clone(), step));
                 Flight::new(self, work, || None).await
             }
@@ -219,7 +228,7 @@ impl Core {
         let pending = self.owners.pending(&lease.keys, &lease.owner);
         let before = lease.leave(renewed);
         if before > 1 {
-            return Step::Leave { known: before, pending };
+            return Step::Leave { pending };
         }
         let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms());
         if !lease.give_back() {
@@ -253,7 +262,7 @@ impl Core {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Leave { known, pending } => self.leave_one(lease, known, pending).await,
+            Step::Leave { pending } => self.leave_one(lease, pending).await,
             Step::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
             Step::HandOver { heir, pending } => {
                 let outcome = self.hand_over(&lease, heir, &pending).await;
@@ -276,30 +285,46 @@ impl Core {
     ) -> Result<(Unlocked, i64), Error> {
         let Heir { queued: next, pending: heir_pending } = *heir;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
-        let cannot = next.ack.is_some()
+        let cannot = next.request.ack.is_some()
             || lease.has_turns()
             || lease.tainted.load(Ordering::Relaxed)
             || lease.owner.is_shared();
-        let Some(owner) = next.owner.clone().filter(|_| !cannot) else {
+        // One that other processes may use, too, asks for itself: its own look may be on its way, and would count a second hold.
+        let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
             drop(heir_pending);
             let outcome = self.release_whole(lease, false, pending).await;
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
         };
         let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
-        let to = super::Heir { owner: &owner, lease_ms: next.term.lease_ms, fenced: next.fenced };
+        let to =
+            super::Heir { owner: &owner, lease_ms: next.request.term.lease_ms, fenced: next.request.fenced };
         let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &to);
         match self.run_ending(call, lease.owner.number(), false, pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
-                let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
-                let held =
-                    Arc::new(Lease::new(lease.keys.clone(), owner, lease.recipe, token, next.term, sent_ms));
-                self.took(&held, false);
-                if let Err(held) = next.hand(held) {
-                    // The task has found its grant by itself, or has given up and removes what it left.
-                    self.lanes.forget(&held);
-                }
-                self.lanes.handed_over(&lease.keys, None);
+                let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
+                let held = Arc::new(Lease::new(
+                    lease.keys.clone(),
+                    owner,
+                    lease.recipe,
+                    token,
+                    next.request.term,
+                    sent_ms,
+                ));
+                let now_ms = self.now_ms();
+                held.offer(now_ms);
+                let waits_on = match self.lanes.moved(&held, &next, now_ms) {
+                    // A task that waits no more has found its grant by itself, or has given up and removes what it left.
+                    None => Some(next).filter(|next| !next.tell.is_closed()),
+                    Some(lost) => {
+                        self.tell_displaced(lost, &held);
+                        if let Err(held) = next.hand(held) {
+                            self.lanes.forget(&held);
+                        }
+                        None
+                    }
+                };
+                self.lanes.handed_over(&lease.keys, waits_on);
                 Ok((Unlocked::Released, 0))
             }
             outcome => {
@@ -409,7 +434,7 @@ impl Core {
                 )));
             }
         };
-        Ok(found(lease, gone, heard))
+        Ok(found(lease, gone, heard, self.now_ms()))
     }
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
@@ -468,29 +493,36 @@ impl Core {
     pub(super) async fn leave_one(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        known: u32,
         pending: Pending,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
+        let outcome = self.leave_in_turn(&lease, &pending).await;
+        lease.has_left();
+        outcome
+    }
+
+    async fn leave_in_turn(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        pending: &Pending,
+    ) -> Result<Unlocked, Error> {
         let owner = &lease.owner;
-        let known = if owner.is_shared() { 0 } else { known };
+        let known = if owner.is_shared() { 0 } else { lease.holds().on_server() };
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             let publish = self.store.publish_command();
             let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
-            let fault = match self.run_ending(call, owner.number(), false, &pending).await {
+            let fault = match self.run_ending(call, owner.number(), false, pending).await {
                 Ok(reply) => match reply[..] {
                     [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),
                     [_, 0, _] => return Ok(Unlocked::Released),
                     // The whole lease was released meanwhile by the last guard.
                     _ if !lease.is_held() && lease.loss().is_none() => return Ok(Unlocked::Released),
                     _ => {
-                        self.gone(&lease).await;
-                        return Ok(Unlocked::AlreadyLost(
-                            lease.loss().cloned().unwrap_or(LossReason::Deleted),
-                        ));
+                        self.gone(lease).await;
+                        return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
                     }
                 },
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
@@ -515,23 +547,40 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         let Heir { queued: next, pending: heir_pending } = *heir;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        if to.is_foreign() || next.ack.is_some() {
+        if to.is_shared() || next.request.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
             // wants its grant confirmed by replicas, because nobody would ask them for this one.
             drop(heir_pending);
             return self.release_and_lead(lease, next, pending).await;
         }
         let sent_ms = self.now_ms();
-        let call = lease.recipe.transfer(&lease.keys, &lease.owner, &to, next.term.lease_ms, next.fenced);
+        let call = lease.recipe.transfer(
+            &lease.keys,
+            &lease.owner,
+            &to,
+            next.request.term.lease_ms,
+            next.request.fenced,
+        );
         match self.run_ending(call, to.number(), false, &pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
-                let token = (next.fenced && reply[2] > 0).then_some(reply[2] as u64);
-                let held =
-                    Arc::new(Lease::new(lease.keys.clone(), to, lease.recipe, token, next.term, sent_ms));
+                let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
+                let held = Arc::new(Lease::new(
+                    lease.keys.clone(),
+                    to,
+                    lease.recipe,
+                    token,
+                    next.request.term,
+                    sent_ms,
+                ));
                 self.sweep_if_tainted(&lease);
-                let lost = self.lanes.passed(&held, self.now_ms());
+                held.offer(self.now_ms());
+                let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
+                    self.lanes.requeue(&lease.keys, next);
+                    self.lanes.leave(&lease.keys, false);
+                    return Ok(Unlocked::Released);
+                };
                 self.tell_displaced(lost, &held);
-                let renewed = next.term.renewed;
+                let renewed = next.request.term.renewed;
                 if let Err(held) = next.hand(held) {
                     // The task gave up meanwhile; its hold is given back like any other.
                     self.drop_hold(&held, renewed);
@@ -544,16 +593,22 @@ impl Core {
                 self.sweep_if_tainted(&lease);
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.leave(&lease.keys, false);
-                Ok(Unlocked::AlreadyLost(LossReason::Deleted))
+                Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
             }
-            Err(_) => {
+            Err(fault) => {
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
                 if !next.leaves_it_to_its_task() {
-                    let request = Request::new(&lease.keys, lease.recipe, next.term, super::Wait::No);
+                    let request = Request::new(&lease.keys, lease.recipe, next.request.term, super::Wait::No);
                     drop(self.undo_later(&Arc::new(request), &to, Certainty::MayArriveLater));
                 }
-                self.release_and_lead(lease, next, pending).await
+                let outcome = self.release_and_lead(lease.clone(), next, pending).await?;
+                // What is not there any more within its time has moved.
+                let moved = fault.is_unknown() && self.now_ms() < lease.deadline_ms();
+                Ok(match outcome {
+                    Unlocked::AlreadyLost(LossReason::Deleted) if moved => Unlocked::Released,
+                    outcome => outcome,
+                })
             }
         }
     }
@@ -618,19 +673,30 @@ impl Core {
             LanePolicy::Queue | LanePolicy::Beside => 0,
         };
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
+        if owner.is_shared() {
+            // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
+            // came of a request without an answer ends with its lease.
+            let known = match certainty {
+                Certainty::Granted => 0,
+                _ if place_ms > 0 => HOLDS_STAY,
+                _ => return certainty == Certainty::Arrived,
+            };
+            let found = self.undo_until_answered(request, owner, Some(known), over_ms, pending).await;
+            return found.is_some() && certainty != Certainty::MayArriveLater;
+        }
         for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
                 // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            match self.undo_until_answered(request, owner, over_ms, pending).await {
+            match self.undo_until_answered(request, owner, None, over_ms, pending).await {
                 Some(true) => {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
                     return true;
                 }
-                Some(false) if owner.is_foreign() || certainty == Certainty::Arrived => return true,
-                Some(false) => {}
+                Some(false) if certainty == Certainty::MayArriveLater => {}
+                Some(false) => return true,
                 None => return false,
             }
         }
@@ -638,21 +704,23 @@ impl Core {
     }
 
     /// Removes what an owner may have left, and says whether there was anything; `None` if nobody answers for as long as it can be
-    /// there.
+    /// there. With a `known` count it gives back one hold, as [`leave`](super::Recipe::leave) does.
     async fn undo_until_answered(
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
+        known: Option<u32>,
         over_ms: u64,
         pending: &Pending,
     ) -> Option<bool> {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             let publish = self.store.publish_command();
-            let call = if owner.is_foreign() {
-                request.recipe.leave(&request.keys, owner, publish, 0, request.term.lease_ms)
-            } else {
-                request.recipe.undo(&request.keys, owner, publish)
+            let call = match known {
+                Some(known) => {
+                    request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms)
+                }
+                None => request.recipe.undo(&request.keys, owner, publish),
             };
             let moves = self.store.moves();
             let fault = match self.run_undoing(call, owner.number(), true, pending).await {
@@ -660,7 +728,7 @@ impl Core {
                 Err(fault) => fault,
             };
             // Counting down twice would take away what another process holds under this owner.
-            let once = owner.is_foreign() && fault.is_unknown();
+            let once = known == Some(0) && fault.is_unknown();
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
             if once || refused || self.is_closed() || self.now_ms() >= over_ms {
                 return None;
@@ -692,9 +760,9 @@ impl Core {
 }
 
 /// What a release found, and how many others heard of it.
-pub(super) fn found(lease: &Lease, gone: bool, heard: i64) -> (Unlocked, i64) {
+pub(super) fn found(lease: &Lease, gone: bool, heard: i64, now_ms: u64) -> (Unlocked, i64) {
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }
-    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(LossReason::Deleted), 0) }
+    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(lease.missing(now_ms)), 0) }
 }

@@ -94,8 +94,9 @@ impl Core {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if *held == 1 {
-                        lease.confirmed(sent_ms, lease_ms);
-                        self.look_if_in_doubt(lease);
+                        if self.keeps(lease, sent_ms, lease_ms) {
+                            self.look_if_in_doubt(lease);
+                        }
                     } else {
                         gone.push(lease.clone());
                     }
@@ -151,11 +152,12 @@ impl Core {
         for (lease, held) in batch.into_iter().zip(&reply[1..]) {
             if *held != 1 {
                 gone.push(lease);
-            } else if lease.is_held() {
+            } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
-                lease.confirmed(sent_ms, lease_ms);
-                self.look_if_in_doubt(&lease);
-                late.push(lease);
+                if self.keeps(&lease, sent_ms, lease_ms) {
+                    self.look_if_in_doubt(&lease);
+                    late.push(lease);
+                }
             }
         }
         self.watch_renewed(late.clone());

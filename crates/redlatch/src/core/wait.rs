@@ -98,6 +98,8 @@ pub(super) enum Handed {
     Lease(Arc<Lease>),
     /// The duty to contend; its owner may have been given the lock unseen if it is `tainted`.
     Contend { after_others: bool, tainted: bool },
+    /// It was handed the lease, and did not take it in time: it has to come in again.
+    PassedOver,
 }
 
 /// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
@@ -111,7 +113,7 @@ enum Kind {
     /// Beside the lane, which is somebody else's.
     Aside,
     /// The lane's leader.
-    Leader,
+    Leader(Arc<Request>),
     /// In line.
     Queued { line: InLine, request: Arc<Request> },
     /// Gone on to be something else.
@@ -119,8 +121,9 @@ enum Kind {
 }
 
 impl Place {
-    pub(super) fn lead(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
-        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Leader }
+    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> Place {
+        let kind = Kind::Leader(request.clone());
+        Place { core: core.clone(), keys: request.keys.clone(), kind }
     }
 
     pub(super) fn aside(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
@@ -134,8 +137,10 @@ impl Place {
 
     /// The grant came: the lane has a lease now.
     pub(super) fn granted(mut self, lease: &Arc<Lease>) {
-        let leads = matches!(std::mem::replace(&mut self.kind, Kind::Left), Kind::Leader);
-        self.core.took(lease, leads);
+        match std::mem::replace(&mut self.kind, Kind::Left) {
+            Kind::Leader(request) => self.core.took(lease, Some(&request)),
+            _ => self.core.took(lease, None),
+        }
     }
 
     /// Waits in line. `None` when time is up.
@@ -161,7 +166,12 @@ impl Place {
         let tainted = line.is_tainted();
         self.kind = Kind::Left;
         match handed {
-            Ok(Handoff::Lease(lease)) => Ok(Some(Handed::Lease(lease))),
+            Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
+            Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
+            Ok(Handoff::Lease(lease)) => {
+                core.drop_hold(&lease, lease.holds().renewed > 0);
+                Ok(Some(Handed::PassedOver))
+            }
             Ok(Handoff::Contend { after_others }) => Ok(Some(Handed::Contend { after_others, tainted })),
             // Only shutting down sends a line home.
             Err(_) => Err(self.core.closed_error()),
@@ -173,7 +183,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.kind, Kind::Left) {
             Kind::Aside | Kind::Left => {}
-            Kind::Leader => self.core.lanes.leave(&self.keys, false),
+            Kind::Leader(request) => self.core.lanes.leave_to_the_next(&request, false),
             Kind::Queued { mut line, request } => {
                 line.handoff.close();
                 if line.is_tainted()
@@ -183,9 +193,13 @@ impl Drop for Place {
                 }
                 // What was handed over this very moment must not be lost with this task.
                 match line.handoff.try_recv() {
-                    Ok(Handoff::Lease(lease)) => self.core.drop_hold(&lease, lease.holds().renewed > 0),
-                    Ok(Handoff::Contend { after_others }) => self.core.lanes.leave(&self.keys, after_others),
-                    Err(_) => self.core.lanes.left_line(&self.keys),
+                    Ok(Handoff::Lease(lease)) if lease.take() => {
+                        self.core.drop_hold(&lease, lease.holds().renewed > 0);
+                    }
+                    Ok(Handoff::Contend { after_others }) => {
+                        self.core.lanes.leave_to_the_next(&request, after_others);
+                    }
+                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.left_line(&self.keys),
                 }
             }
         }

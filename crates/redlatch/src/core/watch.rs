@@ -37,7 +37,7 @@ const PAUSE_MS: u64 = 1_000;
 const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
 /// How many batches are watched or looked at at once.
-const BATCHES_UNDER_WAY_MAX: usize = 256;
+const BATCHES_UNDER_WAY_MAX: usize = 16;
 /// How many names may be noted before those that are no longer held are looked for.
 const NAMES_MIN: usize = 256;
 

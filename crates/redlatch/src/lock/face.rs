@@ -198,7 +198,9 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// A server that is unreachable or refuses; a lease out of range.
+            /// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld) if a guard of this process holds under the owner;
+            /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if another attempt or a release of the owner is under way for
+            /// longer than the response timeout; a server that is unreachable or refuses; a lease out of range.
             pub async fn adopt(
                 &self,
                 owner: &$crate::Owner,

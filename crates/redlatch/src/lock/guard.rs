@@ -261,13 +261,11 @@ impl Guard {
         let renewed = renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
         if !renewed {
             self.core.gone(&self.lease).await;
-            return Err(lost_error(
-                self.name(),
-                &self.lease.owner,
-                &self.loss().unwrap_or(LossReason::Deleted),
-            ));
         }
-        self.lease.confirmed(sent_ms, lease_ms);
+        if !renewed || !self.core.keeps(&self.lease, sent_ms, lease_ms) {
+            let reason = self.lease.missing(self.core.now_ms());
+            return Err(lost_error(self.name(), &self.lease.owner, &reason));
+        }
         self.core.schedule(&self.lease);
         Ok(())
     }
@@ -277,10 +275,14 @@ impl Guard {
     pub fn detach(mut self) -> Held {
         self.armed = false;
         let remaining = self.remaining();
-        self.lease.owner.expose();
         if !self.core.is_forked() {
-            self.core.lanes.forget(&self.lease);
-            self.lease.give_back();
+            // From now on there is a hold of this owner that no guard counts, so releases leave it on the server.
+            self.lease.owner.share();
+            self.core.store.outlives(self.lease.owner.field());
+            if self.lease.goes_without_release(self.renewed) {
+                self.core.lanes.forget(&self.lease);
+                self.lease.give_back();
+            }
         }
         Held {
             name: self.name().clone(),

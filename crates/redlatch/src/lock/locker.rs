@@ -7,7 +7,7 @@ use crate::{
     config::lease_ms,
     core::{
         Recipe, Request, Wait, backoff::Backoff, flight::Flight, home::Home, lease::Lease as CoreLease,
-        lease::Term, release::Unlocked,
+        lease::Term, owners::Turn, release::Unlocked,
     },
     error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
@@ -160,10 +160,21 @@ impl Locker {
 
     pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
         let term = self.term_of(lease)?;
-        let mut lease = self.hold_of(owner, term);
-        if !self.renew_hold(&lease, term.lease_ms).await? {
-            return Ok(None);
-        }
+        self.owner_here(owner)?;
+        // Until the lane knows the hold: what is under way for its owner might take it away.
+        let mut turn = self.turn(owner).await?;
+        let mut lease = loop {
+            let lease = self.hold_of(owner, term);
+            if !self.renew_hold(&lease, term.lease_ms).await? {
+                return Ok(None);
+            }
+            if !turn.is_disturbed() {
+                break lease;
+            }
+            // The hold may be gone since.
+            drop(turn);
+            turn = self.turn(owner).await?;
+        };
         if self.fenced {
             // While this owner holds the lock nobody else draws, so the last token is its own.
             let Some(token) = self.last_token().await? else {
@@ -174,11 +185,23 @@ impl Locker {
             };
             lease = Arc::new(lease.with_token(token));
         }
-        self.core.took(&lease, false);
+        // How often the owner holds is not known here, so its releases count down.
+        owner.share();
+        self.core.took(&lease, None);
+        if self.core.is_closed() {
+            self.core.drop_hold(&lease, term.renewed);
+            return Err(self.core.closed_error().on(self.name()));
+        }
         Ok(Some(self.guard(lease, term.renewed)))
     }
 
+    async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {
+        let turn = self.core.turn_to_adopt(&self.keys, owner).await;
+        turn.map_err(|error| error.on(self.name()).by(owner))
+    }
+
     pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {
+        self.owner_here(owner)?;
         let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
         self.renew_hold(&self.hold_of(owner, Term { lease_ms, renewed: false }), lease_ms).await
     }
@@ -196,7 +219,7 @@ impl Locker {
     }
 
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
-        self.ready()?;
+        self.owner_here(owner)?;
         let pending = self.core.owners.pending(&self.keys, owner);
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
         let (core, number) = (self.core.clone(), owner.number());
@@ -211,6 +234,12 @@ impl Locker {
                 .by(owner)
                 .remedy("its lease may have ended; `redlatch show` names the present holder")),
         }
+    }
+
+    /// Refuses to act in the name of an owner that a fork has left to the parent process.
+    fn owner_here(&self, owner: &Owner) -> Result<(), Error> {
+        self.ready()?;
+        self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))
     }
 
     pub(crate) fn ready(&self) -> Result<(), Error> {

@@ -2,14 +2,17 @@
 --
 -- KEYS[1] lock hash          ARGV[1] owner number, echoed so that a reply is never taken for another's
 -- KEYS[2] token counter      ARGV[2] owner field      ARGV[3] lease in ms      ARGV[4] 1 = also draw a token
+-- ARGV[5] 1 = only the owner's first hold, because other processes may use the owner too; otherwise absent
 --
--- Check:  the hash is absent, or already holds this very owner (a repeat of the same request).
+-- Check:  the hash is absent, or already holds this very owner (a repeat of the same request). If only a first hold is wanted, the
+--         owner's own field is in the way like anybody's.
 -- Change: the owner field is written once with count 1 and the lease set; a repeat only refreshes the lease,
 --         so that sending the request twice can never count twice. The lease is set through pcall and undone on
 --         failure, so that a refused PEXPIRE cannot leave a lock without end. The token is drawn before the first
 --         write: what may be refused there must leave no lock, and a token that nobody got does no harm.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: the hash has no TTL);
---         {number, -1, 0} when the hash belongs to a read-write lock.
+--         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
+--         read-write lock.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local ttl = redis.call('pttl', key)
 local count = 1
@@ -21,6 +24,10 @@ if ttl ~= -2 then
     -- letting the caller wait for a release that it will never see.
     redis.call('hdel', key, owner)
     return {tonumber(ARGV[1]), 0, ttl}
+  end
+  if ARGV[5] == '1' then
+    redis.call('hdel', key, '')
+    return {tonumber(ARGV[1]), 0, -5}
   end
   count = tonumber(held[1])
 end

@@ -5,11 +5,12 @@
 -- ARGV[5] ms for which a waiter counts without being heard of, 0 = do not line up
 -- ARGV[6] channel, to which `:owner` is appended   ARGV[7] publish command
 -- ARGV[8] ms that a waiter of Redisson subtracts from those behind it   ARGV[9] 0 = no such waiter is before this owner
+-- ARGV[10] 1 = only the owner's first hold, as in acquire.lua
 --
 -- Check:  first, heads of the queue whose time is over by the server's clock are dropped, but not this owner, who is
 --         heard of just now; a head without a time, which nothing would ever drop, gets a short one, and a head of ours
 --         that was left with a long one gets the time of a head. Then: the hash is absent and the queue empty or headed by
---         this owner; or the hash holds this very owner (a repeat).
+--         this owner; or the hash holds this very owner (a repeat), unless only a first hold is wanted.
 -- Change: the owner leaves the queue, its field is written with count 1, the lease is set. Otherwise it lines up once, and
 --         each repeat sets its own time anew: the lease, its wait, and what those before it will subtract from it when
 --         they get the lock or give up, which only Redisson's do. A field of ours is known by a fixed part of its UUID.
@@ -17,7 +18,8 @@
 --         10 waiters as behind 10,000.
 -- Reply:  {number, count, token or 0}; {number, 0, ttl ms} when busy and this owner is next or did not line up;
 --         {number, 0, -3} when others come first, {number, 0, -4} when some of them are Redisson's or too many to tell;
---         {number, -1, 0} when the hash belongs to a read-write lock.
+--         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
+--         read-write lock.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[5])
 local clock = redis.call('time')
@@ -79,6 +81,10 @@ if (held and not held[1]) or (not held and head and head ~= owner) then
   end
   if head and head ~= owner and (wait > 0 or not held) then return {n, 0, recount and -4 or -3} end
   return {n, 0, ttl}
+end
+if held and ARGV[10] == '1' then
+  redis.call('hdel', key, '')
+  return {n, 0, -5}
 end
 if held then count = tonumber(held[1]) end
 local token = 0

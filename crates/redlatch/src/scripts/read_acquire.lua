@@ -2,13 +2,16 @@
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys ('{name}:')   KEYS[3] token counter
 -- ARGV[1] owner number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[5] 1 = only the owner's first read hold, as in acquire.lua
 --
 -- Check:  the hash is absent, or in mode read, or in mode write with a write hold of this very owner. A hash without `mode`
---         belongs to a lock of another kind and is never entered (trap G1).
+--         belongs to a lock of another kind and is never entered (trap G1). If only a first hold is wanted, the owner has no
+--         live one.
 -- Change: the token and the timeout keys come first, because they are what may be refused: then no lock has changed. A repeat counts
 --         nothing and refreshes all holds of the owner alike (R4). An owner whose timeout keys have all ended holds
 --         nothing any more and starts anew (R5). The TTL of the hash only grows.
--- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, -1, 0} another kind of lock.
+-- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, 0, -5} when the owner reads
+--         and a first hold is wanted; {number, -1, 0} another kind of lock.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local own = KEYS[2] .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', key, 'mode')
@@ -20,6 +23,13 @@ if mode and mode ~= 'read' and not (mode == 'write' and redis.call('hexists', ke
   redis.call('hdel', key, owner)
   return {tonumber(ARGV[1]), 0, ttl}
 end
+local count, longest = tonumber(held or '0'), 0
+for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
+local fresh = longest == 0
+if ARGV[5] == '1' and not fresh then
+  redis.call('hdel', key, '')
+  return {tonumber(ARGV[1]), 0, -5}
+end
 local token = 0
 if ARGV[4] == '1' then
   local now = redis.call('time')
@@ -28,9 +38,6 @@ if ARGV[4] == '1' then
   if last >= token then token = last + 1 end
   redis.call('set', KEYS[3], string.format('%.0f', token))
 end
-local count, longest = tonumber(held or '0'), 0
-for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
-local fresh = longest == 0
 if fresh then count = 1 end
 if longest < tonumber(lease) then longest = lease end
 -- Making a number the end of a key costs nearly as much as a command does, so the first key, mostly the only one, needs none.

@@ -5,7 +5,8 @@
 --
 -- Check:  the giving owner has its field, or the taking owner has it already (a repeat).
 -- Change: the token is drawn first, because it may be refused and nothing may have moved then; the next owner's field is
---         written before the other is removed; the lease is set. Passed to the owner that has it, only the lease is set.
+--         written before the other is removed; the lease is set. An owner that has the lock already keeps its count, which another
+--         process may have raised.
 -- Reply:  {number, 1, token or 0}; {number, 0, ttl ms} when the giver no longer held the lock.
 local key = KEYS[1]
 local held = redis.call('hmget', key, ARGV[2], ARGV[3])
@@ -21,7 +22,7 @@ if ARGV[5] == '1' then
   if last >= token then token = last + 1 end
   redis.call('set', KEYS[2], string.format('%.0f', token))
 end
-redis.call('hset', key, ARGV[3], '1')
+if not held[2] then redis.call('hset', key, ARGV[3], '1') end
 if ARGV[2] ~= ARGV[3] then redis.call('hdel', key, ARGV[2]) end
 redis.call('pexpire', key, ARGV[4])
 return {tonumber(ARGV[1]), 1, token}

@@ -2,14 +2,15 @@
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys   KEYS[3] token counter
 -- ARGV[1] owner number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[5] 1 = only the owner's first write hold, as in acquire.lua
 --
--- Check:  the hash is absent, or has a write hold of this very owner (a repeat of the same request). A hash without `mode` belongs
---         to a lock of another kind (trap G1). A live read hold of the same owner can never make way for its write
+-- Check:  the hash is absent, or has a write hold of this very owner (a repeat of the same request), unless only a first one is
+--         wanted. A hash without `mode` belongs to a lock of another kind (trap G1). A live read hold of the same owner can never make way for its write
 --         hold, so it is refused instead of waited for (R9).
 -- Change: mode and the owner's write field are written once with count 1, and the lease is set; a repeat raises the TTL if the
 --         lease is longer, and never adds to it (R1). It is written even if it stays, so that replicas can be waited for. The token is drawn before the first write.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, -1, 0} another kind of
---         lock; {number, -2, 0} the owner holds it for reading.
+--         lock; {number, -2, 0} the owner holds it for reading; {number, 0, -5} it writes, and a first hold is wanted.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local field = owner .. ':write'
 local held = redis.call('hmget', key, 'mode', owner, field)
@@ -26,6 +27,10 @@ if ttl ~= -2 then
       end
     end
     return {tonumber(ARGV[1]), 0, ttl}
+  end
+  if ARGV[5] == '1' then
+    redis.call('hdel', key, '')
+    return {tonumber(ARGV[1]), 0, -5}
   end
 end
 local token = 0

@@ -3,7 +3,10 @@
 //! Opening is a job of the background thread, so a caller that goes away ends nothing, and callers that come meanwhile share the
 //! attempt. One that fails is told to those who waited for it as *nothing was sent*; the next call makes another.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
 use tokio::{runtime::Handle, sync::watch};
 
@@ -236,6 +239,16 @@ impl Store for LazyStore {
 
     fn shards(&self) -> Vec<u16> {
         self.0.opened.get().map_or_else(|| vec![0], |store| store.shards())
+    }
+
+    fn outlives(&self, owner: &str) {
+        if let Some(store) = self.0.opened.get() {
+            store.outlives(owner);
+        }
+    }
+
+    fn lifeline(&self) -> Option<OwnedFd> {
+        self.0.opened.get().and_then(|store| store.lifeline())
     }
 
     fn place(&self) -> Option<String> {

@@ -1,8 +1,11 @@
 //! `local:`: the same engine in a daemon behind a unix socket, started when nobody has yet.
 
+mod lifeline;
+mod undertaker;
+
 use std::{
     io,
-    os::unix::process::CommandExt,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -11,7 +14,9 @@ use std::{
 
 use redis::Value;
 use redlatch_engine::connect::{LocalPaths, ensure_running};
+pub use undertaker::Bequests;
 
+use self::lifeline::Lifeline;
 use super::{
     Store,
     redis::{Dial, Greeter, RedisStore},
@@ -42,8 +47,9 @@ pub(super) async fn open(
     })?;
     let server = Server { addr: Addr::Unix(paths.socket.clone()), access: Access::default() };
     let config = Config { username: None, password: Secret(None), password_file: None, ..config.clone() };
-    let greeter =
-        Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary: config.engine_binary.clone() });
+    let lifeline = Lifeline::new(config.identity.clone().unwrap_or_default(), paths.socket.clone());
+    let binary = config.engine_binary.clone();
+    let greeter = Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary, lifeline });
     RedisStore::open_with(Dial::new(server, &config, background)?.with_greeter(greeter), &config, background)
         .await
 }
@@ -52,14 +58,30 @@ struct LocalGreeter {
     name: Option<String>,
     paths: LocalPaths,
     binary: Option<PathBuf>,
+    lifeline: Lifeline,
 }
 
 impl Greeter for LocalGreeter {
     fn prepare(&self) -> Result<(), Error> {
-        ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map(|_| ()).map_err(|error| {
+        ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map_err(|error| {
             Error::new(ErrorKind::Engine, format!("the local engine could not be started: {error}"))
                 .remedy("install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use memory: or redis://")
-        })
+        })?;
+        // Before the connection that it is for, so that the engine knows whose owners come over that one.
+        self.lifeline.open();
+        Ok(())
+    }
+
+    fn outlives(&self, owner: &str) {
+        self.lifeline.spare(owner);
+    }
+
+    fn lifeline(&self) -> Option<OwnedFd> {
+        self.lifeline.share()
+    }
+
+    fn close(&self) {
+        self.lifeline.end();
     }
 
     fn findings(&self) -> Vec<Finding> {

@@ -11,9 +11,10 @@ mod memory;
 pub(crate) mod redis;
 pub(crate) mod url;
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
 pub use fault::Fault;
+pub use local::Bequests;
 pub(crate) use redis::slot_of;
 
 use smallvec::SmallVec;
@@ -286,6 +287,16 @@ pub trait Store: Send + Sync + 'static {
     /// Runs a script without keys at the server that holds this shard.
     fn run_at(&self, _shard: u16, call: Call) -> RunFuture {
         self.run(call)
+    }
+
+    /// The holds of this owner are to outlive this process. Only a store that frees what dead processes held has to know, and must do so
+    /// before this returns.
+    fn outlives(&self, _owner: &str) {}
+
+    /// A descriptor that keeps what is held over this store as long as any process has it open, where the store frees what dead
+    /// processes held.
+    fn lifeline(&self) -> Option<OwnedFd> {
+        None
     }
 
     /// What tells that two clients share one keyspace; `None` when nothing does.

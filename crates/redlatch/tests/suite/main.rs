@@ -41,6 +41,7 @@ mod sentinel_fakes;
 mod sentinel_memory;
 mod sentinel_memory_real;
 mod servers;
+mod shared_owners;
 mod slow_renewals;
 mod strict_keys;
 mod tls;

@@ -11,6 +11,8 @@ use redlatch_testkit::{
 
 use crate::fixture::{SOON, ms, soon};
 
+mod late;
+
 struct Rig {
     server: RedisServer,
     proxy: Proxy,
@@ -372,4 +374,99 @@ async fn a_read_hold_that_goes_during_a_downgrade_does_not_take_the_new_one_alon
         assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
         redlatch::Hold::into_guard(reading).unlock().await.unwrap();
     }
+}
+
+/// Its request had not been sent yet, so the read hold that went was the last one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_goes_right_after_a_downgrade_does_not_take_the_new_one_along() {
+    let rig = rig().await;
+    let lock = rig.client.read_write_lock("x");
+    for round in 0..50 {
+        let writing = lock.write().lock().await.unwrap();
+        let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+        let besides = writing.read().await.unwrap();
+        let turning = begun(writing.downgrade());
+        let leaving = begun(redlatch::Hold::into_guard(besides).unlock());
+        let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
+        let reading = reading.unwrap();
+        assert_eq!(left.unwrap(), Unlocked::StillHeld(1), "round {round}");
+        rig.quiet().await;
+        assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");
+        assert!(redlatch::Hold::as_guard(&reading).is_valid());
+        assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
+        assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+/// The downgrade counted the write hold that went as gone, took it along, and its unlock said `Deleted`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_hold_that_goes_right_after_a_downgrade_of_another_one_is_released() {
+    let rig = rig().await;
+    let both = rig.client.read_write_lock("x");
+    let lock = both.write();
+    for round in 0..50 {
+        let owner = rig.client.owner();
+        let enter = async || lock.acquire().owner(&owner).await.unwrap().unwrap();
+        let (first, second) = (enter().await, enter().await);
+        let turning = begun(first.downgrade());
+        let leaving = begun(redlatch::Hold::into_guard(second).unlock());
+        let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
+        assert_eq!(left.unwrap(), Unlocked::Released, "round {round}");
+        let reading = reading.unwrap();
+        rig.quiet().await;
+        assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");
+        assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "round {round}");
+        assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+/// The detach took the count of the entry along: its guard was neither valid nor lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_re_entry_beside_a_detach_is_a_hold_of_its_own() {
+    let rig = rig().await;
+    let (lock, owner) = (rig.client.lock("x"), rig.client.owner());
+    for (round, rule) in [Action::DelayReply(ms(300)), Action::DelayRequest(ms(300))].into_iter().enumerate()
+    {
+        let first = lock.acquire().owner(&owner).await.unwrap().unwrap();
+        let slow = rig.proxy.rule(script(&scripts::ENTER), rule);
+        let mut again = begun(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
+        rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
+        let left = first.detach();
+        let guard = soon("the entry", &mut again).await.unwrap().unwrap();
+        rig.proxy.remove_rule(slow);
+        assert!(guard.is_valid() && guard.loss().is_none(), "round {round}: {guard:?}");
+        rig.quiet().await;
+        assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"2".into()), "round {round}");
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::StillHeld(1), "round {round}");
+        assert!(rig.other.lock("x").try_lock().await.unwrap().is_none());
+        assert_eq!(rig.other.lock("x").release(&left.owner).await.unwrap(), Unlocked::Released);
+    }
+}
+
+/// It was let in, and the hold was passed on to a task that was valid beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_was_read_off_the_server_enters_no_hold_of_a_guard() {
+    let rig = rig().await;
+    let lock = rig.client.lock("x");
+    let guard = lock.lock().await.unwrap();
+    let fields: Vec<String> = redis::from_redis_value(rig.server.cmd(&["HKEYS", "x"]).unwrap()).unwrap();
+    let read: Owner = fields[0].parse().unwrap();
+    let refused = async || {
+        let error = lock.acquire().owner(&read).await.map(|guard| guard.is_some()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotOwner, "{error}");
+        assert!(error.to_string().contains("guard.owner()"), "names the remedy: {error}");
+    };
+    refused().await;
+    // The next task has it under the same owner, by passing on.
+    let mut next = begun(lock.lock());
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    let next = soon("the turn", &mut next).await.unwrap();
+    refused().await;
+    assert_eq!(rig.field("x", &fields[0]), redis::Value::BulkString(b"1".into()));
+    // What a guard hands out lets in, though it comes back as text.
+    let told: Owner = next.owner().to_string().parse().unwrap();
+    let beside = lock.acquire().owner(&told).await.unwrap().expect("the same owner");
+    assert_eq!(next.unlock().await.unwrap(), Unlocked::StillHeld(1));
+    assert!(rig.other.lock("x").try_lock().await.unwrap().is_none());
+    assert_eq!(beside.unlock().await.unwrap(), Unlocked::Released);
 }

@@ -134,7 +134,8 @@ async fn a_quorum_with_a_member_that_is_down_is_built_and_held_and_the_member_jo
     servers[0].kill9();
     let error = soon("no majority", set.try_lock()).await.map(|_| ()).unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    assert!(ours[1].lock("down").try_lock().await.unwrap().is_some(), "what was taken is given back");
+    // It may be on its way back when the error comes.
+    drop(soon("what was taken is given back", ours[1].lock("down").lock()).await.unwrap());
     servers[2].restart_empty().unwrap();
     let guard = soon("a majority of others", set.lock()).await.unwrap();
     assert_eq!(guard.members().len(), 2);

@@ -26,9 +26,7 @@ async fn a_sentinel_that_was_away_during_a_change_leads_nobody_back() {
     let client = Client::builder().url(set.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
     let old = set.master().unwrap();
     // All masters stay what they are, as those do that a sentinel cannot reach.
-    for node in set.nodes() {
-        node.cmd(&["ACL", "SETUSER", "redlatch-testkit-sentinel", "-slaveof", "+slaveof|no"]).unwrap();
-    }
+    (0..set.nodes().len()).for_each(|index| set.keep_role(index).unwrap());
     let stale = set.sentinel(2);
     stale.kill9();
     let new = tokio::task::block_in_place(|| set.failover()).unwrap();
@@ -130,4 +128,52 @@ async fn a_master_without_replicas_grants_and_renews_nothing_where_some_have_to_
     assert_eq!(error.kind(), ErrorKind::ServerBusy, "{error}");
     assert!(!exists(&master, "free"));
     replica.resume().unwrap();
+}
+
+/// The old master and one sentinel on one side, everybody else on the other. The clients reach both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_are_cut_off_from_each_other_make_no_second_holder() {
+    let wanting = |password: &str| RedisServer::builder().requirepass(password);
+    let set = SentinelSet::builder().servers(wanting("data")).sentinels(wanting("watch")).start().unwrap();
+    let connect = |url: String| {
+        let builder = Client::builder().url(url).password("data").sentinel_password("watch");
+        builder.watchdog_lease(ms(9_000)).connect()
+    };
+    let (ours, theirs) = (connect(set.url()).await.unwrap(), connect(set.url()).await.unwrap());
+    let old = set.master().unwrap();
+    assert_eq!(old, 0);
+    let before = ours.lock("before").lock().await.unwrap();
+    until("both copies", || set.nodes().iter().all(|node| exists(node, "before"))).await;
+    set.part(&[0], &[old]).unwrap();
+    // Granted by the old master while nobody has noticed: the new one never hears of it.
+    let unheard = ours.lock("unheard").lock().await.unwrap();
+    assert!(exists(set.node(old), "unheard"));
+    let named = |sentinel: usize| named_by(set.sentinel(sentinel));
+    until("a master of the others", || named(1) != set.node(old).port() && named(1) == named(2)).await;
+    let new = (1..3).find(|index| set.node(*index).port() == named(1)).unwrap();
+    // Who is promoted closes all connections, once.
+    _ = set.node(new).cmd(&["PING"]);
+    for client in [&ours, &theirs] {
+        until("the move", || uses(client, set.node(new))).await;
+    }
+    assert_eq!(named(0), set.node(old).port(), "the cut off one has heard of nothing");
+    // What the new master never heard of is lost at once, and free there.
+    let told = soon("the loss", unheard.lost()).await;
+    assert!(matches!(told, LossReason::Deleted | LossReason::TakenOver { .. }), "{told:?}");
+    let other = soon("a grant", theirs.lock("unheard").lock()).await.unwrap();
+    assert!(exists(set.node(new), "unheard") && !unheard.is_valid());
+    // What it has goes on and is renewed there.
+    assert!(soon("an answer", theirs.lock("before").try_lock()).await.unwrap().is_none());
+    assert!(before.is_valid(), "{:?}", before.loss());
+    // A client that knows only the sentinel that was cut off begins where that one leads, and hears of the others from it.
+    let late = connect(format!("redis-sentinel://{}/redlatch", set.sentinel_addrs()[0])).await.unwrap();
+    until("the move of who came late", || uses(&late, set.node(new))).await;
+    assert!(late.lock("unheard").try_lock().await.unwrap().is_none());
+    set.join(&[0], &[old]).unwrap();
+    until("one master", || named(0) == set.node(new).port()).await;
+    assert!(ours.lock("unheard").try_lock().await.unwrap().is_none());
+    for guard in [before, other] {
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use redlatch::{Client, Lease, scripts};
 use redlatch_testkit::{
     assert_keyspace,
+    proxy::Proxy,
     server::{KeyContent, RedisServer},
 };
 
@@ -292,6 +293,106 @@ async fn a_nested_process_enters_by_the_owner_it_was_given() {
     assert_keyspace!(server, tolerance_ms = 1_000, []);
 }
 
+/// An owner that another process may use asks for its first hold, and enters if it has one: one request for a free lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_was_written_out_asks_for_its_first_hold_and_enters_another() {
+    let server = RedisServer::start().unwrap();
+    for script in scripts::ALL {
+        server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+    }
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let nested = Client::connect(&proxy.url()).await.unwrap();
+    let owner = client.owner();
+    let text = owner.to_string();
+    let number = owner.number().to_string();
+    let sent = || {
+        let sent = proxy.with_log(|log| {
+            let scripts = log.requests().filter(|request| request.args[0].eq_ignore_ascii_case(b"EVALSHA"));
+            let texts = |request: &redlatch_testkit::proxy::RequestRecord| {
+                request.args[1..]
+                    .iter()
+                    .map(|arg| String::from_utf8(arg.clone()).unwrap())
+                    .collect::<Vec<_>>()
+            };
+            scripts.map(texts).collect::<Vec<_>>()
+        });
+        proxy.clear_log();
+        sent
+    };
+    sent();
+    let (acquire, enter) = (scripts::ACQUIRE.sha1(), scripts::ENTER.sha1());
+    let first = client.lock("n").acquire().owner(&owner).await.unwrap().unwrap();
+    assert_eq!(sent(), [vec![acquire, "1", "n", &number, &text, "30000", "0", "1"]]);
+    let told = text.parse().unwrap();
+    let second = nested.lock("n").acquire().owner(&told).await.unwrap().unwrap();
+    assert_eq!(
+        sent(),
+        [
+            vec![acquire, "1", "n", &number, &text, "30000", "0", "1"],
+            vec![enter, "1", "n", &number, &text, "30000", "0"]
+        ]
+    );
+    first.unlock().await.unwrap();
+    second.unlock().await.unwrap();
+    sent();
+    // One that only its process knows asks as ever.
+    let fresh = client.owner();
+    let _guard = client.lock("n").acquire().owner(&fresh).await.unwrap().unwrap();
+    let number = fresh.number().to_string();
+    assert_eq!(sent()[0][..4], [acquire, "1", "n", &number]);
+    assert_eq!(proxy.count("EVALSHA"), 0);
+}
+
+/// What says that the owner holds already changes nothing, and no replica says it.
+#[test]
+fn an_owner_that_asks_for_its_first_hold_and_has_one_changes_nothing() {
+    let (server, replica) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let (java, owner) = ("1b671a64-40d5-491e-99b0-da01ff1f3341:1", "1b671a64-40d5-491e-99b0-da01ff1f3341:7");
+    let writes = format!("{owner}:write");
+    let timeout = format!("{{x}}:{owner}:rwlock_timeout:1");
+    let plain = ["HSET", "x", owner, "2"];
+    let reads = ["HSET", "x", "mode", "read", owner, "2", java, "1"];
+    let both = ["HSET", "x", "mode", "write", &writes, "1", owner, "1"];
+    let keys = ["x", "{x}:", "t"];
+    let fair = [
+        &["x", "q", "times", "t"][..],
+        &["7", owner, "5000", "1", "30000", "c", "publish", "5000", "1", "1"],
+    ];
+    let rw = [&keys[..], &["7", owner, "5000", "1", "1"]];
+    for (script, hash, call) in [
+        (&scripts::ACQUIRE, &plain[..], [&["x", "t"][..], &["7", owner, "5000", "1", "1"]]),
+        (&scripts::FAIR_ACQUIRE, &plain, fair),
+        (&scripts::READ_ACQUIRE, &reads, rw),
+        (&scripts::READ_ACQUIRE, &both, rw),
+        (&scripts::WRITE_ACQUIRE, &both, rw),
+    ] {
+        let count = call[0].len().to_string();
+        let call = [&["EVAL", script.source(), &count], call[0], call[1]].concat();
+        for server in [&server, &replica] {
+            server.cmd(&["FLUSHALL"]).unwrap();
+            server.cmd(hash).unwrap();
+            server.cmd(&["PEXPIRE", "x", "90000"]).unwrap();
+            server.cmd(&["SET", &timeout, "1", "PX", "80000"]).unwrap();
+        }
+        let found = server.keys_dump().unwrap();
+        let answer = redis::Value::Array([7, 0, -5].map(redis::Value::Int).into());
+        assert_eq!(server.cmd(&call).unwrap(), answer, "{}", script.name());
+        let left = server.keys_dump().unwrap();
+        assert_eq!(left.len(), found.len(), "{}", script.name());
+        for (key, before) in &found {
+            assert_eq!(left[key].content, before.content, "{}", script.name());
+            assert!((70_000..=90_000).contains(&left[key].pttl_ms.unwrap()), "{}", script.name());
+        }
+        // A replica whose master is elsewhere keeps what it has, and grants nothing.
+        replica.cmd(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+        let refused = replica.cmd(&call);
+        replica.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+        let refused = format!("{refused:?}");
+        assert!(refused.to_lowercase().contains("readonly"), "{}: {refused}", script.name());
+    }
+}
+
 /// The daemon runs only the scripts it was built with, so a changed script needs a new epoch. When this fails: raise
 /// `scripts::EPOCH`, and put the new sum here.
 #[test]
@@ -302,5 +403,5 @@ fn the_epoch_goes_with_the_scripts() {
     // The beginnings that some calls put before a script are part of the library only.
     all.push(scripts::library());
     let sum = sha1_smol::Sha1::from(all.join("\n")).hexdigest();
-    assert_eq!((scripts::EPOCH, &sum[..12]), (9, "3a119227f23c"), "a script has changed");
+    assert_eq!((scripts::EPOCH, &sum[..12]), (10, "3a1d250ccc8d"), "a script has changed");
 }

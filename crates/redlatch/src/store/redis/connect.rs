@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     io,
+    os::fd::OwnedFd,
     pin::Pin,
     sync::{
         Arc,
@@ -51,6 +52,12 @@ pub(crate) trait Greeter: Send + Sync {
     fn hello(&self) -> Vec<Vec<u8>>;
     /// Whether the answer is acceptable.
     fn check(&self, answer: &Value) -> Result<(), Error>;
+    /// The holds of this owner are to outlive this process.
+    fn outlives(&self, owner: &str);
+    /// What keeps this client's holds while another process has it open.
+    fn lifeline(&self) -> Option<OwnedFd>;
+    /// No connection follows.
+    fn close(&self);
 }
 
 /// How to reach one server.
@@ -165,6 +172,11 @@ impl Dial {
     /// What the local engine's greeter has to say; none for servers.
     pub(super) fn local_findings(&self) -> Option<Vec<Finding>> {
         self.greeter.as_ref().map(|greeter| greeter.findings())
+    }
+
+    /// What looks at connections to the local engine, where it is one.
+    pub(super) fn greeter(&self) -> Option<&dyn Greeter> {
+        self.greeter.as_deref()
     }
 
     pub(super) fn is_local(&self) -> bool {

@@ -27,7 +27,7 @@ mod tls;
 mod topology;
 mod trial;
 
-use std::sync::Arc;
+use std::{os::fd::OwnedFd, sync::Arc};
 
 pub(crate) use cluster::ClusterStore;
 pub(crate) use connect::{Dial, Greeter};
@@ -157,6 +157,16 @@ impl Store for RedisStore {
         Box::pin(self.node.clone().try_rights(messages, kinds.to_vec(), prefix.to_owned()))
     }
 
+    fn outlives(&self, owner: &str) {
+        if let Some(greeter) = self.node.dial().greeter() {
+            greeter.outlives(owner);
+        }
+    }
+
+    fn lifeline(&self) -> Option<OwnedFd> {
+        self.node.dial().greeter()?.lifeline()
+    }
+
     fn place(&self) -> Option<String> {
         Some(self.describe())
     }
@@ -168,6 +178,9 @@ impl Store for RedisStore {
     fn close(&self) {
         self.hub.close();
         self.node.close();
+        if let Some(greeter) = self.node.dial().greeter() {
+            greeter.close();
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{LossReason, Unlocked, Wait};
+use redlatch::{ErrorKind, LossReason, Unlocked, Wait};
 use redlatch_testkit::topology::RedisCluster;
 
 use super::{builder, client, home, keys, names_at, until};
@@ -120,4 +120,40 @@ async fn a_frozen_master_that_is_replaced_is_not_waited_for() {
     cluster.node(master).resume().unwrap();
     cluster.wait_until_ready().unwrap();
     soon("a grant after the thaw", client.lock(name).lock()).await.unwrap().unlock().await.unwrap();
+}
+
+/// Most masters are gone, so the one that is left refuses everything (`CLUSTERDOWN`), its holders' renewals too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_for_a_while_grants_nothing_and_costs_no_hold() {
+    let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
+    // Renewals are due while it is down, and it is up again before the lease has ended.
+    let ours = builder(&cluster).watchdog_lease(ms(45_000)).connect().await.unwrap();
+    let theirs = builder(&cluster).outage_tolerance(ms(2_000)).connect().await.unwrap();
+    let name = names_at(&cluster, 0, "x", 1).remove(0);
+    let free = names_at(&cluster, 0, "free", 1).remove(0);
+    let guard = ours.lock(name.as_str()).lock().await.unwrap();
+    for other in [1, 2] {
+        cluster.node(other).pause().unwrap();
+    }
+    let state = || format!("{:?}", cluster.node(0).cmd(&["CLUSTER", "INFO"]).unwrap());
+    until("the cluster is down", || state().contains("cluster_state:fail")).await;
+    for _ in 0..3 {
+        let outcome = soon("an answer", theirs.lock(free.as_str()).try_lock()).await;
+        let error = outcome.map(|guard| guard.is_some()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::ServerBusy | ErrorKind::Unreachable), "{error}");
+    }
+    assert!(!keys(cluster.node(0)).contains(&free));
+    let error = soon("the end of the extension", guard.extend(ms(60_000))).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+    for other in [1, 2] {
+        cluster.node(other).resume().unwrap();
+    }
+    until("the cluster is up", || state().contains("cluster_state:ok")).await;
+    let other = soon("a grant", theirs.lock(free.as_str()).lock()).await.unwrap();
+    assert!(soon("an answer", theirs.lock(name.as_str()).try_lock()).await.unwrap().is_none());
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+    guard.extend(ms(60_000)).await.unwrap();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    other.unlock().await.unwrap();
 }

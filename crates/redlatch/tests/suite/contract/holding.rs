@@ -69,6 +69,28 @@ pub(crate) async fn the_same_owner_enters_again(on: Fixture) {
     assert!(on.lock(&b, on.name("x")).try_lock().await.unwrap().is_some());
 }
 
+pub(crate) async fn one_owner_of_two_processes_holds_twice(on: Fixture) {
+    let (a, b, stranger) = (on.client().await, on.client().await, on.client().await);
+    let name = on.name("x");
+    for round in 0..50 {
+        let owner = a.owner();
+        let told = owner.to_string().parse().unwrap();
+        let (here, there) = (on.lock(&a, name.as_str()), on.lock(&b, name.as_str()));
+        let one = tokio::spawn(async move { here.acquire().owner(&owner).wait(Wait::Forever).await });
+        let two = there.acquire().owner(&told).wait(Wait::Forever);
+        let (one, two) = soon("both", async { tokio::join!(one, two) }).await;
+        let (one, two) = (one.unwrap().unwrap().unwrap(), two.unwrap().unwrap());
+        let lock = on.lock(&stranger, name.as_str());
+        assert_eq!(lock.hold_count(one.owner()).await.unwrap(), 2, "round {round}");
+        let (first, last) = if round % 2 == 0 { (one, two) } else { (two, one) };
+        assert_eq!(first.unlock().await.unwrap(), Unlocked::StillHeld(1));
+        assert!(last.is_valid());
+        assert!(lock.try_lock().await.unwrap().is_none(), "round {round}: a stranger beside a valid hold");
+        assert_eq!(last.unlock().await.unwrap(), Unlocked::Released);
+    }
+    assert!(!on.lock(&stranger, name.as_str()).is_locked().await.unwrap());
+}
+
 pub(crate) async fn a_hold_that_was_entered_elsewhere_is_not_shortened(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let lock = on.lock(&a, on.name("x"));

@@ -8,9 +8,12 @@ use std::{
     task::{Context, Wake},
 };
 
-use redlatch::{Lease, LossReason, Wait};
+use redlatch::{ErrorKind, Guard, Lease, LossReason, Wait};
 
-use crate::fixture::{Fixture, RENEWED, ms, renewed, soon};
+use crate::{
+    fixture::{Fixture, RENEWED, ms, renewed, soon},
+    kinds::AnyLock,
+};
 
 /// Spawns a waiter and returns once it stands in line.
 async fn in_line<T: Send + 'static>(
@@ -291,4 +294,169 @@ pub(crate) async fn waiters_that_give_up_do_not_stop_the_line(on: Fixture) {
         assert_eq!(served, 4, "those who stayed are served, those who left are not");
     }
     assert_eq!(a.stats().names, 0);
+}
+
+/// R9: it was woken and asked nobody, and those behind it asked nobody because it led.
+pub(crate) async fn a_leader_that_is_not_polled_does_not_stop_its_line(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let guard = on.lock(&b, name.as_str()).lock().await.unwrap();
+    let lock = on.lock(&a, name.as_str());
+    let mut leader = Box::pin(lock.lock());
+    // Long enough to ask, and to sleep.
+    assert!(tokio::time::timeout(ms(200), &mut leader).await.is_err(), "it is busy");
+    // Nor does one that is not polled when it is told to lead.
+    let mut second = Box::pin(lock.lock());
+    assert!(futures_util::poll!(&mut second).is_pending());
+    let waiting = lock.clone();
+    let third = in_line(async move { waiting.lock().await.unwrap() }).await;
+    guard.unlock().await.unwrap();
+    let guard = soon("the turn of the task that is polled", third).await.unwrap();
+    assert!(guard.is_valid());
+    guard.unlock().await.unwrap();
+    for waiter in [leader, second] {
+        soon("the turn of a task that is polled again", waiter).await.unwrap().unlock().await.unwrap();
+    }
+    assert!(!lock.is_locked().await.unwrap());
+    assert_eq!(a.stats().names, 0);
+}
+
+/// R9: it stayed with the task, renewed, for as long as the task was not polled.
+pub(crate) async fn a_lock_that_is_handed_to_a_task_that_is_not_polled_goes_on(on: Fixture) {
+    let (a, b) = (on.builder().turn_time(ms(60_000)).connect().await.unwrap(), on.client().await);
+    let name = on.name("x");
+    let (lock, owner) = (on.lock(&a, name.as_str()), a.owner());
+    for named in [false, true] {
+        let guard = lock.lock().await.unwrap();
+        let acquire = if named { lock.acquire().owner(&owner) } else { lock.acquire() };
+        let mut heir = Box::pin(acquire.wait(Wait::Forever).into_future());
+        // Long enough to stand in line, on the server where there is one.
+        assert!(tokio::time::timeout(ms(200), &mut heir).await.is_err(), "it is busy");
+        guard.unlock().await.unwrap();
+        let theirs = on.lock(&b, name.as_str());
+        let other = soon("the turn of another process", theirs.lock()).await.unwrap();
+        other.unlock().await.unwrap();
+        let guard = soon("the turn of a task that is polled again", heir).await.unwrap().unwrap();
+        is_alone(&guard, &theirs).await;
+        guard.unlock().await.unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    assert_eq!(a.stats().names, 0);
+}
+
+/// Nobody else gets the lock while the guard is valid, whatever comes late.
+async fn is_alone(guard: &Guard, theirs: &AnyLock) {
+    for _ in 0..20 {
+        let other = theirs.acquire().await.unwrap();
+        assert!(!(guard.is_valid() && other.is_some()), "two valid holders");
+        tokio::time::sleep(ms(50)).await;
+    }
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+}
+
+/// The lock was handed to a wait that was dropped, and its undoing ended the next hold of the same owner.
+pub(crate) async fn an_owner_that_gives_up_what_it_was_handed_gets_a_hold_of_its_own(on: Fixture) {
+    let (a, b) = (on.builder().turn_time(ms(60_000)).connect().await.unwrap(), on.client().await);
+    let name = on.name("x");
+    let (lock, owner, theirs) = (on.lock(&a, name.as_str()), a.owner(), on.lock(&b, name.as_str()));
+    for _ in 0..3 {
+        let guard = lock.lock().await.unwrap();
+        let mut heir = Box::pin(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
+        assert!(tokio::time::timeout(ms(200), &mut heir).await.is_err(), "it is busy");
+        guard.unlock().await.unwrap();
+        drop(heir);
+        let again = lock.acquire().owner(&owner).wait(Wait::Forever);
+        let guard = soon("the turn of the same owner", again.into_future()).await.unwrap().unwrap();
+        is_alone(&guard, &theirs).await;
+        guard.unlock().await.unwrap();
+    }
+    assert!(!theirs.is_locked().await.unwrap());
+}
+
+/// The releasing task was not polled any more, and those behind it waited for the end of its release.
+pub(crate) async fn a_release_that_is_not_polled_does_not_stop_its_line(on: Fixture) {
+    let client = on.builder().watchdog_lease(RENEWED).connect().await.unwrap();
+    let lock = on.lock(&client, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    // Nobody stands in line yet, so the server is told.
+    let mut release = Box::pin(guard.unlock());
+    let polled = futures_util::poll!(&mut release);
+    let waiting = lock.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
+    let guard = soon("the turn of the task that is polled", waiter).await.unwrap();
+    assert!(guard.is_valid());
+    guard.unlock().await.unwrap();
+    if polled.is_pending() {
+        soon("the end of the release", release).await.unwrap();
+    }
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+/// Its sibling was not renewed any more and was told nothing.
+pub(crate) async fn a_guard_goes_on_when_another_one_of_its_hold_is_detached(on: Fixture) {
+    let (a, b) = (on.builder().watchdog_lease(RENEWED).connect().await.unwrap(), on.client().await);
+    let name = on.name("x");
+    let (lock, theirs) = (on.lock(&a, name.as_str()), on.lock(&b, name.as_str()));
+    let first = lock.lock().await.unwrap();
+    let second = first.reenter().await.unwrap();
+    let left = first.detach();
+    assert!(second.is_valid());
+    renewed(2, async || lock.remaining_ttl().await.unwrap().expect("it is held")).await;
+    is_alone(&second, &theirs).await;
+    assert_eq!(
+        second.unlock().await.unwrap(),
+        redlatch::Unlocked::StillHeld(1),
+        "one goes on without a guard"
+    );
+    assert!(theirs.acquire().await.unwrap().is_none());
+    assert!(lock.is_held_by(&left.owner).await.unwrap());
+    lock.release(&left.owner).await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+/// The release of the dropped guard ended the hold that had been taken over.
+pub(crate) async fn what_is_being_released_is_not_adopted(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let (lock, theirs) = (on.lock(&a, name.as_str()), on.lock(&b, name.as_str()));
+    for _ in 0..10 {
+        let guard = lock.lock().await.unwrap();
+        let owner = guard.owner().clone();
+        drop(guard);
+        if let Some(guard) = lock.adopt(&owner, Lease::Renewed).await.unwrap() {
+            is_alone(&guard, &theirs).await;
+            guard.unlock().await.unwrap();
+        }
+    }
+}
+
+/// The next task had it for an hour, though it asked for half a minute that is renewed.
+pub(crate) async fn a_hold_that_was_extended_is_not_passed_on_for_longer_than_asked(on: Fixture) {
+    let client = on.builder().turn_time(ms(60_000)).connect().await.unwrap();
+    let lock = on.lock(&client, on.name("x"));
+    let guard = lock.lock().await.unwrap();
+    let mut next = Box::pin(lock.lock());
+    assert!(tokio::time::timeout(ms(100), &mut next).await.is_err(), "it is busy");
+    guard.extend(ms(3_600_000)).await.unwrap();
+    guard.unlock().await.unwrap();
+    let next = soon("the turn", next).await.unwrap();
+    assert!(next.remaining() <= ms(30_000), "{:?}", next.remaining());
+    assert!(lock.remaining_ttl().await.unwrap().unwrap() <= ms(30_000));
+    next.unlock().await.unwrap();
+}
+
+/// Both guards counted as the only hold: the release of the one freed the lock beside the other.
+pub(crate) async fn an_owner_that_has_a_guard_here_is_not_adopted(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let name = on.name("x");
+    let (lock, theirs, owner) = (on.lock(&a, name.as_str()), on.lock(&b, name.as_str()), a.owner());
+    let guard = lock.acquire().owner(&owner).await.unwrap().unwrap();
+    let error = lock.adopt(&owner, Lease::Renewed).await.map(|guard| guard.is_some()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyHeld, "{error}");
+    is_alone(&guard, &theirs).await;
+    let left = guard.detach();
+    let guard = lock.adopt(&left.owner, Lease::Renewed).await.unwrap().expect("it was left");
+    is_alone(&guard, &theirs).await;
+    assert_eq!(guard.unlock().await.unwrap(), redlatch::Unlocked::Released);
+    assert!(!lock.is_locked().await.unwrap());
 }

@@ -59,6 +59,11 @@ macro_rules! of_every_lock {
                 }
                 lanes::{
                     a_lock_that_was_forced_free_is_not_kept_from_its_own_process,
+                    a_lock_that_is_handed_to_a_task_that_is_not_polled_goes_on,
+                    an_owner_that_gives_up_what_it_was_handed_gets_a_hold_of_its_own,
+                    a_release_that_is_not_polled_does_not_stop_its_line,
+                    a_hold_that_was_extended_is_not_passed_on_for_longer_than_asked,
+                    an_owner_that_has_a_guard_here_is_not_adopted,
                 }
                 leaving::{
                     a_dropped_guard_releases,
@@ -84,6 +89,7 @@ macro_rules! of_every_lock {
                     renewal_holds_a_lock_for_many_leases,
                     renewal_stops_with_the_guard,
                     the_same_owner_enters_again,
+                    one_owner_of_two_processes_holds_twice,
                     a_hold_that_was_entered_elsewhere_is_not_shortened,
                     an_owner_value_enters_from_another_task,
                     a_short_inner_hold_does_not_cut_the_outer_one,
@@ -182,7 +188,8 @@ contracts! {
         renewal_holds_a_lock_for_many_leases,
         renewal_stops_with_the_guard,
         the_same_owner_enters_again,
-                    a_hold_that_was_entered_elsewhere_is_not_shortened,
+        one_owner_of_two_processes_holds_twice,
+        a_hold_that_was_entered_elsewhere_is_not_shortened,
         an_owner_value_enters_from_another_task,
         a_short_inner_hold_does_not_cut_the_outer_one,
         a_forced_unlock_is_announced_to_the_holder,
@@ -214,6 +221,11 @@ contracts! {
         a_lock_that_was_passed_on_is_renewed_like_any_other,
         waits_that_are_over_leave_the_line,
         a_waker_may_run_its_task_at_once,
+        a_leader_that_is_not_polled_does_not_stop_its_line,
+        a_guard_goes_on_when_another_one_of_its_hold_is_detached,
+        what_is_being_released_is_not_adopted,
+        a_hold_that_was_extended_is_not_passed_on_for_longer_than_asked,
+        an_owner_that_has_a_guard_here_is_not_adopted,
     }
     looking::{
         state_shows_holder_and_ttl,
@@ -258,6 +270,7 @@ contracts! {
         a_dropped_acquire_gives_its_permits_back,
         numbers_out_of_range_are_refused,
         permits_that_expire_end_the_wait,
+        a_waiter_that_is_not_polled_does_not_hold_up_the_others,
         deleting_ends_the_wait,
         shutting_down_ends_the_wait,
         a_blocking_semaphore_and_latch,
@@ -371,6 +384,7 @@ mod read_write_lock {
         read_write::{
             a_writer_turns_into_a_reader_and_nobody_writes_in_between,
             a_lost_write_hold_cannot_be_downgraded,
+            a_reentry_beside_a_guard_that_goes_is_counted,
             a_write_hold_with_a_read_hold_beside_is_not_passed_on,
             a_reader_that_asks_to_write_is_refused,
             waiting_writers_go_first_where_that_is_asked_for,

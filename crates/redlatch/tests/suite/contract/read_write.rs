@@ -259,3 +259,20 @@ pub(crate) async fn a_detached_read_hold_is_adopted_elsewhere(on: Fixture) {
     assert_eq!(read.unlock().await.unwrap(), Unlocked::Released);
     assert!(lock.write().try_lock().await.unwrap().is_some());
 }
+
+/// The re-entry took the hold that was just going for its own, and the downgrade of another one of the three let readers in.
+pub(crate) async fn a_reentry_beside_a_guard_that_goes_is_counted(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));
+    for _ in 0..20 {
+        let first = ours.write().lock().await.unwrap();
+        drop(first.reenter().await.unwrap());
+        let third = first.reenter().await.unwrap();
+        let reading = first.downgrade().await.unwrap();
+        let stranger = theirs.read().try_lock().await.unwrap();
+        assert!(!(stranger.is_some() && third.is_valid()), "a reader beside a valid writer");
+        assert_eq!(third.unlock().await.unwrap(), redlatch::Unlocked::Released);
+        assert_eq!(reading.unlock().await.unwrap(), redlatch::Unlocked::Released);
+        assert!(!ours.write().is_locked().await.unwrap());
+    }
+}

@@ -275,3 +275,25 @@ pub(crate) async fn a_blocking_semaphore_and_latch(on: Fixture) {
     })
     .await;
 }
+
+/// R9: the one who had the turn to ask was not polled, and the others waited for the turn.
+pub(crate) async fn a_waiter_that_is_not_polled_does_not_hold_up_the_others(on: Fixture) {
+    let (client, other) = (on.client().await, on.client().await);
+    let (ours, theirs) = (client.semaphore(on.name("s")), other.semaphore(on.name("s")));
+    theirs.set_if_absent(1, None).await.unwrap();
+    theirs.acquire(1).await.unwrap();
+    let mut first = Box::pin(ours.acquire(1));
+    assert!(tokio::time::timeout(ms(200), &mut first).await.is_err(), "there is none");
+    let mut second = Box::pin(ours.acquire(1));
+    assert!(futures_util::poll!(&mut second).is_pending());
+    let waiting = ours.clone();
+    let mut third = Box::pin(async move { waiting.acquire(1).await });
+    assert!(futures_util::poll!(&mut third).is_pending());
+    let third = tokio::spawn(third);
+    theirs.release(1).await.unwrap();
+    soon("the permit of the waiter that is polled", third).await.unwrap().unwrap();
+    theirs.release(2).await.unwrap();
+    soon("the permit of the first", first).await.unwrap();
+    soon("the permit of the second", second).await.unwrap();
+    assert_eq!(ours.available().await.unwrap(), 0);
+}

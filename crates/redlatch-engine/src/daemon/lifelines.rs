@@ -1,0 +1,593 @@
+//! Which clients live. A client has a lifeline: a connection that says nothing but whose it is, and that the kernel ends when the
+//! last process that has it open is gone. Then, and when its own process has ended, what the client holds is given back at once.
+//!
+//! Freeing what a living client holds would make two holders, so whatever is not certain frees nothing: a process that lives and has
+//! closed everything that it had open, a connection that ends in another way than by its end of file, a client that says goodbye, an owner that another process has used, a hold that was
+//! detached, and everything that was held before the daemon began.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::process::Process;
+use crate::engine::Engine;
+use crate::number::parse_int;
+
+/// The characters of a client's id: a UUID.
+const ID_CHARS: usize = 36;
+/// How many owners of one client may be left out before all of them are.
+const SPARED_MAX: usize = 65_536;
+/// How many clients without a lifeline are remembered by the owners that were used, in each of two generations.
+const STRANGERS_MAX: usize = 10_000;
+/// How many keys are looked at before other clients have their turn.
+const KEYS_AT_ONCE: usize = 20_000;
+/// How often what a dead client's command holds is kept from running out, and for how long each time.
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
+const KEEP_MS: u64 = 10_000;
+
+/// Where something that belongs to a client was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TracePlace {
+    /// A field of a hash without `mode`: the hold of a lock.
+    Lock,
+    /// A field of a hash with `mode`: a hold of a read-write lock.
+    ReadWrite,
+    /// A member of a sorted set: the time of a waiter.
+    Queue,
+}
+
+/// A hold or a place in a queue of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The key that it is in.
+    pub key: Vec<u8>,
+    /// The field or member: the owner, for a write hold with more behind it.
+    pub field: String,
+    /// What the key is.
+    pub place: TracePlace,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Run this script.
+    Script {
+        /// Its text.
+        source: &'static str,
+        /// Its keys.
+        keys: Vec<Vec<u8>>,
+        /// Its arguments.
+        args: Vec<Vec<u8>>,
+    },
+    /// Send a message.
+    Publish {
+        /// The channel.
+        channel: Vec<u8>,
+        /// The message.
+        payload: &'static str,
+    },
+}
+
+/// Knows what the traces of clients mean, which the engine does not.
+pub trait Undertaker: Send {
+    /// The sorted sets that have the times of waiters begin with this.
+    fn queues_begin_with(&self) -> &'static [u8];
+
+    /// Gives back what a dead client has left.
+    fn release(&self, trace: &Trace) -> Vec<Step>;
+
+    /// Sees to it that a hold lasts for so many milliseconds more at least.
+    fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step>;
+}
+
+/// Whose end a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// The client's own.
+    Own(Vec<u8>),
+    /// One that the processes of the client's command have open.
+    Command(Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Absent,
+    Open,
+    Ended,
+}
+
+/// What is known of one client.
+#[derive(Debug)]
+struct Life {
+    process: Process,
+    /// Owners with a lower number were there before the lifeline.
+    from: i64,
+    own: Stage,
+    /// The client has said that its command gets a lifeline of its own.
+    has_command: bool,
+    command: Stage,
+    /// Owners that are left out.
+    spared: HashSet<i64>,
+    /// Nothing is freed.
+    void: bool,
+    /// Connections with this number or a higher one came after the client's death.
+    dead_from: Option<u64>,
+    /// What its command goes on with, found after its death.
+    kept: Option<Vec<Trace>>,
+}
+
+/// A client whose death has to be seen to.
+#[derive(Debug, PartialEq, Eq)]
+enum Rite {
+    /// All of it is gone.
+    Bury,
+    /// Its command goes on.
+    Keep,
+}
+
+/// All that is known of clients.
+#[derive(Default)]
+pub(crate) struct Lifelines {
+    lives: RefCell<HashMap<Vec<u8>, Life>>,
+    /// The numbers of the other connections that each process has.
+    present: RefCell<HashMap<i32, Vec<u64>>>,
+    /// The daemon has an undertaker.
+    attended: Cell<bool>,
+    /// Which process has used owners of clients that have no lifeline; `None` for several.
+    strangers: RefCell<[HashMap<Vec<u8>, Option<i32>>; 2]>,
+    work: Notify,
+}
+
+/// The client and the number of an owner, if the text looks like one.
+fn owner(text: &[u8]) -> Option<(&[u8], i64)> {
+    let (id, rest) = text.split_at_checked(ID_CHARS)?;
+    let number = rest.strip_prefix(b":")?;
+    if id[8] != b'-' || id[13] != b'-' {
+        return None;
+    }
+    let end = number.iter().position(|byte| *byte == b':').unwrap_or(number.len());
+    Some((id, parse_int(&number[..end])?))
+}
+
+impl Lifelines {
+    /// A process has one more connection that is no lifeline.
+    pub(crate) fn came(&self, user: &User) {
+        if let Some(pid) = user.pid {
+            self.present.borrow_mut().entry(pid).or_default().push(user.client);
+        }
+    }
+
+    /// It has one less.
+    pub(crate) fn went(&self, user: &User) {
+        let Some(pid) = user.pid else { return };
+        let mut present = self.present.borrow_mut();
+        if let Some(clients) = present.get_mut(&pid) {
+            clients.retain(|client| *client != user.client);
+            if clients.is_empty() {
+                present.remove(&pid);
+            }
+            // What a dead client had asked for may have been done by now.
+            self.work.notify_one();
+        }
+    }
+
+    /// A client names its lifeline. Its owners below `from` are older.
+    pub(crate) fn begin(&self, id: &[u8], from: i64, process: Process) -> Option<Line> {
+        if id.len() != ID_CHARS || !self.attended.get() {
+            return None;
+        }
+        let mut strangers = self.strangers.borrow_mut();
+        let used: Vec<Option<i32>> = strangers.iter_mut().filter_map(|known| known.remove(id)).collect();
+        let by_others = used.iter().any(|by| *by != Some(process.pid()));
+        let mut lives = self.lives.borrow_mut();
+        // Nobody has a second one while the first is open; two clients of one id are not told apart.
+        let twice = lives.contains_key(id);
+        let life = lives.entry(id.to_vec()).or_insert_with(|| Life {
+            process,
+            from,
+            own: Stage::Open,
+            has_command: false,
+            command: Stage::Absent,
+            spared: HashSet::new(),
+            void: false,
+            dead_from: None,
+            kept: None,
+        });
+        life.void |= by_others || twice;
+        Some(Line::Own(id.to_vec()))
+    }
+
+    /// The lifeline of a client's command is there.
+    pub(crate) fn begin_command(&self, id: &[u8], pid: i32) -> Option<Line> {
+        let mut lives = self.lives.borrow_mut();
+        let life =
+            lives.get_mut(id).filter(|life| life.process.pid() == pid && life.command == Stage::Absent)?;
+        life.command = Stage::Open;
+        if life.own == Stage::Ended {
+            self.work.notify_one();
+        }
+        Some(Line::Command(id.to_vec()))
+    }
+
+    /// The client says that its command gets a lifeline of its own, which may not be here yet.
+    pub(crate) fn expect_command(&self, line: &Line) {
+        self.with(line, |life| life.has_command = true);
+    }
+
+    /// The hold of this owner is to outlive the client.
+    pub(crate) fn spare(&self, line: &Line, number: i64) {
+        self.with(line, |life| life.spare(number));
+    }
+
+    /// The client ends in order: what it has not given back is left to its lease.
+    pub(crate) fn say_goodbye(&self, line: &Line) {
+        self.with(line, |life| life.void = true);
+    }
+
+    fn with(&self, line: &Line, work: impl FnOnce(&mut Life)) {
+        if let Line::Own(id) = line
+            && let Some(life) = self.lives.borrow_mut().get_mut(id)
+        {
+            work(life);
+        }
+    }
+
+    /// A lifeline is over: by its end of file, which only the kernel makes of a process that is gone, or in another way. Newer
+    /// connections than those so far are not the client's.
+    pub(crate) fn end(&self, line: &Line, by_end_of_file: bool, next_client: u64) {
+        let (Line::Own(id) | Line::Command(id)) = line;
+        let mut lives = self.lives.borrow_mut();
+        let Some(life) = lives.get_mut(id) else { return };
+        life.void |= !by_end_of_file;
+        match line {
+            Line::Own(_) => {
+                life.own = Stage::Ended;
+                life.dead_from = Some(next_client);
+            }
+            Line::Command(_) => life.command = Stage::Ended,
+        }
+        if life.own != Stage::Ended {
+            return;
+        }
+        if life.void && life.command != Stage::Open {
+            lives.remove(id);
+        } else {
+            self.work.notify_one();
+        }
+    }
+
+    /// A connection runs a script with these arguments: owners of other clients among them are not this client's alone any more.
+    pub(crate) fn note_owners(&self, user: &User, known: &mut Vec<u8>, args: &[&[u8]]) {
+        if !self.attended.get() {
+            return;
+        }
+        for arg in args {
+            let Some((id, number)) = owner(arg) else { continue };
+            if known.as_slice() != id {
+                self.note_owner(user, known, id, number);
+            }
+        }
+    }
+
+    fn note_owner(&self, user: &User, known: &mut Vec<u8>, id: &[u8], number: i64) {
+        let mut lives = self.lives.borrow_mut();
+        if let Some(life) = lives.get_mut(id) {
+            let its_own =
+                Some(life.process.pid()) == user.pid && life.dead_from.is_none_or(|dead| user.client < dead);
+            if its_own {
+                known.clear();
+                known.extend_from_slice(id);
+            } else {
+                life.spare(number);
+            }
+            return;
+        }
+        let mut strangers = self.strangers.borrow_mut();
+        if let Some(by) = strangers[0].get_mut(id) {
+            *by = by.filter(|pid| Some(*pid) == user.pid);
+            return;
+        }
+        if strangers[0].len() >= STRANGERS_MAX {
+            strangers.swap(0, 1);
+            strangers[0].clear();
+        }
+        strangers[0].insert(id.to_vec(), user.pid);
+    }
+
+    /// The next client whose death has to be seen to.
+    fn next(&self) -> Option<(Vec<u8>, Rite)> {
+        let (lives, present) = (self.lives.borrow(), self.present.borrow());
+        let ready = |life: &Life| {
+            let dead_from = life.dead_from.filter(|_| !life.void && life.own == Stage::Ended)?;
+            // It may have closed what it had open, and what it has asked for last may still be on its way.
+            if !life.process.has_ended() {
+                return None;
+            }
+            if present
+                .get(&life.process.pid())
+                .is_some_and(|clients| clients.iter().any(|client| *client < dead_from))
+            {
+                return None;
+            }
+            match life.command {
+                Stage::Ended => Some(Rite::Bury),
+                Stage::Open => Some(Rite::Keep).filter(|_| life.kept.is_none()),
+                // One that never came: nobody knows which processes have it.
+                Stage::Absent => Some(Rite::Bury).filter(|_| !life.has_command),
+            }
+        };
+        lives.iter().find_map(|(id, life)| Some((id.clone(), ready(life)?)))
+    }
+
+    /// Whether a trace is the client's alone.
+    fn is_claimed(&self, id: &[u8], field: &[u8]) -> bool {
+        let lives = self.lives.borrow();
+        let Some(life) = lives.get(id).filter(|life| !life.void) else { return false };
+        let Some((of, number)) = owner(field) else { return false };
+        of == id && number >= life.from && !life.spared.contains(&number)
+    }
+
+    /// The holds that are to be kept, of those that are the clients' alone.
+    fn kept(&self) -> Vec<Trace> {
+        let lives = self.lives.borrow();
+        let open = lives.iter().filter(|(_, life)| life.command == Stage::Open);
+        let all = open.flat_map(|(id, life)| life.kept.iter().flatten().map(move |trace| (id, trace)));
+        all.filter(|(id, trace)| self.is_claimed(id, trace.field.as_bytes()))
+            .map(|(_, trace)| trace.clone())
+            .collect()
+    }
+
+    /// The processes that live, of clients whose lifeline has ended.
+    fn dying(&self) -> Vec<Process> {
+        let lives = self.lives.borrow();
+        let ended = lives.values().filter(|life| life.own == Stage::Ended && !life.void);
+        ended.map(|life| life.process.clone()).filter(|process| !process.has_ended()).collect()
+    }
+
+    fn keeps_any(&self) -> bool {
+        self.lives.borrow().values().any(|life| life.command == Stage::Open && life.kept.is_some())
+    }
+}
+
+impl Life {
+    fn spare(&mut self, number: i64) {
+        if self.spared.len() < SPARED_MAX {
+            self.spared.insert(number);
+        } else {
+            self.void = true;
+        }
+    }
+}
+
+/// Who runs a script.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    pub(crate) pid: Option<i32>,
+    /// The number of its connection.
+    pub(crate) client: u64,
+}
+
+/// Sees to what dead clients leave, as long as the daemon runs.
+pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Undertaker>>) {
+    let Some(undertaker) = undertaker else { return std::future::pending().await };
+    shared.lifelines.attended.set(true);
+    loop {
+        while let Some((id, rite)) = shared.lifelines.next() {
+            let traces = search(shared, &*undertaker, &id).await;
+            let left_out = |trace: &&Trace| shared.lifelines.is_claimed(&id, trace.field.as_bytes());
+            match rite {
+                Rite::Bury => {
+                    for trace in traces.iter().filter(left_out) {
+                        perform(&mut shared.engine.borrow_mut(), undertaker.release(trace));
+                    }
+                    tracing::info!(client = %String::from_utf8_lossy(&id), holds = traces.len(), "a client has died");
+                    shared.lifelines.lives.borrow_mut().remove(&id);
+                }
+                Rite::Keep => {
+                    // Its places in queues are nobody's any more.
+                    let (queued, held): (Vec<Trace>, Vec<Trace>) =
+                        traces.into_iter().partition(|trace| trace.place == TracePlace::Queue);
+                    for trace in queued.iter().filter(left_out) {
+                        perform(&mut shared.engine.borrow_mut(), undertaker.release(trace));
+                    }
+                    if let Some(life) = shared.lifelines.lives.borrow_mut().get_mut(&id) {
+                        life.kept = Some(held);
+                    }
+                }
+            }
+        }
+        for trace in shared.lifelines.kept() {
+            perform(&mut shared.engine.borrow_mut(), undertaker.keep(&trace, KEEP_MS));
+        }
+        let mut deaths: FuturesUnordered<_> =
+            shared.lifelines.dying().into_iter().map(Process::ended).collect();
+        let event = async {
+            tokio::select! {
+                () = shared.lifelines.work.notified() => {}
+                Some(()) = deaths.next() => {}
+            }
+        };
+        if shared.lifelines.keeps_any() {
+            let _due = tokio::time::timeout(KEEP_INTERVAL, event).await;
+        } else {
+            event.await;
+        }
+    }
+}
+
+/// Finds what belongs to a client. It makes nothing new any more, so that others may be served meanwhile.
+async fn search(shared: &Rc<Shared>, undertaker: &dyn Undertaker, id: &[u8]) -> Vec<Trace> {
+    let (mut found, mut from) = (Vec::new(), 0);
+    loop {
+        let (traces, next) =
+            shared.engine.borrow().traces(id, undertaker.queues_begin_with(), from, KEYS_AT_ONCE);
+        found.extend(traces);
+        match next {
+            Some(next) => from = next,
+            None => return found,
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn perform(engine: &mut Engine, steps: Vec<Step>) {
+    for step in steps {
+        let outcome = match step {
+            Step::Script { source, keys, args } => engine.eval(source.as_bytes(), &keys, &args),
+            Step::Publish { channel, payload } => {
+                engine.call(&[b"publish".as_slice(), &channel, payload.as_bytes()])
+            }
+        };
+        if let Err(error) = outcome {
+            // Its lease ends it.
+            tracing::warn!(error = error.message(), "what a dead client held could not be given back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &[u8] = b"1b671a64-40d5-4ed1-a7c4-da01ff1f3341";
+
+    fn own() -> Line {
+        Line::Own(ID.to_vec())
+    }
+
+    fn command() -> Line {
+        Line::Command(ID.to_vec())
+    }
+
+    fn field(number: i64) -> Vec<u8> {
+        [ID, format!(":{number}").as_bytes()].concat()
+    }
+
+    /// A process that has this number and has ended, as far as it is asked.
+    fn process(pid: i32) -> Process {
+        let (process, ended) = Process::fake(pid);
+        ended.set(true);
+        process
+    }
+
+    #[test]
+    fn a_process_that_has_closed_everything_and_lives_keeps_what_it_holds() {
+        let lifelines = Lifelines::default();
+        lifelines.attended.set(true);
+        let (process, ended) = Process::fake(7);
+        assert!(lifelines.begin(ID, 0, process).is_some());
+        lifelines.end(&own(), true, 10);
+        assert_eq!(due(&lifelines), None);
+        assert_eq!(lifelines.dying().len(), 1, "its end is waited for");
+        ended.set(true);
+        assert_eq!(due(&lifelines), Some(Rite::Bury));
+    }
+
+    /// A client of process 7 with a lifeline, whose other connections are these.
+    fn alive(connections: &[u64]) -> Lifelines {
+        let lifelines = Lifelines::default();
+        lifelines.attended.set(true);
+        for client in connections {
+            lifelines.came(&User { pid: Some(7), client: *client });
+        }
+        assert!(lifelines.begin(ID, 0, process(7)).is_some());
+        lifelines
+    }
+
+    fn due(lifelines: &Lifelines) -> Option<Rite> {
+        lifelines.next().map(|(_, rite)| rite)
+    }
+
+    #[test]
+    fn only_an_end_of_file_buries_and_only_after_the_last_request() {
+        let lifelines = alive(&[1, 2]);
+        assert_eq!(due(&lifelines), None);
+        lifelines.end(&own(), true, 10);
+        assert_eq!(due(&lifelines), None, "what it asked for may still be on its way");
+        for client in [1, 2] {
+            lifelines.went(&User { pid: Some(7), client });
+        }
+        assert_eq!(due(&lifelines), Some(Rite::Bury));
+        // A process that was given the number meanwhile is another one.
+        lifelines.came(&User { pid: Some(7), client: 10 });
+        assert_eq!(due(&lifelines), Some(Rite::Bury));
+
+        let lifelines = alive(&[]);
+        lifelines.end(&own(), false, 10);
+        assert_eq!(due(&lifelines), None, "the connection broke in another way");
+        let lifelines = alive(&[]);
+        lifelines.say_goodbye(&own());
+        lifelines.end(&own(), true, 10);
+        assert_eq!(due(&lifelines), None, "it has gone in order");
+        assert!(lifelines.lives.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_command_that_is_announced_is_waited_for() {
+        let lifelines = alive(&[]);
+        lifelines.expect_command(&own());
+        lifelines.end(&own(), true, 10);
+        assert_eq!(due(&lifelines), None, "its end of the lifeline may be on its way");
+        assert_eq!(lifelines.begin_command(ID, 8), None, "that is another process");
+        assert_eq!(lifelines.begin_command(ID, 7), Some(command()));
+        assert_eq!(due(&lifelines), Some(Rite::Keep));
+        lifelines.end(&command(), true, 12);
+        assert_eq!(due(&lifelines), Some(Rite::Bury));
+        // The other way round: the command is gone first, and its run lives.
+        let lifelines = alive(&[]);
+        lifelines.expect_command(&own());
+        assert!(lifelines.begin_command(ID, 7).is_some());
+        lifelines.end(&command(), true, 10);
+        assert_eq!(due(&lifelines), None);
+        lifelines.end(&own(), true, 10);
+        assert_eq!(due(&lifelines), Some(Rite::Bury));
+    }
+
+    #[test]
+    fn what_others_may_count_on_is_left_out() {
+        let lifelines = alive(&[1]);
+        let (its, other) = (User { pid: Some(7), client: 1 }, User { pid: Some(8), client: 2 });
+        let mut known = Vec::new();
+        let fields: Vec<Vec<u8>> = (1..=5).map(field).collect();
+        let args: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
+        lifelines.note_owners(&its, &mut known, &args);
+        assert!(fields.iter().all(|field| lifelines.is_claimed(ID, field)), "its own use changes nothing");
+        lifelines.note_owners(&other, &mut Vec::new(), &args[1..2]);
+        lifelines.spare(&own(), 4);
+        lifelines.end(&own(), true, 10);
+        // A process that has the number of the dead one, and uses an owner of it.
+        lifelines.note_owners(&User { pid: Some(7), client: 11 }, &mut Vec::new(), &args[4..]);
+        let claimed: Vec<bool> = fields.iter().map(|field| lifelines.is_claimed(ID, field)).collect();
+        assert_eq!(claimed, [true, false, true, false, false]);
+        let write = [ID, b":3:write"].concat();
+        assert!(lifelines.is_claimed(ID, &write) && !lifelines.is_claimed(ID, b"mode"));
+    }
+
+    #[test]
+    fn nothing_is_claimed_that_is_older_than_the_lifeline_or_was_used_before() {
+        let lifelines = Lifelines::default();
+        assert!(lifelines.begin(ID, 3, process(7)).is_none(), "nobody sees to the dead");
+        lifelines.attended.set(true);
+        assert!(lifelines.begin(ID, 3, process(7)).is_some());
+        assert!(!lifelines.is_claimed(ID, &field(2)) && lifelines.is_claimed(ID, &field(3)));
+        for (pid, claimed) in [(7, true), (8, false)] {
+            let lifelines = Lifelines::default();
+            lifelines.attended.set(true);
+            let user = User { pid: Some(pid), client: 1 };
+            lifelines.note_owners(&user, &mut Vec::new(), &[&field(1)]);
+            assert!(lifelines.begin(ID, 0, process(7)).is_some());
+            assert_eq!(lifelines.is_claimed(ID, &field(1)), claimed, "used by process {pid}");
+        }
+        // Two lifelines under one id cannot be told apart.
+        assert!(lifelines.begin(ID, 3, process(9)).is_some());
+        assert!(!lifelines.is_claimed(ID, &field(3)));
+    }
+}

@@ -1,0 +1,98 @@
+//! Whether a task that others of its process wait behind is still polled.
+//!
+//! A task can be alive and not be polled: its future lies in a collection that nobody drives, or beside a branch of a `select!` that
+//! blocks. What it leads, or is handed, would stay with it for as long. So the keeper asks such a task to show itself, by waking
+//! it, and lets others go first when it has not been polled by the next time. A task that was merely slow loses its place and
+//! nothing else: the server decides who holds, however many ask.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Context,
+};
+
+use futures_util::task::AtomicWaker;
+
+use super::Request;
+
+/// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
+pub(super) const PULSE_MS: u64 = 500;
+
+/// A task that others may wait behind.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    waker: AtomicWaker,
+    /// It was asked to show itself, and has not been polled since.
+    asked: AtomicBool,
+}
+
+impl Clone for Pulse {
+    /// The pulse of another task.
+    fn clone(&self) -> Self {
+        Pulse::default()
+    }
+}
+
+impl Pulse {
+    /// Asks the task to show itself; `false` if it was asked before and has not been polled since. Wakes it, which may run
+    /// anything.
+    pub(super) fn ask(&self) -> bool {
+        let shows = !self.asked.swap(true, Ordering::AcqRel);
+        self.waker.wake();
+        shows
+    }
+
+    /// The task is polled.
+    pub(super) fn show(&self, context: &Context<'_>) {
+        self.waker.register(context.waker());
+        if self.asked.load(Ordering::Relaxed) {
+            self.asked.store(false, Ordering::Release);
+        }
+    }
+
+    /// Has the task look at what it waits for.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Does some work, showing with each poll that the task is polled.
+    pub(super) async fn shown<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            self.show(context);
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+/// As [`Pulse::shown`] for what several requests are made by one task.
+pub(super) async fn all_shown<T>(requests: &[Arc<Request>], work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        requests.iter().for_each(|request| request.pulse.show(context));
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_is_polled_shows_itself_and_another_one_does_not() {
+        let pulse = Pulse::default();
+        let mut work = Box::pin(pulse.shown(pending::<()>()));
+        assert!(pulse.ask() && !pulse.ask(), "it was never polled");
+        assert!(futures_util::poll!(&mut work).is_pending());
+        assert!(pulse.ask(), "it was polled");
+        assert!(!pulse.ask(), "and not since");
+    }
+}

@@ -1,0 +1,287 @@
+//! What processes leave that die while they use the local engine: real processes, killed. They are this very program once more.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use redlatch::{Client, Lease, LockKind, Owner, Wait, blocking};
+
+/// A lease that no test outlives: what is free before it ends was freed.
+const LONG: Duration = Duration::from_secs(600);
+/// How long anything may take before it counts as hanging.
+const LIMIT: Duration = Duration::from_secs(28);
+/// What a worker is to do, and where the engine lives.
+const ORDER: &str = "REDLATCH_TEST_ORDER";
+const DIR: &str = "REDLATCH_TEST_DIR";
+
+/// The command, which holds the engine; `cargo test --workspace` has built it.
+fn redlatch_command() -> PathBuf {
+    let exe = env::current_exe().unwrap();
+    exe.ancestors().nth(2).unwrap().join("redlatch")
+}
+
+fn connect(dir: &str) -> blocking::Client {
+    let builder = Client::builder().url("local:").engine_binary(redlatch_command()).engine_dir(dir);
+    blocking::Client::build(builder).unwrap()
+}
+
+/// An engine of one test; it is stopped at the end.
+struct Bed {
+    dir: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Bed { dir: redlatch_testkit::dir::for_sockets("redlatch-dead-").unwrap() }
+    }
+
+    fn path(&self) -> String {
+        self.dir.path().join("engine").display().to_string()
+    }
+
+    fn client(&self) -> blocking::Client {
+        connect(&self.path())
+    }
+
+    /// Starts a worker and waits until it has done what it is to do. Answers what it says.
+    fn worker(&self, order: &str) -> (Worker, String) {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", "worker", "--ignored", "--nocapture"])
+            .env(ORDER, order)
+            .env(DIR, self.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = lines.find_map(|line| Some(line.unwrap().split_once("READY ")?.1.to_owned()));
+        (Worker(child), said.expect("the worker gets ready"))
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let mut stop = Command::new(redlatch_command());
+        stop.args(["engine", "stop", "--force", "--dir", &self.path()]);
+        _ = stop.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+struct Worker(Child);
+
+impl Worker {
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Not a test: the process that dies. It does its order, says so, and waits for its end.
+#[test]
+#[ignore = "no test: the process that the tests here start, with --ignored, and kill"]
+fn worker() {
+    let order = env::var(ORDER).unwrap();
+    let client = connect(&env::var(DIR).unwrap());
+    let mut holds: Vec<Box<dyn std::any::Any>> = Vec::new();
+    let mut said = String::from("-");
+    for step in order.split(' ') {
+        let (what, name) = step.split_once('=').unwrap();
+        let wait = Wait::AtMost(LIMIT);
+        macro_rules! take {
+            ($lock:expr) => {{
+                // A thread would be one owner for all of them.
+                let owner = client.as_async().owner();
+                let taken = $lock.acquire().owner(&owner).lease(Lease::Fixed(LONG)).wait(wait).run();
+                taken.unwrap().expect("it is free")
+            }};
+        }
+        match what {
+            "plain" => holds.push(Box::new(take!(client.lock(name)))),
+            "fair" => holds.push(Box::new(take!(client.fair_lock(name)))),
+            "fenced" => holds.push(Box::new(take!(client.fenced_lock(name)))),
+            "spin" => holds.push(Box::new(take!(client.spin_lock(name)))),
+            "once" => holds.push(Box::new(take!(client.non_reentrant_lock(name)))),
+            "read" => holds.push(Box::new(take!(client.read_write_lock(name).read()))),
+            "write" => holds.push(Box::new(take!(client.read_write_lock(name).write()))),
+            "both" => {
+                let lock = client.read_write_lock(name);
+                let write = take!(lock.write());
+                holds.push(Box::new(write.read().unwrap()));
+                holds.push(Box::new(write));
+            }
+            "shown" => {
+                let owner = client.as_async().owner();
+                said = owner.to_string();
+                let taken = client.lock(name).acquire().owner(&owner).lease(Lease::Fixed(LONG)).run();
+                holds.push(Box::new(taken.unwrap().unwrap()));
+            }
+            "detached" => {
+                let held = take!(client.lock(name)).detach();
+                said = held.owner.to_string();
+            }
+            "queue" => {
+                let lock = client.fair_lock(name);
+                holds.push(Box::new(std::thread::spawn(move || lock.lock().map(drop))));
+            }
+            "fork" => match fork::fork().unwrap() {
+                fork::Fork::Child => {
+                    std::thread::sleep(LIMIT);
+                    std::process::exit(0)
+                }
+                fork::Fork::Parent(pid) => said = pid.to_string(),
+            },
+            other => panic!("{other}"),
+        }
+    }
+    println!("READY {said}");
+    let mut end = String::new();
+    _ = std::io::stdin().read_to_string(&mut end);
+}
+
+fn free(client: &blocking::Client, name: &str) -> bool {
+    client.lock(name).try_lock().unwrap().is_some()
+}
+
+#[test]
+fn what_a_killed_process_held_goes_to_the_next_one_at_once() {
+    let bed = Bed::new();
+    let client = bed.client();
+    for kind in ["plain", "fair", "fenced", "spin", "once"] {
+        let (worker, _) = bed.worker(&format!("{kind}={kind}"));
+        let waiting = client.clone();
+        // One that waits already, and is told.
+        let next = std::thread::spawn(move || match kind {
+            "fair" => waiting.fair_lock(kind).lock_for(LIMIT).unwrap().is_some(),
+            _ => waiting.lock(kind).lock_for(LIMIT).unwrap().is_some(),
+        });
+        worker.kill();
+        assert!(next.join().unwrap(), "{kind}");
+    }
+    for (kind, order) in [("read", "read=a"), ("write", "write=b"), ("both", "both=c")] {
+        let (worker, _) = bed.worker(order);
+        let lock = client.read_write_lock(&order[order.len() - 1..]);
+        assert!(lock.write().try_lock().unwrap().is_none(), "{kind}");
+        let next = std::thread::spawn(move || lock.write().lock_for(LIMIT).unwrap().is_some());
+        worker.kill();
+        assert!(next.join().unwrap(), "{kind}");
+    }
+}
+
+#[test]
+fn readers_stay_when_another_reader_has_died() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (worker, _) = bed.worker("read=rw plain=mark");
+    let lock = client.read_write_lock("rw");
+    let reading = lock.read().lock().unwrap();
+    worker.kill();
+    assert!(client.lock("mark").lock_for(LIMIT).unwrap().is_some(), "the worker's holds are gone");
+    let other = bed.client().read_write_lock("rw");
+    assert!(other.write().try_lock().unwrap().is_none(), "ours is not");
+    reading.unlock().unwrap();
+    assert!(other.write().try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_place_in_a_queue_goes_with_its_process() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let held = client.fair_lock("turn").lock().unwrap();
+    let waiting = || client.inspect("turn").unwrap().waiting;
+    let (worker, _) = bed.worker("queue=turn plain=mark");
+    while waiting() == 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    worker.kill();
+    assert!(client.lock("mark").lock_for(LIMIT).unwrap().is_some());
+    assert_eq!(waiting(), 0);
+    held.unlock().unwrap();
+    assert!(client.fair_lock("turn").try_lock().unwrap().is_some());
+}
+
+#[test]
+fn a_detached_hold_outlives_its_process() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (worker, owner) = bed.worker("detached=kept plain=mark");
+    worker.kill();
+    assert!(client.lock("mark").lock_for(LIMIT).unwrap().is_some(), "what was not detached is free");
+    assert!(!free(&client, "kept"));
+    assert_eq!(client.inspect("kept").unwrap().holders[0].owner, owner);
+}
+
+#[test]
+fn what_another_process_holds_under_the_owner_stays() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (worker, owner) = bed.worker("shown=theirs plain=mark");
+    let owner: Owner = owner.parse().unwrap();
+    let ours = client.lock("ours").acquire().owner(&owner).run().unwrap().unwrap();
+    worker.kill();
+    assert!(client.lock("mark").lock_for(LIMIT).unwrap().is_some(), "what is the worker's alone is free");
+    assert!(!free(&client, "ours") && ours.is_valid());
+    // Nobody can tell whose that is, so its lease decides.
+    assert!(!free(&client, "theirs"));
+}
+
+#[test]
+fn a_forked_child_keeps_what_its_parent_held() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (worker, child) = bed.worker("plain=kept fork=child");
+    worker.kill();
+    let busy = client.lock("kept").lock_for(Duration::from_millis(300)).unwrap();
+    assert!(busy.is_none(), "its copy of the lifeline is open");
+    let child = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    assert!(client.lock("kept").lock_for(LIMIT).unwrap().is_some());
+}
+
+#[test]
+fn a_client_that_goes_in_order_frees_nothing_else() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let owner = client.as_async().owner();
+    let kept = client.lock("kept").acquire().owner(&owner).lease(Lease::Fixed(LONG)).run();
+    let kept = kept.unwrap().unwrap();
+    let held = kept.detach();
+    drop((client, held));
+    let other = bed.client();
+    // An engine that had freed it would have done so with what it was told before this.
+    let (worker, _) = bed.worker("plain=mark");
+    worker.kill();
+    assert!(other.lock("mark").lock_for(LIMIT).unwrap().is_some());
+    assert!(!free(&other, "kept"));
+    assert_eq!(other.inspect("kept").unwrap().kind, LockKind::Lock);
+}
+
+#[test]
+fn an_engine_that_is_killed_frees_nothing_and_the_next_one_frees_what_is_new() {
+    let bed = Bed::new();
+    let (client, ours) = (bed.client(), bed.client());
+    let (worker, _) = bed.worker("plain=old");
+    let held = ours.lock("ours").lock().unwrap();
+    let status = Command::new(redlatch_command())
+        .args(["engine", "status", "-o", "json", "--dir", &bed.path()])
+        .output()
+        .unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    let pid = status.split("\"pid\":").nth(1).unwrap().split(',').next().unwrap().trim().to_owned();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    assert!(!free(&client, "ours") && !free(&client, "old"));
+    worker.kill();
+    let (worker, _) = bed.worker("plain=new");
+    worker.kill();
+    assert!(client.lock("new").lock_for(LIMIT).unwrap().is_some());
+    assert!(!free(&client, "old"), "its lease ends what was held before");
+    assert!(!free(&client, "ours") && held.is_valid());
+}

@@ -186,7 +186,7 @@ fn a_redisson_file_stands_where_it_is_named() {
     assert!(!format!("{:?}", settings.shown).contains("hush"));
     let notice = settings.shown.iter().find(|shown| shown.key == "notice").unwrap();
     assert!(
-        notice.origin.to_string().ends_with("redisson.yaml line 8, sentinelServersConfig.frobnicate"),
+        notice.origin.to_string().ends_with("redisson.yaml line 8, sentinelServersConfig"),
         "{}",
         notice.origin
     );

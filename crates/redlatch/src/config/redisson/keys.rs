@@ -212,6 +212,11 @@ pub(super) fn find(section: Option<&str>, key: &str) -> Option<(&'static str, Tr
         .copied()
 }
 
+/// The setting of this name in some other place than the one where it was looked for.
+pub(super) fn elsewhere(key: &str) -> Option<&'static str> {
+    [None].into_iter().chain(SECTIONS.map(Some)).find_map(|section| find(section, key)).map(|(name, _)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -139,14 +139,6 @@ fn text(value: &Value) -> Result<&str, &'static str> {
     }
 }
 
-/// A key that may be shown: one that nobody would take for anything else.
-fn shown(key: &str) -> &str {
-    let plain = key.len() <= 48
-        && key.starts_with(|c: char| c.is_ascii_alphabetic())
-        && key.bytes().all(|b| b.is_ascii_alphanumeric());
-    if plain { key } else { "a key" }
-}
-
 impl Reader {
     fn notice(&mut self, line: usize, key: impl Into<String>, text: impl Into<String>) {
         self.notices.push(Notice { line, key: key.into(), text: text.into() });
@@ -163,7 +155,16 @@ impl Reader {
                 None => key.to_owned(),
             };
             let Some((name, treatment)) = keys::find(section, &key) else {
-                self.notice(line, path(shown(&key)), "Redisson has no such setting here");
+                // An unquoted value with a comma in it (`{password: a,b}`) goes on as a key: text that is no setting's name
+                // may be part of a secret.
+                match keys::elsewhere(&key) {
+                    Some(name) => self.notice(line, path(name), "Redisson has no such setting here"),
+                    None => self.notice(
+                        line,
+                        section.unwrap_or_default(),
+                        "a key that Redisson does not have here",
+                    ),
+                }
                 continue;
             };
             if name != key {

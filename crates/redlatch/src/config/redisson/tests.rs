@@ -288,13 +288,28 @@ fn unknown_keys_twice_given_keys_and_other_letters_are_told() {
         told(&file),
         [
             "lockWatchdogTimeout: read although its capital letters differ",
-            "frobnicate: Redisson has no such setting here",
-            "a key: Redisson has no such setting here",
-            "singleServerConfig.adress: Redisson has no such setting here",
+            ": a key that Redisson does not have here",
+            ": a key that Redisson does not have here",
+            "singleServerConfig: a key that Redisson does not have here",
             "singleServerConfig.timeout: given twice; the last one counts",
             "singleServerConfig.nodeAddresses: Redisson has no such setting here",
         ]
     );
+}
+
+/// Commas end unquoted values in a `{}`: what follows is a key for YAML, and may be the rest of a password.
+#[test]
+fn the_rest_of_a_value_that_became_a_key_is_not_shown() {
+    for value in ["redis://,Hunter2Secret", "a,Hunter2Secret: 1", "a,Hunter2Secret"] {
+        let text = format!("singleServerConfig: {{ address: 'redis://h:1', password: {value} }}");
+        let file = parse(&text);
+        let seen = format!("{file:?} {:?}", told(&file));
+        assert!(!seen.contains("Hunter2") && seen.contains("singleServerConfig"), "{text}: {seen}");
+        let root = format!("{{ password: {value}, singleServerConfig: {{ address: 'redis://h:1' }} }}");
+        let file = parse(&root);
+        let seen = format!("{file:?} {:?}", told(&file));
+        assert!(!seen.contains("Hunter2"), "{root}: {seen}");
+    }
 }
 
 #[test]

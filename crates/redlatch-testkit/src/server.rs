@@ -1,6 +1,7 @@
 //! Real Redis or Valkey servers, private to a test.
 
 mod admin;
+mod clock;
 mod keyspace;
 mod program;
 mod tls;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use self::clock::Clock;
 pub use self::keyspace::{KeyContent, KeyDump, check_keyspace, keyspace_diff};
 pub use self::program::ServerProgram;
 pub use self::tls::TlsFiles;
@@ -44,6 +46,7 @@ pub struct RedisServerBuilder {
     program: ServerProgram,
     sentinel: bool,
     admin_password: Option<String>,
+    clock: bool,
 }
 
 // Passwords and user lines stay out of logs.
@@ -117,6 +120,12 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Gives the server a wall clock of its own, which [`RedisServer::set_clock`] sets. Needs a C compiler.
+    pub fn own_clock(mut self) -> Self {
+        self.clock = true;
+        self
+    }
+
     /// Uses this loopback port instead of a free one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
@@ -139,11 +148,13 @@ impl RedisServerBuilder {
         crate::stall::watch();
         let dir = crate::dir::for_sockets("redlatch-redis-")
             .map_err(|e| Error::io("cannot make a directory for the server", e))?;
+        let clock = self.clock.then(|| Clock::new(dir.path())).transpose()?;
         let server = RedisServer {
             port,
             admin_password: self.admin_password.clone().unwrap_or_else(random_password),
             settings: self,
             paused: AtomicBool::new(false),
+            clock,
             admin: Mutex::default(),
             state: Mutex::new(None),
             dir,
@@ -166,6 +177,7 @@ pub struct RedisServer {
     admin: Mutex<Option<redis::Connection>>,
     state: Mutex<Option<Owned>>,
     paused: AtomicBool,
+    clock: Option<Clock>,
     dir: TempDir,
 }
 
@@ -313,6 +325,19 @@ impl RedisServer {
         Ok(())
     }
 
+    /// Moves the wall clock of a server with a [clock of its own](RedisServerBuilder::own_clock) by `step_ms`, and lets it gain
+    /// (or lose) `gain_ppm` millionths from now on; `None` leaves its rate as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] when the server has no such clock.
+    pub fn set_clock(&self, step_ms: i64, gain_ppm: Option<i64>) -> Result<()> {
+        let clock = self.clock.as_ref();
+        clock
+            .ok_or_else(|| Error::new(ErrorKind::Io, "the server has no clock of its own"))?
+            .set(step_ms, gain_ppm)
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         let state = lock(&self.state);
         let owned = state.as_ref().ok_or_else(|| Error::new(ErrorKind::Io, "the server is down"))?;
@@ -363,6 +388,9 @@ impl RedisServer {
         command.arg(self.dir.path().join("redis.conf"));
         if self.settings.sentinel {
             command.arg("--sentinel");
+        }
+        if let Some(clock) = &self.clock {
+            clock.preload(&mut command);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let owned = Owned::spawn(&mut command, Some(self.dir.path())).map_err(|e| program.cannot_start(e))?;

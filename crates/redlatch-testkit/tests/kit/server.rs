@@ -1,6 +1,6 @@
 //! Real servers.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use redlatch_testkit::leftovers::LeftoverCheck;
@@ -187,4 +187,42 @@ fn a_server_that_cannot_start_shows_its_log() {
     let server = RedisServer::start().unwrap();
     let taken = RedisServer::builder().port(server.port()).start().unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::Io, "{taken}");
+}
+
+#[test]
+fn a_server_with_its_own_clock_takes_steps_and_rates() {
+    let ms = |server: &RedisServer| {
+        let Value::Array(parts) = server.cmd(&["TIME"]).unwrap() else { panic!("no time") };
+        let [seconds, us]: [i64; 2] = [0, 1].map(|at| redis::from_redis_value(parts[at].clone()).unwrap());
+        seconds * 1_000 + us / 1_000
+    };
+    let machine_ms = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    // How far the server is ahead at most and at least; a busy machine makes this wide and not wrong.
+    let ahead_ms = |server: &RedisServer| {
+        let before = machine_ms();
+        let there = ms(server);
+        (there - machine_ms(), there - before + 1)
+    };
+    let server = RedisServer::builder().own_clock().start().unwrap();
+    let (least, most) = ahead_ms(&server);
+    assert!(least <= 0 && most >= 0, "the machine's at first: {least} to {most}");
+    server.cmd(&["SET", "key", "x", "PX", "60000"]).unwrap();
+    server.set_clock(-3_600_000, None).unwrap();
+    let (least, most) = ahead_ms(&server);
+    assert!(least <= -3_600_000 && most >= -3_600_000, "{least} to {most}");
+    let Value::Int(ttl) = server.cmd(&["PTTL", "key"]).unwrap() else { panic!("no time to live") };
+    assert!(ttl > 3_600_000, "{ttl}");
+    // Twice as fast for a while; what it gained stays.
+    let start = machine_ms();
+    server.set_clock(3_600_000, Some(1_000_000)).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    server.set_clock(0, Some(0)).unwrap();
+    let took = machine_ms() - start;
+    let (least, most) = ahead_ms(&server);
+    assert!(most >= 200 && least <= took, "gained {least} to {most} in {took}");
+    server.restart().unwrap();
+    let (least, most) = ahead_ms(&server);
+    assert!(most >= 200 && least <= took, "the same after a restart: {least} to {most}");
+    let plain = RedisServer::start().unwrap();
+    assert_eq!(plain.set_clock(1, None).unwrap_err().kind(), ErrorKind::Io);
 }

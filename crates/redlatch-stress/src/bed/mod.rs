@@ -1,5 +1,6 @@
 //! Where a round runs: the servers, the way to them, and what can happen to both.
 
+mod clock;
 mod cluster;
 mod fake_sentinel;
 mod java;

@@ -1,10 +1,11 @@
-//! Three servers that know nothing of each other; one of them at a time is killed and comes back with its data.
+//! Three servers that know nothing of each other, each with a clock of its own; one of them at a time is killed and comes
+//! back with its data.
 
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::server::RedisServer;
 
-use super::{Bed, Outcome, single::left_on};
+use super::{Bed, Outcome, clock, single::left_on};
 use crate::{record::Log, rng::Rng, worker::Order};
 
 const SERVERS: usize = 3;
@@ -22,7 +23,7 @@ impl Quorum {
     pub(super) fn start() -> Outcome<Self> {
         let mut servers = Vec::new();
         for _ in 0..SERVERS {
-            servers.push(RedisServer::builder().appendonly(true).start()?);
+            servers.push(RedisServer::builder().appendonly(true).own_clock().start()?);
         }
         Ok(Quorum { servers, next: Instant::now() + LIFE, down: None })
     }
@@ -35,6 +36,9 @@ impl Bed for Quorum {
     }
 
     fn trouble(&mut self, rng: &mut Rng, log: &Log, _: Duration) -> Outcome<()> {
+        if rng.below(300) == 0 {
+            clock::trouble(rng.of(&self.servers), rng, log)?;
+        }
         if let Some((at, until)) = self.down {
             if Instant::now() >= until {
                 self.servers[at].restart()?;

@@ -8,7 +8,7 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use super::{Bed, Outcome};
+use super::{Bed, Outcome, clock};
 use crate::{
     mix::{Mix, Numbers},
     record::Log,
@@ -25,7 +25,7 @@ const CONNECTED: Duration = Duration::from_millis(1_500);
 pub(super) struct Single {
     server: RedisServer,
     network: Network,
-    /// It stops, forgets its scripts and is full at times.
+    /// It stops, forgets its scripts, is full and has its clock set at times.
     troubled: bool,
     /// When it is killed next, if it is.
     kill: Option<Instant>,
@@ -119,7 +119,7 @@ impl Network {
 impl Single {
     pub(super) fn start(mix: Mix, numbers: &Numbers, processes: usize) -> Outcome<Self> {
         let restarts = mix == Mix::Restarts;
-        let server = RedisServer::builder().appendonly(restarts).start()?;
+        let server = RedisServer::builder().appendonly(restarts).own_clock().start()?;
         let network = Network::start(&server.url(), numbers, processes)?;
         Ok(Single {
             server,
@@ -173,6 +173,7 @@ impl Bed for Single {
                     log.fault("the server ends all subscriptions");
                     self.server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
                 }
+                4..7 => clock::trouble(&self.server, rng, log)?,
                 _ => {}
             }
         }

@@ -4,6 +4,7 @@ mod address_map;
 mod cancel;
 mod capabilities;
 mod chaos;
+mod clocks;
 mod cluster;
 mod contract;
 mod differential;

@@ -1,15 +1,26 @@
 //! Certificates, keys and passwords that are replaced on disk while a client lives: each new connection uses what is there by
 //! then.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use redlatch::{Client, ErrorKind, Lock, TlsOptions};
+use redlatch::{CancellationToken, Client, ErrorKind, Lock, TlsOptions, Unlocked};
 use redlatch_testkit::{
     server::{RedisServer, TlsFiles},
     topology::{RedisCluster, SentinelSet},
 };
 
-use crate::{address_map::listened_to, fixture::soon};
+use crate::{
+    address_map::listened_to,
+    fixture::{RENEWED, renewed, soon},
+};
 
 const FILES: [&str; 3] = ["ca.pem", "client.pem", "client.key"];
 
@@ -204,4 +215,84 @@ async fn sentinels_and_clusters_take_passwords_from_files() {
     fs::write(&data, "newer\n").unwrap();
     set.nodes().iter().for_each(disconnect);
     works(&client.lock("watched over")).await;
+}
+
+/// How many locks are held all the time.
+const HELD: usize = 50;
+
+/// Those who rotate in order let both the old and the new count for a while: nothing is refused and no hold is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_and_certificates_are_rotated_under_load() {
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [old, new] = [0, 1].map(|at| TlsFiles::create(dirs[at].path()).unwrap());
+    let used = dirs[2].path();
+    let password = used.join("password");
+    let both = used.join("both.pem");
+    let bundle = [&old, &new].map(|files| fs::read_to_string(&files.ca_cert).unwrap()).concat();
+    fs::write(&both, bundle).unwrap();
+    replace(&old, used, &FILES);
+    fs::write(&password, "first").unwrap();
+    let server = RedisServer::builder().mutual_tls(&old).start().unwrap();
+    set_password(&server, "first");
+    let builder =
+        || client_of(&server, options(used)).username("app").password_file(&password).watchdog_lease(RENEWED);
+    let (holding, busy) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+    let mut held = Vec::new();
+    for n in 0..HELD {
+        held.push(holding.lock(format!("held-{n}")).lock().await.unwrap());
+    }
+    let (inside, stop) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+    let workers: Vec<_> = [&holding, &busy, &busy]
+        .map(|client| {
+            let (lock, inside, stop) = (client.lock("contended"), inside.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut turns = 0;
+                while !stop.is_cancelled() {
+                    let guard = lock.lock().await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
+                    tokio::task::yield_now().await;
+                    assert!(guard.is_valid());
+                    inside.store(false, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                    turns += 1;
+                }
+                turns
+            })
+        })
+        .into();
+
+    let path = |file: &Path| file.to_str().unwrap().to_owned();
+    let set_tls = |files: &TlsFiles, ca: &Path| {
+        let (cert, key, ca) = (path(&files.server_cert), path(&files.server_key), path(ca));
+        server
+            .cmd(&["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key, "tls-ca-cert-file", &ca])
+            .unwrap();
+    };
+    let acl = |change: &str| server.cmd(&["ACL", "SETUSER", "app", change]).unwrap();
+    let steps: [&dyn Fn(); 6] = [
+        &|| drop(acl(">second")),
+        &|| fs::write(&password, "second").unwrap(),
+        &|| drop(acl("<first")),
+        &|| {
+            set_tls(&old, &both);
+            fs::copy(&both, used.join("next")).unwrap();
+            fs::rename(used.join("next"), used.join(FILES[0])).unwrap();
+        },
+        &|| replace(&new, used, &FILES[1..]),
+        &|| set_tls(&new, &new.ca_cert),
+    ];
+    for step in steps {
+        step();
+        disconnect(&server);
+        // A renewal has come through on a connection that was made with what is there now.
+        renewed(1, async || held[0].remaining()).await;
+        assert!(held.iter().all(|guard| guard.is_valid()), "{held:?}");
+    }
+    stop.cancel();
+    for worker in workers {
+        assert!(soon("the end of a worker", worker).await.unwrap() > 0);
+    }
+    for guard in held {
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
 }

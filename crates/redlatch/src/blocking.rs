@@ -34,10 +34,7 @@ pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, 
 
 use self::thread::{block_on, outside};
 use crate::{
-    ClientBuilder, LockKind, LockName, LockState, ShutdownReport,
-    core::{Core, keeper::Keeper},
-    error::Error,
-    owner::Owner,
+    ClientBuilder, LockKind, LockName, LockState, ShutdownReport, core::Core, error::Error, owner::Owner,
 };
 
 thread_local! {
@@ -141,7 +138,7 @@ impl Client {
     /// As [`connect`](Self::connect).
     pub fn build(builder: ClientBuilder) -> Result<Client, Error> {
         outside()?;
-        let keeper = Keeper::start()?;
+        let keeper = builder.keeper()?;
         let handle = keeper.handle().clone();
         block_on(&handle, builder.connect_with(keeper)).map(Client::new)
     }

@@ -249,6 +249,7 @@ pub struct ClientBuilder {
     store: Option<Arc<dyn Store>>,
     /// A URL was given, be it an empty one.
     names_store: bool,
+    background: Option<tokio::runtime::Handle>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -408,6 +409,20 @@ impl ClientBuilder {
         self
     }
 
+    /// Renews and watches on this runtime instead of a thread of the client's own.
+    ///
+    /// It is for tests in which one thread does everything, as with a paused clock. A runtime that is busy or stands still for longer
+    /// than a lease loses every lock, which the thread of one's own is there to prevent; and the client is of no use when the
+    /// runtime has ended.
+    pub fn background_on(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.background = Some(runtime);
+        self
+    }
+
+    pub(crate) fn keeper(&self) -> Result<Keeper, Error> {
+        self.background.clone().map_or_else(Keeper::start, |runtime| Ok(Keeper::on(runtime)))
+    }
+
     /// A store of one's own instead of a URL's: for tests, and for backends that are not built in.
     pub fn custom_store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
@@ -489,7 +504,7 @@ impl ClientBuilder {
     ///
     /// As [`Client::connect`], and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for options out of range.
     pub async fn connect(self) -> Result<Client, Error> {
-        let keeper = Keeper::start()?;
+        let keeper = self.keeper()?;
         self.connect_with(keeper).await
     }
 
@@ -540,7 +555,7 @@ impl ClientBuilder {
     pub fn connect_lazy(mut self) -> Result<Client, Error> {
         self.settle_aloud()?;
         self.config.identity = Some(Identity::default());
-        let keeper = Keeper::start()?;
+        let keeper = self.keeper()?;
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
             None => (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?),

@@ -50,6 +50,7 @@ mod non_reentrant;
 mod owner;
 mod permits;
 mod quorum;
+pub mod randomness;
 mod rate;
 mod read_write;
 mod replica_ack;

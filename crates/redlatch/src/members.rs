@@ -1,8 +1,16 @@
 //! What locks over several members share: members, holding them together, and options for acquiring them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -176,12 +184,41 @@ fn lost_error(lost: &LostMember) -> Error {
         .remedy("stop the work, or make its effects check the fencing token")
 }
 
+/// Whether a holding was seen to be over.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    seen: AtomicBool,
+    told: Notify,
+}
+
+impl Over {
+    fn is_seen(&self) -> bool {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    fn see(&self) {
+        self.seen.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    async fn seen(&self) {
+        let told = self.told.notified();
+        let mut told = std::pin::pin!(told);
+        told.as_mut().enable();
+        if !self.is_seen() {
+            told.await;
+        }
+    }
+}
+
 /// Members held together, of which so many are needed.
 pub(crate) struct Holding {
     pub(crate) guards: Vec<Guard>,
     pub(crate) needed: usize,
     /// What is taken off the deadline on top of each member's own margin.
     pub(crate) drift: Duration,
+    /// It was seen not to be valid, and stays so though its members may be renewed.
+    pub(crate) over: Arc<Over>,
     /// All members of the lock, of which these are held: nobody puts another quorum together meanwhile.
     pub(crate) _members: Option<Arc<[Locker]>>,
     /// How long giving back may take for each member before it goes on in the background; as long as it takes if `None`.
@@ -200,10 +237,28 @@ impl fmt::Debug for Holding {
 impl Holding {
     /// Nothing yet, of which everything is needed.
     pub(crate) fn of_all() -> Self {
-        Holding { guards: Vec::new(), needed: 0, drift: Duration::ZERO, _members: None, patience: None }
+        Holding {
+            guards: Vec::new(),
+            needed: 0,
+            drift: Duration::ZERO,
+            over: Arc::default(),
+            _members: None,
+            patience: None,
+        }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
+        if self.over.is_seen() {
+            return Duration::ZERO;
+        }
+        let remaining = self.remaining_of_members();
+        if remaining.is_zero() && !self.guards.is_empty() {
+            self.over.see();
+        }
+        remaining
+    }
+
+    fn remaining_of_members(&self) -> Duration {
         let mut remaining: Vec<_> = self.guards.iter().map(Guard::remaining).collect();
         remaining.sort_unstable_by(|a, b| b.cmp(a));
         let last = self.needed.checked_sub(1).and_then(|last| remaining.get(last));
@@ -224,8 +279,19 @@ impl Holding {
             })
             .collect();
         let (mut left, needed) = (self.guards.len(), self.needed);
+        let over = self.over.clone();
+        let first = self.guards.first().map(|guard| guard.name().clone());
         async move {
-            while let Some((name, ended)) = ended.next().await {
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    next = ended.next() => next,
+                    () = over.seen() => match &first {
+                        Some(name) => return LostMember { name: name.clone(), reason: LossReason::Expired },
+                        None => None,
+                    },
+                };
+                let Some((name, ended)) = next else { break };
                 let Some(reason) = ended else { continue };
                 left -= 1;
                 if left < needed {

@@ -1,13 +1,15 @@
 //! Lock names, and the keys and channels that are derived from them (`docs/protocol.md`, names).
 
 use std::{
-    collections::hash_map::RandomState,
     fmt,
     hash::BuildHasher,
     sync::{Arc, OnceLock},
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    randomness::Salted,
+};
 
 /// The longest name accepted, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 4096;
@@ -147,11 +149,13 @@ pub(crate) struct Keys {
     pub(crate) hash: u64,
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
+    /// The keys of the other kind whose hash is the same.
+    twin: OnceLock<Arc<Keys>>,
 }
 
 fn hash(name: &[u8], kind: Kind) -> u64 {
-    static STATE: OnceLock<RandomState> = OnceLock::new();
-    STATE.get_or_init(RandomState::new).hash_one((kind, name))
+    static SALTED: OnceLock<Salted> = OnceLock::new();
+    SALTED.get_or_init(Salted::default).hash_one((kind, name))
 }
 
 impl Keys {
@@ -176,6 +180,7 @@ impl Keys {
             timeouts: timeouts.into(),
             readers: None,
             fault: name.check().err(),
+            twin: OnceLock::new(),
             kind,
             key,
             name,
@@ -185,6 +190,16 @@ impl Keys {
     /// The write side of the lock whose read side this is.
     pub(crate) fn writing_beside(readers: &Arc<Keys>) -> Self {
         Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), Kind::Write) }
+    }
+
+    /// The keys of the name as a lock of the other kind that has the same hash and the same fields: plain and fair locks.
+    pub(crate) fn twin(&self) -> Option<&Arc<Keys>> {
+        let other = match self.kind {
+            Kind::Lock => Kind::Fair,
+            Kind::Fair => Kind::Lock,
+            Kind::Read | Kind::Write | Kind::Permits => return None,
+        };
+        Some(self.twin.get_or_init(|| Arc::new(Keys::new(self.name.clone(), other))))
     }
 
     /// Whether the name may be used.

@@ -264,7 +264,7 @@ impl Identity {
 /// scripts know our waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock). 96
 /// random bits are left.
 fn client_id() -> String {
-    let mut bytes = uuid::Uuid::new_v4().into_bytes();
+    let mut bytes = crate::randomness::identity().into_bytes();
     bytes[6..10].copy_from_slice(&MARK);
     uuid::Uuid::from_bytes(bytes).to_string()
 }

@@ -206,6 +206,7 @@ impl QuorumLock {
             guards: granted.into_iter().map(|(_, guard)| guard).collect(),
             needed: quorum,
             drift: QUORUM_DRIFT,
+            over: Arc::default(),
             patience: Some(limit),
         };
         let enough = holding.guards.len() >= quorum;

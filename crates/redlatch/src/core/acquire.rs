@@ -28,7 +28,7 @@ use crate::{
     name::{Keys, Kind},
     owner::Owner,
     replica_ack::{Confirmed, Replication},
-    scripts::{ACQUIRE, COUNTER_GET, QUERY},
+    scripts::{ACQUIRE, QUERY},
     store::{Call, Confirm, Fault, Reply},
 };
 
@@ -148,12 +148,25 @@ impl Core {
         Ok(turn)
     }
 
+    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
+    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
+    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
+        let (Some(owner), Some(twin)) = (&request.owner, request.keys.twin()) else { return Ok(()) };
+        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+            return Ok(());
+        }
+        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let message = format!("the owner holds the name already, as {kind}");
+        Err(Error::new(ErrorKind::WrongLockKind, message))
+    }
+
     async fn acquire_in_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
         turn: Option<&Turn>,
     ) -> Result<Entered, Error> {
+        self.check_kind(request)?;
         loop {
             match self.enter_lane(request, deadline, turn).await? {
                 Entered::PassedOver if deadline.is_over(self) => return Ok(Entered::Done(None)),
@@ -306,7 +319,7 @@ impl Core {
         }
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
-            self.undo_first(&[request], owner).await;
+            self.undo_first(&[request], owner).await?;
             return Err(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 "a fenced grant came without a token",
@@ -325,7 +338,7 @@ impl Core {
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if !lease.is_valid(self.now_ms()) {
-            self.undo_first(&[request], owner).await;
+            self.undo_first(&[request], owner).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
@@ -346,13 +359,22 @@ impl Core {
     }
 
     /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. Whoever
-    /// no longer waits for it leaves it to the background.
-    pub(super) async fn undo_first(self: &Arc<Self>, requests: &[&Arc<Request>], owner: &Owner) {
+    /// no longer waits for it leaves it to the background. If not all of it was answered, the owner must not ask again.
+    pub(super) async fn undo_first(
+        self: &Arc<Self>,
+        requests: &[&Arc<Request>],
+        owner: &Owner,
+    ) -> Result<(), Fault> {
         let undoing: Vec<_> =
             requests.iter().map(|request| self.undo_later(request, owner, Certainty::Granted)).collect();
+        let mut certain = true;
         for undone in undoing {
-            let _ = undone.await;
+            certain &= undone.await.unwrap_or(false);
         }
+        if certain {
+            return Ok(());
+        }
+        Err(Fault::Server(in_doubt("a grant came after its lease had ended")))
     }
 
     /// Sends one request. With its answer comes a way to ask the replicas for it, if they are to be asked.
@@ -448,17 +470,14 @@ impl Core {
                 return Err(Fault::Server(already_held()));
             }
             // Another process holds, so this is a re-entry that it must see as one.
-            let enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
+            let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
+            if request.fenced {
+                // Whether the hold has a token, and which, is not known here.
+                enter = enter.key(&request.keys.token).int(1);
+            }
             let (entered, confirm) = self.ask_once(&request, &owner, enter).await?;
             if entered.count > 0 {
-                let mut token = 0;
-                if request.fenced {
-                    // The outer hold's token is the last one drawn.
-                    let call = Call::new(&COUNTER_GET).key(&request.keys.token).int(owner.number());
-                    let last = self.run_checked(call, owner.number(), false).await;
-                    token = last.ok().and_then(|reply| reply.get(2).copied()).unwrap_or(0);
-                }
-                return Ok((answer(entered.count, token), confirm));
+                return Ok((answer(entered.count, entered.value), confirm));
             }
             // It has been given back meanwhile.
         }
@@ -522,7 +541,9 @@ impl Core {
                     done = jobs => done.into_iter().all(|done| done.unwrap_or(false)),
                     () = limit => false,
                 };
-                Err(Fault::Server(ack.shortfall(replicas, undone)))
+                let shortfall = ack.shortfall(replicas, undone);
+                // A request that gives it back and is not answered would end what the owner is granted next.
+                Err(Fault::Server(if undone { shortfall } else { in_doubt(shortfall) }))
             }
             // Asking again would count one more. The server that granted it is still there, and takes it back.
             Err(Fault::Server(error)) if owner.is_shared() => Err(Fault::Server(error)),
@@ -535,6 +556,12 @@ impl Core {
             }
         }
     }
+}
+
+/// Why an acquire ends whose owner must not ask again.
+fn in_doubt(what: impl std::fmt::Display) -> Error {
+    let message = format!("{what}; a request that gives it back was not answered");
+    Error::new(ErrorKind::OwnerInDoubt, message).remedy("ask again, with a fresh owner")
 }
 
 /// What coming into a lane came to.

@@ -15,7 +15,7 @@ use super::{
     lease::Lease,
     owners::{Asking, Pending, Turn},
     pulse::all_shown,
-    release::{Certainty, Step, found},
+    release::{Certainty, Step, Way, found},
     wait::{Deadline, Place},
 };
 use crate::{
@@ -106,6 +106,9 @@ impl Core {
         for (at, request) in requests.iter().enumerate() {
             let keys = &request.keys;
             keys.check()?;
+            if self.check_kind(request).is_err() {
+                return Ok(Batch::OneByOne);
+            }
             if first.owner.is_some() {
                 match self.owners.try_turn(keys, &owner, Asking::Once) {
                     Ok(turn) => turns.push(turn),
@@ -225,7 +228,7 @@ impl Core {
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner).await;
+            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(Prize::All(leases)))
@@ -353,7 +356,7 @@ impl Core {
                     self.released(&lease, leads, pending, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
-                    self.clone().settle(lease.clone(), leads, pending, Err(fault.clone())).await
+                    self.clone().settle(lease.clone(), leads, pending, Way::Whole, Err(fault.clone())).await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {

@@ -261,6 +261,7 @@ impl Core {
                 held
             }
         };
+        held.comes_from(lease);
         self.schedule(&held);
         if !held.is_valid(self.now_ms()) {
             self.drop_hold(&held, term.renewed);

@@ -90,6 +90,24 @@ impl Keeper {
             Error::new(ErrorKind::Engine, format!("the background thread did not start: {error}"))
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let keeper = Keeper::on(runtime.handle().clone());
+        let shared = keeper.shared.clone();
+        thread::Builder::new()
+            .name("redlatch-keeper".into())
+            .spawn(move || {
+                // The runtime must be driven as long as anything uses its timers or connections.
+                runtime.block_on(async move {
+                    while !shared.stopped.load(Ordering::Acquire) {
+                        shared.stop.notified().await;
+                    }
+                });
+            })
+            .map_err(failed)?;
+        Ok(keeper)
+    }
+
+    /// One that works on a runtime that is there, and is as late as what else runs there.
+    pub(crate) fn on(handle: Handle) -> Keeper {
         let shared = Arc::new(Shared {
             pid: fork::here(),
             intake: Arc::default(),
@@ -103,19 +121,7 @@ impl Keeper {
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),
         });
-        let keeper = Keeper { handle: runtime.handle().clone(), shared: shared.clone() };
-        thread::Builder::new()
-            .name("redlatch-keeper".into())
-            .spawn(move || {
-                // The runtime must be driven as long as anything uses its timers or connections.
-                runtime.block_on(async move {
-                    while !shared.stopped.load(Ordering::Acquire) {
-                        shared.stop.notified().await;
-                    }
-                });
-            })
-            .map_err(failed)?;
-        Ok(keeper)
+        Keeper { handle, shared }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -192,6 +198,7 @@ impl Keeper {
     /// Pauses before another try, unless another server takes the keyspace over meanwhile.
     pub(crate) async fn pause(&self, time: Duration) {
         tokio::select! {
+            biased;
             () = self.moved() => {}
             () = self.sleep(time) => {}
         }

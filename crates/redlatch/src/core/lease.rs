@@ -59,6 +59,12 @@ pub(crate) struct Lease {
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) tainted: AtomicBool,
+    /// The tainted write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
+    before: OnceLock<Arc<Lease>>,
+    /// A request that changes the count was not answered, and may still arrive.
+    count_in_doubt: AtomicBool,
+    /// Until when a request of unknown outcome may have the server keep it, in ms.
+    asked_until_ms: AtomicU64,
     pub(crate) schedule: Schedule,
     /// Serialises re-entries and their releases, which are counted on the server.
     turns: OnceLock<Arc<tokio::sync::Mutex<()>>>,
@@ -123,6 +129,9 @@ impl Lease {
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
+            before: OnceLock::new(),
+            asked_until_ms: AtomicU64::new(0),
+            count_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
                 renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(term.lease_ms)),
                 watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
@@ -150,6 +159,9 @@ impl Lease {
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
+            before: self.before.clone(),
+            count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
+            asked_until_ms: AtomicU64::new(self.asked_until_ms.load(Ordering::Relaxed)),
             schedule: Schedule::default(),
             turns: OnceLock::new(),
         };
@@ -197,6 +209,38 @@ impl Lease {
             self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
         }
         true
+    }
+
+    /// A request that changes the count was not answered. A count that comes back to what it was would not tell that it ran before, so
+    /// the lease is entered no more.
+    pub(super) fn doubts_count(&self) {
+        self.count_in_doubt.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_count_in_doubt(&self) -> bool {
+        self.count_in_doubt.load(Ordering::Acquire)
+    }
+
+    /// A request is about to have the server keep it until then.
+    pub(crate) fn asks_until(&self, until_ms: u64) {
+        self.asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+    }
+
+    /// Whether the server may keep it after this moment, because of a request whose answer is not known.
+    pub(crate) fn may_last_after(&self, now_ms: u64) -> bool {
+        self.asked_until_ms.load(Ordering::Acquire) > now_ms
+    }
+
+    /// It was turned from a tainted hold.
+    pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
+        if before.tainted.load(Ordering::Relaxed) {
+            _ = self.before.set(before.clone());
+        }
+    }
+
+    /// The tainted hold that it was turned from.
+    pub(crate) fn before(&self) -> Option<&Arc<Lease>> {
+        self.before.get()
     }
 
     /// The server has the hold, as a request sent at that moment has shown.

@@ -378,10 +378,16 @@ impl Core {
         self.check_process()
     }
 
-    /// Refuses an owner that this process has inherited: the parent holds under it, and would seem to enter again.
+    /// Refuses an owner that this process has inherited: the parent holds under it, and would seem to enter again. One that another
+    /// client made is shared from here on.
     pub(crate) fn check_owner(&self, owner: &Owner) -> Result<(), Error> {
         let of = |id: &Arc<str>| owner.field().strip_prefix(&**id).is_some_and(|rest| rest.starts_with(':'));
-        if owner.is_foreign() || !self.forebears.iter().any(of) {
+        if owner.is_foreign() || of(&self.id) {
+            return Ok(());
+        }
+        if !self.forebears.iter().any(of) {
+            // Another client's of this process, which does not know how often this one holds, nor this one of the other.
+            owner.expose().share();
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")
@@ -510,6 +516,8 @@ impl Core {
         if lease.owner.is_shared() {
             return;
         }
+        // A guard that is still there may hand it out from now on, and then it is granted nothing until this is through.
+        lease.owner.expose();
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
@@ -539,7 +547,9 @@ impl Core {
     /// Whether a hold that is over here may still stand on the server, where others keep its hash.
     fn outlives_its_time(&self, lease: &Arc<Lease>) -> bool {
         let reads_besides = |readers| self.lanes.find(readers).iter().any(|held| held.owner == lease.owner);
-        lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides)
+        let by_traces =
+            lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides);
+        by_traces || lease.may_last_after(self.now_ms())
     }
 
     /// Ends everything: no new holds, no more waiting; what is held is released.

@@ -10,10 +10,7 @@
 //! The two sides of a read-write lock are one name here. Owners that nobody can use again cost nothing: they have no entry.
 
 use std::{
-    collections::{
-        HashMap,
-        hash_map::{Entry, RandomState},
-    },
+    collections::{HashMap, hash_map::Entry},
     hash::BuildHasher,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -24,6 +21,7 @@ use crate::{
     error::{Error, ErrorKind},
     name::Keys,
     owner::Owner,
+    randomness::Salted,
     store::Fault,
 };
 
@@ -86,7 +84,7 @@ struct Shard {
 pub(crate) struct Owners {
     shards: [Mutex<Shard>; SHARDS],
     clock: Arc<dyn Fn() -> u64 + Send + Sync>,
-    hasher: RandomState,
+    hasher: Salted,
 }
 
 impl Owners {
@@ -181,6 +179,20 @@ impl Owners {
             record.has_begun
         });
         (!asking).then(|| Pending(Some((self.clone(), id))))
+    }
+
+    /// As [`pending`](Self::pending), unless the owner asks or gives back at this moment: what is there then is its own.
+    pub(crate) fn pending_if_idle(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
+        if !owner.is_exposed() {
+            return Some(Pending(None));
+        }
+        let id = id(keys, owner);
+        let idle = self.begin(&id, |record| {
+            let idle = record.pending == 0 && !record.has_begun;
+            record.pending += u32::from(idle);
+            idle
+        });
+        idle.then(|| Pending(Some((self.clone(), id))))
     }
 
     /// Whether a request is under way that may take a hold of this owner away.

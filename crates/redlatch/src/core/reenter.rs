@@ -35,6 +35,11 @@ impl Core {
         let turns = lease.turns();
         let _turn = turns.lock().await;
         let owner = &lease.owner;
+        if lease.is_count_in_doubt() {
+            let what = "an earlier re-entry or release of this owner was never answered, and would be taken for this one";
+            return Err(Error::new(ErrorKind::OwnerInDoubt, what)
+                .remedy("go on without entering again, or acquire the lock anew with a fresh owner"));
+        }
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
@@ -75,6 +80,11 @@ impl Core {
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
                 Err(fault) => fault,
             };
+            if fault.is_unknown() {
+                lease.doubts_count();
+                // It may arrive in the owner's next hold, too.
+                self.owners.pending(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
+            }
             let last = self.now_ms() >= over_ms;
             if last || (fault.is_unknown() && known == 0) {
                 return Err(fault.into_error());

@@ -17,7 +17,7 @@ use super::{
     keeper::told,
     lane::{LanePolicy, Queued},
     lanes::{Heir, Leaving},
-    lease::{Lease, margin_ms},
+    lease::{Lease, Term, margin_ms},
     owners::Pending,
 };
 use crate::{
@@ -53,6 +53,15 @@ pub(crate) enum Certainty {
 /// attempt takes over what arrives later.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+}
+
+/// How the last hold of a lease is ended on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The owner's field goes, whatever it counts.
+    Whole,
+    /// One hold goes, because other processes may have holds of the owner.
+    OneHold,
 }
 
 /// What became of a request.
@@ -117,11 +126,12 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
         let mut pending = Some(pending);
-        let flight = Flight::new(self, self.run(self.release_call(lease)), || {
+        let (call, way) = self.release_call(lease);
+        let flight = Flight::new(self, self.run(call), || {
             let pending = pending.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, leads, pending, outcome);
+                let settling = core.clone().settle_abandoned(held, leads, pending, way, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -133,10 +143,10 @@ impl Core {
         let Some(pending) = pending else {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
-        match self.read_release(lease, &pending, outcome) {
+        match self.read_release(lease, &pending, way, outcome) {
             Ok(outcome) => self.released(lease, leads, pending, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, way, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -148,9 +158,10 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
+        way: Way,
         outcome: Result<Reply, Fault>,
     ) -> Result<Unlocked, Error> {
-        let outcome = match self.read_release(&lease, &pending, outcome) {
+        let outcome = match self.read_release(&lease, &pending, way, outcome) {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &pending, fault).await,
         };
@@ -164,17 +175,18 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
+        way: Way,
         outcome: Result<Asked, Work<Asked>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if !lease.owner.is_shared() => work,
-            Err(work) => return self.clone().settle(lease, leads, pending, work.await).await,
-            Ok(outcome) => return self.settle(lease, leads, pending, outcome).await,
+            Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
+            Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
         };
         let (cover, held, core) = (pending.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
-            let _ = core.read_release(&held, &cover, work.await);
+            let _ = core.read_release(&held, &cover, way, work.await);
         });
         let outcome = match self.release_once(&lease, true, &pending).await {
             Ok(outcome) => Ok(outcome),
@@ -329,7 +341,7 @@ impl Core {
             }
             outcome => {
                 self.lanes.handed_over(&lease.keys, Some(next));
-                let read = outcome.and_then(|items| self.released_as(lease, &items));
+                let read = outcome.and_then(|items| self.released_as(lease, Way::Whole, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
                     Err(fault) => self.release_again(lease, pending, fault).await,
@@ -350,11 +362,13 @@ impl Core {
             let turns = lease.turns();
             drop(turns.lock().await);
         }
-        self.sweep_if_tainted(lease);
-        match self.release_once(lease, apart, pending).await {
+        let outcome = match self.release_once(lease, apart, pending).await {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(lease, pending, fault).await,
-        }
+        };
+        // Not before: it would find the hold that this release is about, and this release nothing.
+        self.sweep_if_tainted(lease);
+        outcome
     }
 
     /// After a release that failed: has the keeper repeat it, if that can help.
@@ -378,12 +392,14 @@ impl Core {
         told(outcome).await?
     }
 
-    fn release_call(&self, lease: &Lease) -> Call {
+    /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
+    /// before that.
+    fn release_call(&self, lease: &Lease) -> (Call, Way) {
         let publish = self.store.publish_command();
         if lease.owner.is_shared() {
-            lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms)
+            (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms), Way::OneHold)
         } else {
-            lease.recipe.release(&lease.keys, &lease.owner, publish)
+            (lease.recipe.release(&lease.keys, &lease.owner, publish), Way::Whole)
         }
     }
 
@@ -393,40 +409,46 @@ impl Core {
         apart: bool,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
-        let number = lease.owner.number();
-        let reply = self.run_ending(self.release_call(lease), number, apart, pending).await;
-        match reply.and_then(|items| self.released_as(lease, &items)) {
-            Err(fault) if fault.is_split() && !lease.owner.is_shared() => {
+        self.alone(pending).await;
+        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
+        if way == Way::OneHold && lease.is_over(self.now_ms()) {
+            // The server does not count it any more, and would count down another hold of the owner.
+            return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
+        }
+        let reply = self.run_undoing(call, number, apart, pending).await;
+        match reply.and_then(|items| self.released_as(lease, way, &items)) {
+            Err(fault) if fault.is_split() && way == Way::Whole => {
                 let Some(call) = lease.recipe.release_unheard(&lease.keys, &lease.owner) else {
                     return Err(fault);
                 };
                 let items = self.run_ending(call, number, true, pending).await?;
-                self.released_as(lease, &items)
+                self.released_as(lease, way, &items)
             }
             outcome => outcome,
         }
     }
 
-    /// Both release scripts answer `{number, result, receivers}`: 1 or 0 for the one, the holds left or -1 for the other.
     fn read_release(
         &self,
         lease: &Lease,
         pending: &Pending,
+        way: Way,
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
-        let shared = lease.owner.is_shared();
-        let script = if shared { &scripts::LEAVE } else { &scripts::RELEASE };
+        let script = if way == Way::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
         pending.ended(&reply);
-        self.released_as(lease, &reply?)
+        self.released_as(lease, way, &reply?)
     }
 
-    fn released_as(&self, lease: &Lease, reply: &[i64]) -> Result<(Unlocked, i64), Fault> {
-        let shared = lease.owner.is_shared();
-        let (gone, heard) = match *reply {
-            [_, left, heard] if shared && left >= 1 => return Ok((Unlocked::StillHeld(left as u32), heard)),
-            [_, left, heard] if shared => (left == 0, heard),
-            [_, released, heard] => (released == 1, heard),
+    /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold.
+    fn released_as(&self, lease: &Lease, way: Way, reply: &[i64]) -> Result<(Unlocked, i64), Fault> {
+        let (gone, heard) = match (way, reply) {
+            (Way::OneHold, [_, left, heard]) if *left >= 1 => {
+                return Ok((Unlocked::StillHeld(*left as u32), *heard));
+            }
+            (Way::OneHold, [_, left, heard]) => (*left == 0, *heard),
+            (Way::Whole, [_, released, heard]) => (*released == 1, *heard),
             _ => {
                 return Err(Fault::Unknown(Error::new(
                     ErrorKind::Protocol,
@@ -512,6 +534,10 @@ impl Core {
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
+            if owner.is_shared() && lease.is_over(self.now_ms()) {
+                // The server does not count it any more, and would count down another hold of the owner.
+                return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
+            }
             let publish = self.store.publish_command();
             let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
             let fault = match self.run_ending(call, owner.number(), false, pending).await {
@@ -528,6 +554,9 @@ impl Core {
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
                 Err(fault) => fault,
             };
+            if fault.is_unknown() {
+                lease.doubts_count();
+            }
             // Without a known count a repeat could count twice. A hold too many ends with the last release of its
             // owner, or with the lease.
             if self.now_ms() >= over_ms || (fault.is_unknown() && known == 0) {
@@ -673,6 +702,8 @@ impl Core {
             LanePolicy::Queue | LanePolicy::Beside => 0,
         };
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
+        // A request without an answer may still arrive, and end what the owner is granted meanwhile.
+        let mut unanswered = false;
         if owner.is_shared() {
             // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
             // came of a request without an answer ends with its lease.
@@ -681,8 +712,9 @@ impl Core {
                 _ if place_ms > 0 => HOLDS_STAY,
                 _ => return certainty == Certainty::Arrived,
             };
-            let found = self.undo_until_answered(request, owner, Some(known), over_ms, pending).await;
-            return found.is_some() && certainty != Certainty::MayArriveLater;
+            let undoing =
+                self.undo_until_answered(request, owner, Some(known), over_ms, pending, &mut unanswered);
+            return undoing.await.is_some() && certainty != Certainty::MayArriveLater && !unanswered;
         }
         for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
@@ -690,13 +722,13 @@ impl Core {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            match self.undo_until_answered(request, owner, None, over_ms, pending).await {
+            match self.undo_until_answered(request, owner, None, over_ms, pending, &mut unanswered).await {
                 Some(true) => {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
-                    return true;
+                    return !unanswered;
                 }
                 Some(false) if certainty == Certainty::MayArriveLater => {}
-                Some(false) => return true,
+                Some(false) => return !unanswered,
                 None => return false,
             }
         }
@@ -712,6 +744,7 @@ impl Core {
         known: Option<u32>,
         over_ms: u64,
         pending: &Pending,
+        unanswered: &mut bool,
     ) -> Option<bool> {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
@@ -727,6 +760,7 @@ impl Core {
                 Ok(reply) => return Some(reply.get(1).is_some_and(|found| *found > 0)),
                 Err(fault) => fault,
             };
+            *unanswered |= fault.is_unknown();
             // Counting down twice would take away what another process holds under this owner.
             let once = known == Some(0) && fault.is_unknown();
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
@@ -740,18 +774,41 @@ impl Core {
         }
     }
 
-    /// Looks later whether a request that had gone missing took the lock after all, once its owner has let go of it.
+    /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, once its owner has let go
+    /// of it. Where the owner is at work again, what it finds is its own.
     fn sweep_if_tainted(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if let Some(before) = lease.before() {
+            self.sweep_if_tainted(before);
+        }
         if !lease.tainted.load(Ordering::Relaxed) {
             return;
         }
         let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
-            for look_ms in &late_looks_ms(&lease.owner)[1..] {
+            let term = Term { lease_ms: lease.lease_ms, renewed: false };
+            let request = Request::new(&lease.keys, lease.recipe, term, super::Wait::No);
+            for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                let pending = core.owners.pending(&lease.keys, &lease.owner);
-                if matches!(core.release_once(&lease, true, &pending).await, Ok((Unlocked::Released, _))) {
+                if lease.owner.is_shared() {
+                    return;
+                }
+                let Some(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
+                    continue;
+                };
+                if core.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
+                    continue;
+                }
+                let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
+                let undoing = core.undo_until_answered(
+                    &request,
+                    &lease.owner,
+                    None,
+                    over_ms,
+                    &pending,
+                    &mut unanswered,
+                );
+                if undoing.await == Some(true) {
                     return;
                 }
             }

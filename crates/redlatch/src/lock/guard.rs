@@ -257,6 +257,7 @@ impl Guard {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
         let sent_ms = self.core.now_ms();
+        self.lease.asks_until(sent_ms.saturating_add(lease_ms as u64));
         let renewed = self.core.renew_one(&self.lease, lease_ms).await;
         let renewed = renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
         if !renewed {

@@ -191,7 +191,7 @@ impl RateLimiter {
         let permits = amount("permits", n, self.name())?;
         let wait = wait.or_look();
         let deadline = Deadline::new(core, wait);
-        let id: Arc<[u8]> = Arc::from(&uuid::Uuid::new_v4().as_bytes()[..]);
+        let id: Arc<[u8]> = Arc::from(&crate::randomness::identity().as_bytes()[..]);
         let mut taker = Taker { limiter: self, permits, id, deadline: &deadline };
         let outcome = core.contest(&mut taker, wait, &deadline, false).await;
         let taken = outcome.and_then(|prize| prize.unwrap_or(Ok(false)));

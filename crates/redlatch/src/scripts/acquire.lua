@@ -6,8 +6,8 @@
 --
 -- Check:  the hash is absent, or already holds this very owner (a repeat of the same request). If only a first hold is wanted, the
 --         owner's own field is in the way like anybody's.
--- Change: the owner field is written once with count 1 and the lease set; a repeat only refreshes the lease,
---         so that sending the request twice can never count twice. The lease is set through pcall and undone on
+-- Change: the owner field is written once with count 1 and the lease set; a repeat only raises the TTL to
+--         the lease, because one that comes late may find it renewed for longer, so that sending the request twice can never count twice. The lease is set through pcall and undone on
 --         failure, so that a refused PEXPIRE cannot leave a lock without end. The token is drawn before the first
 --         write: what may be refused there must leave no lock, and a token that nobody got does no harm.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: the hash has no TTL);
@@ -42,7 +42,7 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[2], string.format('%.0f', token))
 end
 if ttl == -2 then redis.call('hset', key, owner, '1') end
-local set = redis.pcall('pexpire', key, lease)
+local set = redis.pcall('pexpire', key, math.max(ttl, lease))
 if type(set) == 'table' then
   if ttl == -2 then redis.pcall('hdel', key, owner) end
   return set

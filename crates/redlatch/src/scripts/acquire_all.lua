@@ -5,7 +5,7 @@
 --                when tokens are drawn
 --
 -- Check:  every hash is absent, or already holds this very owner (a repeat of the same request).
--- Change: each owner field is written once with count 1 and the lease set, as in acquire. A write that is refused takes
+-- Change: each owner field is written once with count 1 and the TTL raised to the lease, as in acquire. A write that is refused takes
 --         back those before it, so that no part of the set stays behind. Tokens are drawn before the first lock is
 --         written.
 -- Reply:  {number, 1, token for each, if drawn} when granted; {number, 0, which, ttl ms} when the which-th is busy (-1: no TTL);
@@ -41,7 +41,7 @@ if fenced then
 end
 for i = 1, n do
   local set = ours[i] or redis.pcall('hset', KEYS[i], owner, '1')
-  if type(set) ~= 'table' then set = redis.pcall('pexpire', KEYS[i], lease) end
+  if type(set) ~= 'table' then set = redis.pcall('pexpire', KEYS[i], ours[i] and math.max(redis.call('pttl', KEYS[i]), lease) or lease) end
   if type(set) == 'table' then
     for j = 1, i do
       if not ours[j] then redis.pcall('hdel', KEYS[j], owner) end

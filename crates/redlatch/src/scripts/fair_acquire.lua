@@ -11,7 +11,7 @@
 --         heard of just now; a head without a time, which nothing would ever drop, gets a short one, and a head of ours
 --         that was left with a long one gets the time of a head. Then: the hash is absent and the queue empty or headed by
 --         this owner; or the hash holds this very owner (a repeat), unless only a first hold is wanted.
--- Change: the owner leaves the queue, its field is written with count 1, the lease is set. Otherwise it lines up once, and
+-- Change: the owner leaves the queue, its field is written with count 1, the TTL is raised to the lease. Otherwise it lines up once, and
 --         each repeat sets its own time anew: the lease, its wait, and what those before it will subtract from it when
 --         they get the lock or give up, which only Redisson's do. A field of ours is known by a fixed part of its UUID.
 --         Ours add nothing for those behind them, so nothing has to be subtracted, and a grant costs the same behind
@@ -96,7 +96,7 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[4], string.format('%.0f', token))
 end
 if not held then redis.call('hset', key, owner, '1') end
-local set = redis.pcall('pexpire', key, lease)
+local set = redis.pcall('pexpire', key, math.max(ttl, lease))
 if type(set) == 'table' then
   if not held then redis.pcall('hdel', key, owner) end
   return set

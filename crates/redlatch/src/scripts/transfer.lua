@@ -24,5 +24,8 @@ if ARGV[5] == '1' then
 end
 if not held[2] then redis.call('hset', key, ARGV[3], '1') end
 if ARGV[2] ~= ARGV[3] then redis.call('hdel', key, ARGV[2]) end
-redis.call('pexpire', key, ARGV[4])
+local lease = ARGV[4]
+-- A repeat may come late, and find it renewed for longer.
+if held[2] then lease = math.max(redis.call('pttl', key), lease) end
+redis.call('pexpire', key, lease)
 return {tonumber(ARGV[1]), 1, token}

@@ -307,3 +307,19 @@ async fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     assert!(awake(start) < ms(380), "found by the poll, not by looking again: {:?}", start.elapsed());
     assert_eq!(rig.proxy.fired(rule), 1);
 }
+
+/// A grant whose first request went missing is looked after once more when it has been given back, and not before: that look
+/// would find the hold, and the release, which is late, nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_of_a_lock_that_was_granted_in_doubt_is_no_loss() {
+    let rig = rig(ms(30_000)).await;
+    rig.proxy.rule(Match::script().key_contains("doubtful").nth(1), Action::CloseAfterRequest);
+    let guard = soon("the grant", rig.client.lock("doubtful").lock()).await.unwrap();
+    let release = scripts::RELEASE.sha1();
+    let late = rig.proxy.rule(
+        Match::script().key_contains("doubtful").arg_contains(release).nth(1),
+        Action::DelayRequest(ms(500)),
+    );
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    assert_eq!(rig.proxy.fired(late), 1);
+}

@@ -8,6 +8,7 @@ mod plan;
 mod record;
 mod rng;
 mod round;
+mod sim;
 mod worker;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -28,6 +29,8 @@ struct Args {
 enum Verb {
     /// Runs rounds for some time.
     Run(plan::Plan),
+    /// Runs the same tasks in simulated time over a simulated network; a seed repeats its run exactly.
+    Simulate(sim::Plan),
     /// Judges the logs in a folder once more.
     Judge { dir: PathBuf },
     /// One process of a round; started by the others.
@@ -38,6 +41,7 @@ enum Verb {
 fn main() -> ExitCode {
     let outcome = match Args::parse().verb {
         Verb::Run(plan) => plan.run(),
+        Verb::Simulate(plan) => plan.run(),
         Verb::Judge { dir } => judged(&dir),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };

@@ -65,23 +65,43 @@ pub(crate) struct Granted<'a> {
 /// The log of one process.
 #[derive(Debug)]
 pub(crate) struct Log {
-    file: Mutex<File>,
+    lines: Mutex<Lines>,
     next: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Lines {
+    /// They outlive the process.
+    File(File),
+    /// They are of a simulated process.
+    Kept(String),
 }
 
 impl Log {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Log { file: Mutex::new(File::create(path)?), next: AtomicU64::new(1) })
+        Ok(Log { lines: Mutex::new(Lines::File(File::create(path)?)), next: AtomicU64::new(1) })
+    }
+
+    /// One that is kept in memory.
+    pub(crate) fn kept() -> Self {
+        Log { lines: Mutex::new(Lines::Kept(String::new())), next: AtomicU64::new(1) }
+    }
+
+    /// What has been written to one that is kept in memory.
+    pub(crate) fn text(&self) -> String {
+        match &*self.lines.lock().unwrap_or_else(PoisonError::into_inner) {
+            Lines::File(_) => String::new(),
+            Lines::Kept(text) => text.clone(),
+        }
     }
 
     fn write(&self, mut line: String) {
         line.push('\n');
-        // A log that cannot be written would hide what it is for.
-        self.file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write_all(line.as_bytes())
-            .expect("the log can be written");
+        match &mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A log that cannot be written would hide what it is for.
+            Lines::File(file) => file.write_all(line.as_bytes()).expect("the log can be written"),
+            Lines::Kept(text) => text.push_str(&line),
+        }
     }
 
     pub(crate) fn does(&self, task: &str, text: impl AsRef<str>) {

@@ -53,7 +53,11 @@ const TOLD_MAX: usize = 3;
 
 /// Judges the logs in a folder.
 pub(crate) fn judge(dir: &Path, expect: Expect) -> io::Result<Verdict> {
-    let logs = Logs::read(dir)?;
+    Ok(judge_logs(&Logs::read(dir)?, expect))
+}
+
+/// Judges logs.
+pub(crate) fn judge_logs(logs: &Logs, expect: Expect) -> Verdict {
     let mut found: Vec<(u64, &'static str, Vec<&Interval>, String)> = Vec::new();
     for (name, intervals) in logs.by_name() {
         sweeps::overlaps(&intervals, |first, second| {
@@ -108,10 +112,10 @@ pub(crate) fn judge(dir: &Path, expect: Expect) -> io::Result<Verdict> {
     };
     for (ns, kind, intervals, text) in found {
         let told = verdict.violations.iter().filter(|violation| violation.kind == kind).count();
-        let story = if told < TOLD_MAX { story::tell(&logs, ns, &intervals, &text) } else { text };
+        let story = if told < TOLD_MAX { story::tell(logs, ns, &intervals, &text) } else { text };
         verdict.violations.push(Violation { kind, story });
     }
-    Ok(verdict)
+    verdict
 }
 
 #[cfg(test)]

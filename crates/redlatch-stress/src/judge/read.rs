@@ -48,15 +48,22 @@ pub(crate) struct Logs {
 impl Logs {
     /// Reads every file of the folder that ends in `.log`; its name is that of the process.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
-        let mut logs = Logs { begin_ns: u64::MAX, ..Logs::default() };
         let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
         paths.sort();
+        let mut files = Vec::new();
         for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "log")) {
             let process = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            files.push((process, String::from_utf8_lossy(&fs::read(path)?).into_owned()));
+        }
+        Ok(Logs::of(files))
+    }
+
+    /// The logs of these processes.
+    pub(crate) fn of(files: Vec<(String, String)>) -> Self {
+        let mut logs = Logs { begin_ns: u64::MAX, ..Logs::default() };
+        for (process, text) in files {
             // A process that was killed may have left half a line.
-            let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            logs.file(&process, whole);
+            logs.file(&process, text.rfind('\n').map_or("", |end| &text[..end]));
         }
         if logs.begin_ns == u64::MAX {
             logs.begin_ns = 0;
@@ -64,7 +71,7 @@ impl Logs {
         logs.intervals.sort_by_key(|interval| interval.start_ns);
         logs.deeds.sort_by_key(|deed| deed.ns);
         logs.faults.sort_by_key(|(ns, _)| *ns);
-        Ok(logs)
+        logs
     }
 
     fn file(&mut self, process: &str, text: &str) {

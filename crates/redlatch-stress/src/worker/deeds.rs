@@ -293,8 +293,8 @@ impl Task {
         let ask = Ask { lease: Lease::Renewed, ..self.ask(kind) };
         let Some(mut noted) = self.obtain(worker, &ask).await else { return };
         let time = self.time();
-        let end = std::time::Instant::now() + time;
-        while std::time::Instant::now() < end && !worker.is_over() {
+        let end = tokio::time::Instant::now() + time;
+        while tokio::time::Instant::now() < end && !worker.is_over() {
             if !self.keep(&mut noted, Duration::from_millis(40).min(time)).await {
                 return;
             }

@@ -179,6 +179,36 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// A process of a simulation: the tasks of one client, on the runtime of the caller. They end when `stop` is set.
+pub(crate) fn simulated(
+    process: &str,
+    client: Client,
+    numbers: &Numbers,
+    log: &Arc<Log>,
+    seed: u64,
+    tasks: usize,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<tokio::task::JoinHandle<()>>, redlatch::Error> {
+    let worker = Arc::new(Worker {
+        process: process.to_owned(),
+        blocking: blocking::Client::of(client.clone()),
+        members: vec![client.clone()],
+        log: log.clone(),
+        owners: pool(&client, process, numbers)?,
+        numbers: numbers.clone(),
+        acknowledged: false,
+        left: PathBuf::new(),
+        stop: stop.clone(),
+        next: AtomicU64::new(0),
+        client,
+    });
+    let spawn = |at: usize| {
+        let rng = Rng::new(seed.wrapping_mul(0x1_0001).wrapping_add(at as u64));
+        tokio::spawn(Task { worker: worker.clone(), label: format!("t{at:02}"), rng, at }.work())
+    };
+    Ok((0..tasks).map(spawn).collect())
+}
+
 fn connected(order: &Order, url: &str, numbers: &Numbers) -> Result<blocking::Client, redlatch::Error> {
     let begin = Instant::now();
     loop {

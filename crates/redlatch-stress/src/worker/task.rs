@@ -1,11 +1,9 @@
 //! One task: what it does again and again, and how it looks at what it holds.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use redlatch::{Lease, Wait};
+use tokio::time::Instant;
 
 use super::{
     Pooled, Worker,

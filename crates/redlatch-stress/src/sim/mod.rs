@@ -1,0 +1,158 @@
+//! The same tasks and the same oracle, with everything but the library simulated: the network, the server's process and time.
+//!
+//! One thread runs one simulation. Its time is tokio's paused clock, so a run takes as long as its work and none of its waits, and
+//! whatever is random follows from the seed, in the library as well. A seed therefore repeats its run exactly, which
+//! [`Outcome::trace`] shows.
+
+mod network;
+mod run;
+mod server;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use self::run::{Outcome, Scene};
+use crate::mix::Mix;
+
+/// The mixes that are about locks alone, and not about the servers around them.
+const MIXES: [Mix; 6] = [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// The seeds to run: one, or the first and the last as in `1-100`.
+    #[arg(long, default_value = "1-100", value_parser = seeds)]
+    seeds: (u64, u64),
+    /// How long each run is, in simulated seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Only this mix; the seed chooses it unless set.
+    #[arg(long)]
+    mix: Option<Mix>,
+    #[arg(long, default_value_t = 3)]
+    processes: usize,
+    /// Tasks of each process.
+    #[arg(long, default_value_t = 3)]
+    tasks: usize,
+    /// Runs every seed twice and compares.
+    #[arg(long)]
+    twice: bool,
+    /// Ends with the first seed that has a violation.
+    #[arg(long)]
+    first: bool,
+    /// Prints each call to the server with a key in which this occurs.
+    #[arg(long)]
+    calls: Option<String>,
+    /// Runs at the same time; one for each core unless set.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        _ => Err("a seed is a number, and a range is like 1-100".into()),
+    }
+}
+
+/// What all runs came to.
+#[derive(Debug, Default)]
+struct Sum {
+    runs: u64,
+    grants: usize,
+    calls: u64,
+    lost: u64,
+    seeds: Vec<u64>,
+    kinds: BTreeMap<&'static str, usize>,
+    differing: Vec<u64>,
+}
+
+impl Plan {
+    /// `true` if there was no violation, and every repeat was the same.
+    pub(crate) fn run(self) -> crate::bed::Outcome<bool> {
+        let begin = Instant::now();
+        let next = AtomicU64::new(self.seeds.0);
+        let sum = Mutex::new(Sum::default());
+        let threads = self.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed > self.seeds.1 {
+                            return;
+                        }
+                        let outcome = run::run(self.scene(seed));
+                        let differs = self.twice && run::run(self.scene(seed)).trace != outcome.trace;
+                        let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                        self.count(&mut sum, seed, &outcome, differs);
+                        if self.first && !sum.seeds.is_empty() {
+                            next.store(u64::MAX - 1_000, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let seconds = begin.elapsed().as_secs_f64();
+        let simulated = Duration::from_secs(sum.runs * self.seconds).as_secs_f64();
+        println!(
+            "{} runs of {} s: {} grants, {} calls, {} lost; {seconds:.1} s, {:.0} simulated s in one; violations: {:?}",
+            sum.runs,
+            self.seconds,
+            sum.grants,
+            sum.calls,
+            sum.lost,
+            simulated / seconds,
+            sum.kinds
+        );
+        if !sum.seeds.is_empty() {
+            println!("seeds with violations: {:?}", sum.seeds);
+        }
+        if !sum.differing.is_empty() {
+            println!("seeds whose repeat differed: {:?}", sum.differing);
+        }
+        Ok(sum.seeds.is_empty() && sum.differing.is_empty())
+    }
+
+    fn scene(&self, seed: u64) -> Scene {
+        Scene {
+            seed,
+            mix: self.mix.unwrap_or(MIXES[seed as usize % MIXES.len()]),
+            time: Duration::from_secs(self.seconds),
+            processes: self.processes,
+            tasks: self.tasks,
+            told: self.calls.clone(),
+        }
+    }
+
+    fn count(&self, sum: &mut Sum, seed: u64, outcome: &Outcome, differs: bool) {
+        sum.runs += 1;
+        sum.grants += outcome.verdict.holds;
+        sum.calls += outcome.calls;
+        sum.lost += outcome.lost;
+        if differs {
+            sum.differing.push(seed);
+        }
+        let violations = &outcome.verdict.violations;
+        let Some(first) = violations.first() else { return };
+        sum.seeds.push(seed);
+        for violation in violations {
+            *sum.kinds.entry(violation.kind).or_default() += 1;
+        }
+        let mix = self.scene(seed).mix;
+        println!(
+            "seed {seed} ({mix:?}, trace {:016x}): {} violations\n{first}\n",
+            outcome.trace,
+            violations.len()
+        );
+        println!("repeat with: scripts/simulate --seeds {seed} --seconds {}\n", self.seconds);
+    }
+}

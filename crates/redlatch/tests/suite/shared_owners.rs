@@ -188,7 +188,8 @@ async fn who_enters_a_hold_without_a_token_draws_one() {
         let inner = lock(&rig.clients[1]).acquire().owner(&read).fenced().await.unwrap().unwrap();
         assert!(inner.token().unwrap() > token, "{face:?}");
         rig.give_back(Kind::Of(face), &name, &owner, inner, outer).await;
-        let stranger = lock(&rig.stranger).acquire().wait(Wait::Forever).fenced();
+        let again = lock(&rig.stranger);
+        let stranger = again.acquire().wait(Wait::Forever).fenced();
         let stranger = soon("a token", stranger.into_future()).await.unwrap().unwrap();
         assert!(stranger.token().unwrap() > token, "{face:?}");
     }

@@ -18,6 +18,7 @@ mod forms;
 mod herd;
 mod kinds;
 mod late_grants;
+mod late_leases;
 mod lazy;
 mod limit;
 mod local;

@@ -11,7 +11,10 @@ use redlatch_testkit::{
 
 use crate::fixture::{SOON, ms, soon};
 
+mod clients;
+mod counts;
 mod late;
+mod undone;
 
 struct Rig {
     server: RedisServer,

@@ -1,0 +1,147 @@
+//! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
+
+use redlatch::{Client, Error, ErrorKind, Guard, Hold, Lease, Owner, Unlocked};
+
+use super::{Rig, rig, text};
+use crate::{
+    fixture::soon,
+    kinds::{AnyLock, Face},
+};
+
+/// A hold, or `None` where it was refused for a reason that tells the caller what to do.
+fn held_or_refused(what: &str, answer: Result<Option<Guard>, Error>) -> Option<Guard> {
+    use ErrorKind::{AlreadyHeld, NotOwner, OwnerInDoubt, WrongLockKind};
+    match answer {
+        Ok(guard) => Some(guard.unwrap_or_else(|| panic!("{what}: nobody else has it"))),
+        Err(error) => {
+            let is_refusal = matches!(error.kind(), AlreadyHeld | NotOwner | OwnerInDoubt | WrongLockKind);
+            assert!(is_refusal, "{what}: {error}");
+            None
+        }
+    }
+}
+
+async fn take(kind: &str, client: &Client, owner: &Owner) -> Result<Option<Guard>, Error> {
+    let rw = client.read_write_lock(kind);
+    match kind {
+        "plain" => client.lock(kind).acquire().owner(owner).await,
+        "fair" => client.fair_lock(kind).acquire().owner(owner).await,
+        "spin" => client.spin_lock(kind).acquire().owner(owner).await,
+        "read" => rw.read().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+        _ => rw.write().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+    }
+}
+
+/// Whether somebody else who needs it alone gets it.
+async fn is_had_by(client: &Client, kind: &str) -> bool {
+    let face = match kind {
+        "read" | "write" => Face::Write,
+        "fair" => Face::Fair,
+        _ => Face::Plain,
+    };
+    AnyLock::new(face, client, kind).try_lock().await.unwrap().is_some()
+}
+
+impl Rig {
+    fn is_there(&self, name: &str) -> bool {
+        self.server.cmd(&["EXISTS", name]).unwrap() == redis::Value::Int(1)
+    }
+
+    /// A client that knows nothing of the owners of the others.
+    async fn outside(&self) -> Client {
+        Client::connect(&self.server.url()).await.unwrap()
+    }
+}
+
+/// It was counted once for both of them, and the unlock of one took the hold of the other along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_of_another_client_counts_its_holds_on_the_server() {
+    let rig = rig().await;
+    let outside = rig.outside().await;
+    for kind in ["plain", "fair", "spin", "write", "read"] {
+        let owner = rig.client.owner();
+        let one = soon("the first hold", take(kind, &rig.client, &owner)).await.unwrap().unwrap();
+        let two = soon("the second one", take(kind, &rig.other, &owner)).await;
+        let mut last = one;
+        if let Some(two) = held_or_refused(kind, two) {
+            let left = soon("the unlock", last.unlock()).await.unwrap();
+            let theirs = is_had_by(&outside, kind).await;
+            assert!(!(theirs && two.is_valid()), "{kind}: two valid holders after the answer {left:?}");
+            assert_eq!(left, Unlocked::StillHeld(1), "{kind}");
+            let field = if kind == "write" { format!("{}:write", text(&owner)) } else { text(&owner) };
+            assert_eq!(rig.field(kind, &field), redis::Value::BulkString(b"1".into()), "{kind}");
+            last = two;
+        }
+        assert!(last.is_valid() && !is_had_by(&outside, kind).await, "{kind}: {:?}", last.loss());
+        assert_eq!(soon("the last unlock", last.unlock()).await.unwrap(), Unlocked::Released, "{kind}");
+        assert!(!rig.is_there(kind), "{kind}: nothing is left");
+    }
+}
+
+/// The same for the owner that a guard hands out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_of_a_guard_counts_its_hold_with_another_client() {
+    let rig = rig().await;
+    let outside = rig.outside().await;
+    let one = rig.client.lock("plain").lock().await.unwrap();
+    let two = soon("the second hold", take("plain", &rig.other, one.owner())).await;
+    let mut last = one;
+    if let Some(two) = held_or_refused("a guard's owner", two) {
+        let left = soon("the unlock", last.unlock()).await.unwrap();
+        let theirs = is_had_by(&outside, "plain").await;
+        assert!(!(theirs && two.is_valid()), "two valid holders after the answer {left:?}");
+        assert_eq!(left, Unlocked::StillHeld(1));
+        last = two;
+    }
+    assert!(last.is_valid() && !is_had_by(&outside, "plain").await, "{:?}", last.loss());
+    assert_eq!(soon("the last unlock", last.unlock()).await.unwrap(), Unlocked::Released);
+    assert!(!rig.is_there("plain"), "nothing is left");
+}
+
+/// The guard of the other client took the hold along that was adopted beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_adopted_beside_a_guard_of_another_client_excludes_others() {
+    let rig = rig().await;
+    let outside = rig.outside().await;
+    let one = rig.client.lock("plain").lock().await.unwrap();
+    let adopted = rig.other.lock("plain");
+    let adopted = soon("the adoption", adopted.adopt(one.owner(), Lease::Renewed)).await;
+    if let Some(two) = held_or_refused("adopting", adopted) {
+        let left = soon("the unlock", one.unlock()).await;
+        let theirs = is_had_by(&outside, "plain").await;
+        assert!(!(theirs && two.is_valid()), "two valid holders after the answer {left:?}");
+        drop(two);
+    } else {
+        assert!(one.is_valid() && !is_had_by(&outside, "plain").await, "{:?}", one.loss());
+        assert_eq!(soon("the unlock", one.unlock()).await.unwrap(), Unlocked::Released);
+    }
+}
+
+/// Each kind counted for itself, and the release of one removed the hold of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_takes_one_name_with_two_kinds_of_lock_excludes_others() {
+    let rig = rig().await;
+    for (one, two) in [
+        (Face::Plain, Face::Fair),
+        (Face::Fair, Face::Plain),
+        (Face::Fenced, Face::Fair),
+        (Face::Fair, Face::Spin),
+    ] {
+        let name = format!("{one:?}-{two:?}");
+        let owner = rig.client.owner();
+        let [first, second] = [one, two].map(|face| AnyLock::new(face, &rig.client, name.as_str()));
+        let mut last = first.acquire().owner(&owner).await.unwrap().unwrap();
+        let answer = soon("an answer", async { second.acquire().owner(&owner).await }).await;
+        if let Some(guard) = held_or_refused(&name, answer) {
+            let left = soon("the unlock", last.unlock()).await.unwrap();
+            let theirs = rig.other.lock(name.as_str()).try_lock().await.unwrap();
+            assert!(!(theirs.is_some() && guard.is_valid()), "{name}: two valid holders after {left:?}");
+            assert_eq!(left, Unlocked::StillHeld(1), "{name}");
+            last = guard;
+        }
+        let theirs = rig.other.lock(name.as_str()).try_lock().await.unwrap();
+        assert!(last.is_valid() && theirs.is_none(), "{name}: {:?}", last.loss());
+        assert_eq!(soon("the last unlock", last.unlock()).await.unwrap(), Unlocked::Released, "{name}");
+        assert!(!rig.is_there(&name), "{name}: nothing is left");
+    }
+}

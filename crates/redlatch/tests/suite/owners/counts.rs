@@ -1,0 +1,78 @@
+//! Requests that count, and arrive when their repeat and what came of it are over: the counts stay what they were.
+
+use redlatch::{ErrorKind, Hold, Unlocked, scripts};
+use redlatch_testkit::proxy::Action;
+
+use super::{rig, script};
+use crate::fixture::soon;
+
+/// It came when the read hold of its repeat had gone, and turned the other write hold into one, though nobody had asked for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_downgrade_takes_no_write_hold() {
+    let rig = rig().await;
+    let both = rig.client.read_write_lock("x");
+    let first = both.write().lock().await.unwrap();
+    let second = first.as_guard().reenter().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::DOWNGRADE).nth(1), Action::CloseBeforeRequest);
+    let reading = soon("the downgrade", first.downgrade()).await.unwrap();
+    assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
+    soon("the end of reading", reading.into_guard().unlock()).await.unwrap();
+    let theirs = rig.other.read_write_lock("x");
+    assert!(second.is_valid() && theirs.read().try_lock().await.unwrap().is_none());
+    rig.arrives_late(&scripts::DOWNGRADE);
+    let reader = theirs.read().try_lock().await.unwrap();
+    assert!(!(reader.is_some() && second.is_valid()), "a reader beside a writer");
+    assert!(second.is_valid(), "{:?}", second.loss());
+    assert_eq!(soon("the end of writing", second.unlock()).await.unwrap(), Unlocked::Released);
+}
+
+/// It came after another entry, and what it took away was missed when releases counted down for a shared owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_leave_takes_no_hold_that_was_entered_since() {
+    let rig = rig().await;
+    let one = rig.client.lock("x").lock().await.unwrap();
+    let two = one.reenter().await.unwrap();
+    let three = one.reenter().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::LEAVE).nth(1), Action::CloseBeforeRequest);
+    assert_eq!(soon("the release", three.unlock()).await.unwrap(), Unlocked::StillHeld(2));
+    assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
+    let four = soon("the next entry", one.reenter()).await;
+    rig.arrives_late(&scripts::LEAVE);
+    // From now on other processes may use the owner.
+    let field = one.owner().to_string();
+    let counted = match four {
+        Ok(four) => soon("a release", four.unlock()).await.unwrap(),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}");
+            Unlocked::StillHeld(2)
+        }
+    };
+    let counted = [counted, soon("a release", two.unlock()).await.unwrap()];
+    let theirs = rig.other.lock("x").try_lock().await.unwrap();
+    assert!(!(theirs.is_some() && one.is_valid()), "two valid holders after {counted:?}");
+    assert!(one.is_valid(), "{:?}", one.loss());
+    assert_eq!(counted, [Unlocked::StillHeld(2), Unlocked::StillHeld(1)]);
+    assert_eq!(rig.field("x", &field), redis::Value::BulkString(b"1".into()));
+    assert_eq!(soon("the last release", one.unlock()).await.unwrap(), Unlocked::Released);
+}
+
+/// It counted a hold that no guard stood for, and the lock stayed for its lease when the last guard had gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_entry_leaves_no_hold_that_nobody_gives_back() {
+    let rig = rig().await;
+    let one = rig.client.lock("x").lock().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::ENTER).nth(1), Action::CloseBeforeRequest);
+    match soon("the entry", one.reenter()).await {
+        Ok(two) => assert_eq!(soon("its release", two.unlock()).await.unwrap(), Unlocked::StillHeld(1)),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}"),
+    }
+    assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
+    rig.arrives_late(&scripts::ENTER);
+    // From now on other processes may use the owner.
+    let _ = one.owner().to_string();
+    let said = soon("the last release", one.unlock()).await.unwrap();
+    rig.quiet().await;
+    let there = rig.server.cmd(&["EXISTS", "x"]).unwrap();
+    assert_eq!(there, redis::Value::Int(0), "kept for nobody; the last guard's release said {said:?}");
+    assert_eq!(said, Unlocked::Released);
+}

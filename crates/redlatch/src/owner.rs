@@ -115,6 +115,11 @@ impl Owner {
         self.0.holds.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Whether a lease of this process is its.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.0.holds.load(Ordering::Relaxed) > 0
+    }
+
     /// The program has been given it. It stays a thread's owner as long as the program has it.
     pub(crate) fn pin(&self) {
         self.0.pinned.store(true, Ordering::Relaxed);

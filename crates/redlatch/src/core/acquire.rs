@@ -141,7 +141,8 @@ impl Core {
         while !turn.begins()? {
             Waker::default().take_turn(self, turn.quiet(), &moment).await?.ok_or_else(busy)??;
         }
-        if self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+        let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
+        if elsewhere || self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
                 .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
         }

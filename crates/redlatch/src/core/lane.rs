@@ -251,6 +251,12 @@ impl Lane {
         lost
     }
 
+    /// The hold of another owner that the server was seen to have after it was asked for this one.
+    pub(super) fn newer_than(&self, lease: &Lease) -> Option<Arc<Lease>> {
+        let mut others = self.leases().filter(|held| held.is_held() && held.owner != lease.owner);
+        others.find(|held| held.asked_ms() > lease.asked_ms()).cloned()
+    }
+
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
         self.displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));

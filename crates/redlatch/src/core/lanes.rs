@@ -230,18 +230,27 @@ impl Lanes {
     }
 
     /// A grant has come from the server, to the task that made the request `leader` if that one leads. Returns the leases of other
-    /// owners that the grant shows to be gone.
-    #[must_use = "what has lost its place is told so"]
-    pub(super) fn granted(&self, lease: &Arc<Lease>, leader: Option<&Arc<Request>>, now_ms: u64) -> Lost {
+    /// owners that the grant shows to be gone; or the one that was seen there after this grant was asked for, which has gone then.
+    pub(super) fn granted(
+        &self,
+        lease: &Arc<Lease>,
+        leader: Option<&Arc<Request>>,
+        now_ms: u64,
+    ) -> Result<Lost, Arc<Lease>> {
         let mut shard = self.shard(&lease.keys);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.work = Work::Nothing;
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
         }
+        if lease.recipe.lane() != LanePolicy::Beside
+            && let Some(newer) = lane.newer_than(lease)
+        {
+            return Err(newer);
+        }
         let lost = lane.add(lease, &self.intake, now_ms);
         self.note_line(lane);
-        lost
+        Ok(lost)
     }
 
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if that

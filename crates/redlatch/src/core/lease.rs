@@ -235,6 +235,8 @@ impl Lease {
     pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
         if before.tainted.load(Ordering::Relaxed) {
             _ = self.before.set(before.clone());
+            // So that its release looks for what is late.
+            self.tainted.store(true, Ordering::Relaxed);
         }
     }
 

@@ -378,11 +378,16 @@ impl Core {
         self.check_process()
     }
 
+    /// Whether an owner is this client's own.
+    pub(crate) fn has_made(&self, owner: &Owner) -> bool {
+        owner.field().strip_prefix(&*self.id).is_some_and(|rest| rest.starts_with(':'))
+    }
+
     /// Refuses an owner that this process has inherited: the parent holds under it, and would seem to enter again. One that another
     /// client made is shared from here on.
     pub(crate) fn check_owner(&self, owner: &Owner) -> Result<(), Error> {
         let of = |id: &Arc<str>| owner.field().strip_prefix(&**id).is_some_and(|rest| rest.starts_with(':'));
-        if owner.is_foreign() || of(&self.id) {
+        if owner.is_foreign() || self.has_made(owner) {
             return Ok(());
         }
         if !self.forebears.iter().any(of) {
@@ -531,8 +536,16 @@ impl Core {
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
     /// once, because two must not be valid.
     pub(crate) fn took(self: &Arc<Self>, lease: &Arc<Lease>, leader: Option<&Arc<Request>>) {
-        let lost = self.lanes.granted(lease, leader, self.now_ms());
-        self.tell_displaced(lost, lease);
+        match self.lanes.granted(lease, leader, self.now_ms()) {
+            Ok(lost) => self.tell_displaced(lost, lease),
+            Err(newer) => {
+                // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
+                self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
+                self.clear_away(lease);
+                let core = self.clone();
+                self.keeper.spawn(async move { core.recheck_now(newer).await });
+            }
+        }
     }
 
     pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {

@@ -55,24 +55,3 @@ async fn a_late_leave_takes_no_hold_that_was_entered_since() {
     assert_eq!(rig.field("x", &field), redis::Value::BulkString(b"1".into()));
     assert_eq!(soon("the last release", one.unlock()).await.unwrap(), Unlocked::Released);
 }
-
-/// It counted a hold that no guard stood for, and the lock stayed for its lease when the last guard had gone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_entry_leaves_no_hold_that_nobody_gives_back() {
-    let rig = rig().await;
-    let one = rig.client.lock("x").lock().await.unwrap();
-    let lost = rig.proxy.rule(script(&scripts::ENTER).nth(1), Action::CloseBeforeRequest);
-    match soon("the entry", one.reenter()).await {
-        Ok(two) => assert_eq!(soon("its release", two.unlock()).await.unwrap(), Unlocked::StillHeld(1)),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}"),
-    }
-    assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
-    rig.arrives_late(&scripts::ENTER);
-    // From now on other processes may use the owner.
-    let _ = one.owner().to_string();
-    let said = soon("the last release", one.unlock()).await.unwrap();
-    rig.quiet().await;
-    let there = rig.server.cmd(&["EXISTS", "x"]).unwrap();
-    assert_eq!(there, redis::Value::Int(0), "kept for nobody; the last guard's release said {said:?}");
-    assert_eq!(said, Unlocked::Released);
-}

@@ -37,8 +37,14 @@ impl Kind {
         // How it ended is asked when a hold is lost.
         let taken_over = || whole(&LOST);
         let plain = || {
-            let mut all = parts(&[&RELEASE, &RELEASE_ALL, &ENTER, &LEAVE, &RENEW, &FORCE, &QUERY]);
-            all.extend([tokenless(&ACQUIRE), tokenless(&ACQUIRE_ALL), tokenless(&TRANSFER), taken_over()]);
+            let mut all = parts(&[&RELEASE, &RELEASE_ALL, &LEAVE, &RENEW, &FORCE, &QUERY]);
+            all.extend([
+                tokenless(&ENTER),
+                tokenless(&ACQUIRE),
+                tokenless(&ACQUIRE_ALL),
+                tokenless(&TRANSFER),
+                taken_over(),
+            ]);
             all
         };
         let needs = Needs {
@@ -58,7 +64,7 @@ impl Kind {
             },
             Kind::Fenced => {
                 let mut all = plain();
-                all.extend(parts(&[&ACQUIRE, &ACQUIRE_ALL, &TRANSFER, &COUNTER_GET]));
+                all.extend(parts(&[&ACQUIRE, &ACQUIRE_ALL, &TRANSFER, &ENTER, &COUNTER_GET]));
                 Needs {
                     parts: all,
                     keys: &[Place::Name, TOKEN, FORCED],
@@ -68,7 +74,8 @@ impl Kind {
                 }
             }
             Kind::Fair => {
-                let mut all = parts(&[&FAIR_LEAVE, &FAIR_UNDO, &FAIR_FORCE, &ENTER, &RENEW, &QUERY]);
+                let mut all = parts(&[&FAIR_LEAVE, &FAIR_UNDO, &FAIR_FORCE, &RENEW, &QUERY]);
+                all.push(tokenless(&ENTER));
                 let granting = [&FAIR_ACQUIRE, &FAIR_RELEASE];
                 all.extend(granting.map(|script| Part { script, without: &["get", "set"] }));
                 all.push(taken_over());
@@ -94,7 +101,6 @@ impl Kind {
                     &READ_RELEASE,
                     &READ_LEAVE,
                     &READ_RENEW,
-                    &WRITE_ENTER,
                     &WRITE_RELEASE,
                     &WRITE_LEAVE,
                     &WRITE_RENEW,
@@ -103,7 +109,8 @@ impl Kind {
                     &RW_QUERY,
                 ]);
                 all.push(Part { script: &READ_ACQUIRE, without: &["get", "time"] });
-                all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_TRANSFER), taken_over()]);
+                all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_ENTER), tokenless(&WRITE_TRANSFER)]);
+                all.push(taken_over());
                 Needs {
                     parts: all,
                     keys: &[Place::Name, Place::After, FORCED],

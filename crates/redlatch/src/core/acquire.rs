@@ -186,13 +186,14 @@ impl Core {
         let waits = request.wait != Wait::No;
         let now_ms = self.now_ms();
         let grant = match self.lanes.enter(request, turn, now_ms)? {
+            // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Go => {
                 let place = Place::lead(self, request);
-                return self.contend(request, deadline, place, After::Nothing).await;
+                return Box::pin(self.contend(request, deadline, place, After::Nothing)).await;
             }
             Enter::Aside => {
                 let place = Place::aside(self, &request.keys);
-                return self.contend(request, deadline, place, After::Nothing).await;
+                return Box::pin(self.contend(request, deadline, place, After::Nothing)).await;
             }
             Enter::Busy => None,
             Enter::Settle => return Ok(Entered::NotYet),
@@ -210,7 +211,7 @@ impl Core {
                     Some(Handed::Contend { after_others, tainted }) => {
                         let place = Place::lead(self, request);
                         let after = After::Line { after_others, tainted };
-                        return self.contend(request, deadline, place, after).await;
+                        return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
                 }
             }

@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Permission,
     /// The name is used by a key of another type.
     WrongType,
-    /// The name is used by a lock of another kind.
+    /// The name is used by a lock of another kind, or the owner holds it as one.
     WrongLockKind,
     /// Nobody has given the semaphore its permits, or the rate limiter its rate, yet.
     NotInitialised,
@@ -42,8 +42,9 @@ pub enum ErrorKind {
     /// The owner holds the lock already, and the lock is not to be entered twice.
     AlreadyHeld,
     /// An earlier request of the owner that may take a hold away was never answered. A network may still deliver it, so the owner
-    /// is granted nothing more under this name for an hour. Fresh owners, which are what an acquire uses unless told, are never
-    /// refused.
+    /// is granted nothing more under this name for an hour, and a hold of which a re-entry or a partial release was never answered is
+    /// not entered again. Fresh owners, which are what an acquire uses unless told, are refused in one case: a grant came after
+    /// its lease had ended, and the request that gives it back was not answered. Asking again uses another owner.
     OwnerInDoubt,
     /// The owner holds the read lock and asks for the write lock, for which it would wait for itself.
     UpgradeRefused,

@@ -32,7 +32,7 @@ async fn take(kind: &str, client: &Client, owner: &Owner) -> Result<Option<Guard
     }
 }
 
-/// Whether somebody else who needs it alone gets it.
+/// Whether another owner gets it that needs it alone.
 async fn is_had_by(client: &Client, kind: &str) -> bool {
     let face = match kind {
         "read" | "write" => Face::Write,

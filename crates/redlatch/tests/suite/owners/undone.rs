@@ -143,7 +143,7 @@ async fn the_owner_of_a_lost_guard_keeps_its_next_hold() {
     assert_ne!(rig.field("x", &text(&owner)), redis::Value::Nil);
 }
 
-/// It lined its owner up again, which had been there, and everybody behind waited for the time of somebody who never came.
+/// It lined its owner up again, which had been there, and the waiters behind waited out the time of a waiter that never came.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_request_lines_nobody_up_who_has_gone() {
     let rig = rig().await;

@@ -21,7 +21,7 @@ pub(crate) static FAIR: Fair = Fair;
 impl Fair {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
-        let call = if fenced { call.key(&keys.token) } else { call };
+        let call = if fenced { call.key(keys.token()) } else { call };
         call.int(owner.number()).text(owner.field())
     }
 }
@@ -44,7 +44,7 @@ impl Recipe for Fair {
             .int(lease_ms)
             .constant(if fenced { "1" } else { "0" })
             .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(asks.publish)
             .int(asks.redisson_wait_ms)
             .constant(if asks.recount { "1" } else { "0" });
@@ -52,7 +52,7 @@ impl Recipe for Fair {
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        Fair::call(&scripts::FAIR_UNDO, keys, owner, false).bytes(&keys.channel).constant(publish)
+        Fair::call(&scripts::FAIR_UNDO, keys, owner, false).bytes(keys.channel()).constant(publish)
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
@@ -61,7 +61,7 @@ impl Recipe for Fair {
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
         Fair::call(&scripts::FAIR_RELEASE, keys, owner, false)
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(publish)
             .constant("")
             .constant("0")
@@ -75,7 +75,7 @@ impl Recipe for Fair {
 
     fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
         Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced)
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(publish)
             .text(heir.owner.field())
             .int(heir.lease_ms)
@@ -84,7 +84,7 @@ impl Recipe for Fair {
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
         Fair::call(&scripts::FAIR_LEAVE, keys, owner, false)
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(publish)
             .int(known.into())
             .int(lease_ms)
@@ -102,11 +102,11 @@ impl Recipe for Fair {
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
         let call = Call::new(&scripts::FAIR_FORCE).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = call.int(forcing.number).text(&forcing.owner.into());
-        forcing.recorded(call.bytes(&keys.channel).constant(forcing.publish))
+        forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish))
     }
 
     fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>> {
-        Some([&*keys.channel, b":", owner.field().as_bytes()].concat().into())
+        Some([&**keys.channel(), b":", owner.field().as_bytes()].concat().into())
     }
 }
 

@@ -177,9 +177,9 @@ impl Client {
             [Kind::Lock, Kind::Fair, Kind::Permits].map(|kind| Keys::new(name.clone(), kind));
         self.core.keeper.touch();
         let alone = Call::new(&scripts::SHOW).key(&keys.key);
-        let beside = [&keys.token, &fair.queue, &fair.timeouts, &permits.timeouts];
+        let beside = [keys.token(), &fair.queue, &fair.timeouts, &permits.timeouts];
         // A name that only others use may have braces that put these into another slot, and a call names keys of one slot only.
-        let is_whole = hash_tag(&keys.token) == hash_tag(&keys.key);
+        let is_whole = hash_tag(keys.token()) == hash_tag(&keys.key);
         let all = beside.into_iter().filter(|_| is_whole).fold(alone.clone(), Call::key);
         let reply = match self.core.store.run(all.int(FIELDS_MAX)).await.map_err(Fault::into_error) {
             // An account without a right to what lies beside the key may still look at the key.

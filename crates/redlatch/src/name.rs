@@ -11,6 +11,9 @@ use crate::{
     randomness::Salted,
 };
 
+/// What follows the name in the key of the permits in use.
+const TIMEOUT: &[u8] = b"timeout";
+
 /// The longest name accepted, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 4096;
 
@@ -115,6 +118,13 @@ pub(crate) fn suffixed(name: &[u8], suffix: &[u8]) -> Vec<u8> {
     key
 }
 
+/// The names of which a key may be [`suffixed`]: `a` and `{a}` have the same.
+fn unsuffixed<'a>(key: &'a [u8], suffix: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    let name = key.strip_suffix(suffix).and_then(|rest| rest.strip_suffix(b":"));
+    let inside = name.and_then(|name| name.strip_prefix(b"{")?.strip_suffix(b"}"));
+    name.into_iter().chain(inside)
+}
+
 /// What a name is used for. Tasks of one process meet only within one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -136,8 +146,9 @@ pub(crate) struct Keys {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) key: Arc<[u8]>,
-    pub(crate) channel: Arc<[u8]>,
-    pub(crate) token: Arc<[u8]>,
+    /// Worked out when they are first asked for: many locks are held at once, and few of them are told of or fenced.
+    channel: OnceLock<Arc<[u8]>>,
+    token: OnceLock<Arc<[u8]>>,
     /// The list of those who wait for a fair lock.
     pub(crate) queue: Arc<[u8]>,
     /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire. For a read-write lock, what
@@ -161,23 +172,23 @@ fn hash(name: &[u8], kind: Kind) -> u64 {
 impl Keys {
     pub(crate) fn new(name: LockName, kind: Kind) -> Self {
         let key = name.0.clone();
-        let channel: &[u8] = match kind {
-            Kind::Lock | Kind::Fair => b"redisson_lock__channel",
-            Kind::Read | Kind::Write => b"redisson_rwlock",
-            Kind::Permits => b"redisson_sc",
-        };
+        // An empty key is no allocation of its own.
+        let none = Arc::default;
         let (queue, timeouts) = match kind {
-            Kind::Lock => Default::default(),
-            Kind::Read | Kind::Write => (Vec::new(), suffixed(&key, b"")),
-            Kind::Fair => (prefixed(b"redisson_lock_queue", &key), prefixed(b"redisson_lock_timeout", &key)),
-            Kind::Permits => (Vec::new(), suffixed(&key, b"timeout")),
+            Kind::Lock => (none(), none()),
+            Kind::Read | Kind::Write => (none(), suffixed(&key, b"").into()),
+            Kind::Fair => {
+                let of = |prefix| prefixed(prefix, &key).into();
+                (of(b"redisson_lock_queue".as_slice()), of(b"redisson_lock_timeout"))
+            }
+            Kind::Permits => (none(), suffixed(&key, TIMEOUT).into()),
         };
         Keys {
             hash: hash(&key, kind),
-            channel: prefixed(channel, &key).into(),
-            token: prefixed(b"redisson_lock_token", &key).into(),
-            queue: queue.into(),
-            timeouts: timeouts.into(),
+            channel: OnceLock::new(),
+            token: OnceLock::new(),
+            queue,
+            timeouts,
             readers: None,
             fault: name.check().err(),
             twin: OnceLock::new(),
@@ -185,6 +196,21 @@ impl Keys {
             key,
             name,
         }
+    }
+
+    /// The channel on which a release is told.
+    pub(crate) fn channel(&self) -> &Arc<[u8]> {
+        let prefix: &[u8] = match self.kind {
+            Kind::Lock | Kind::Fair => b"redisson_lock__channel",
+            Kind::Read | Kind::Write => b"redisson_rwlock",
+            Kind::Permits => b"redisson_sc",
+        };
+        self.channel.get_or_init(|| prefixed(prefix, &self.key).into())
+    }
+
+    /// The key of the last fencing token.
+    pub(crate) fn token(&self) -> &Arc<[u8]> {
+        self.token.get_or_init(|| prefixed(b"redisson_lock_token", &self.key).into())
     }
 
     /// The write side of the lock whose read side this is.
@@ -200,6 +226,13 @@ impl Keys {
             Kind::Read | Kind::Write | Kind::Permits => return None,
         };
         Some(self.twin.get_or_init(|| Arc::new(Keys::new(self.name.clone(), other))))
+    }
+
+    /// The names, each of a kind, of which a key that a hold changes may be.
+    pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
+        let own = [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write].map(|kind| (key, kind));
+        let times = unsuffixed(key, TIMEOUT).map(|name| (name, Kind::Permits));
+        own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }
 
     /// Whether the name may be used.
@@ -263,10 +296,10 @@ mod tests {
     #[test]
     fn keys_follow_the_protocol() {
         let keys = Keys::new(LockName::new("plain").unwrap(), Kind::Lock);
-        assert_eq!(&*keys.channel, b"redisson_lock__channel:{plain}");
-        assert_eq!(&*keys.token, b"redisson_lock_token:{plain}");
+        assert_eq!(&**keys.channel(), b"redisson_lock__channel:{plain}");
+        assert_eq!(&**keys.token(), b"redisson_lock_token:{plain}");
         let keys = Keys::new(LockName::new("a{b}c").unwrap(), Kind::Lock);
-        assert_eq!(&*keys.channel, b"redisson_lock__channel:a{b}c");
+        assert_eq!(&**keys.channel(), b"redisson_lock__channel:a{b}c");
     }
 
     #[test]
@@ -296,8 +329,19 @@ mod tests {
         fn every_name_is_refused_or_keeps_its_keys_in_one_slot(bytes: Vec<u8>) {
             if let Ok(name) = LockName::new(&bytes) {
                 let keys = Keys::new(name, Kind::Lock);
-                assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
-                assert_eq!(hash_tag(&keys.token), hash_tag(&bytes));
+                assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
+                assert_eq!(hash_tag(keys.token()), hash_tag(&bytes));
+            }
+        }
+
+        #[test]
+        fn a_name_is_found_behind_its_keys(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab:".to_vec()), 1..8)) {
+            if let Ok(name) = LockName::new(&bytes) {
+                for kind in [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits] {
+                    let keys = Keys::new(name.clone(), kind);
+                    let key = if kind == Kind::Permits { &keys.timeouts } else { &keys.key };
+                    assert!(Keys::behind(key).iter().any(|found| found.name == name && found.kind == kind));
+                }
             }
         }
 
@@ -305,7 +349,7 @@ mod tests {
         fn braces_are_no_exception(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab".to_vec()), 0..8)) {
             if let Ok(name) = LockName::new(&bytes) {
                 let keys = Keys::new(name, Kind::Lock);
-                assert_eq!(hash_tag(&keys.channel), hash_tag(&bytes));
+                assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
             }
         }
     }

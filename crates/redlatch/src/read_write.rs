@@ -40,19 +40,19 @@ fn call(script: &'static Script, keys: &Keys) -> Call {
 fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
     let call = call(script, keys);
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
-    let call = if fenced { call.key(&keys.token) } else { call };
+    let call = if fenced { call.key(keys.token()) } else { call };
     call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
     let call = call(script, keys).int(owner.number()).text(owner.field());
-    call.bytes(&keys.channel).constant(publish)
+    call.bytes(keys.channel()).constant(publish)
 }
 
 fn force(keys: &Keys, forcing: &Forcing<'_>, field: &str, side: [&'static str; 2]) -> Call {
     let [side, wake] = side;
     let call = call(&scripts::RW_FORCE, keys).int(forcing.number).text(&field.into()).constant(side);
-    forcing.recorded(call.bytes(&keys.channel).constant(forcing.publish).constant(wake))
+    forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish).constant(wake))
 }
 
 fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
@@ -107,7 +107,7 @@ impl Recipe for Read {
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
-        Some(keys.channel.clone())
+        Some(keys.channel().clone())
     }
 }
 
@@ -131,7 +131,7 @@ impl Recipe for Write {
 
     fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
-        let call = if fenced { call.key(&keys.token) } else { call };
+        let call = if fenced { call.key(keys.token()) } else { call };
         let call = call.int(to.number()).text(from.field()).text(to.field()).int(lease_ms);
         call.constant(if fenced { "1" } else { "0" })
     }
@@ -157,7 +157,7 @@ impl Recipe for Write {
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
-        Some(keys.channel.clone())
+        Some(keys.channel().clone())
     }
 }
 

@@ -125,10 +125,10 @@ fn patterns_cover_what_names_are_turned_into() {
         };
         for usage in [Use::Lock, Use::Fair, Use::Read, Use::Write, Use::Permits] {
             let keys = Keys::new(LockName::new(name).unwrap(), usage);
-            for key in [&keys.key, &keys.token, &keys.queue, &keys.timeouts] {
+            for key in [&keys.key, keys.token(), &keys.queue, &keys.timeouts] {
                 assert!(key.is_empty() || covered(&rights.keys(), key), "{name} {usage:?}");
             }
-            assert!(covered(&rights.channels(), &keys.channel), "{name} {usage:?}");
+            assert!(covered(&rights.channels(), keys.channel()), "{name} {usage:?}");
         }
     }
 }

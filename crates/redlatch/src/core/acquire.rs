@@ -152,7 +152,12 @@ impl Core {
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
     /// a repeat of the other. With the owner's turn no other attempt of it is under way.
     pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
-        let (Some(owner), Some(twin)) = (&request.owner, request.keys.twin()) else { return Ok(()) };
+        let Some(owner) = &request.owner else { return Ok(()) };
+        // Holds of a shared owner may be noted with another value of it.
+        if !owner.is_shared() && !owner.is_holding() {
+            return Ok(());
+        }
+        let Some(twin) = request.keys.twin() else { return Ok(()) };
         if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Ok(());
         }
@@ -475,7 +480,7 @@ impl Core {
             let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
             if request.fenced {
                 // Whether the hold has a token, and which, is not known here.
-                enter = enter.key(&request.keys.token).int(1);
+                enter = enter.key(request.keys.token()).int(1);
             }
             let (entered, confirm) = self.ask_once(&request, &owner, enter).await?;
             if entered.count > 0 {

@@ -165,7 +165,7 @@ impl Core {
         let mut call =
             requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
         if first.fenced {
-            call = requests.iter().fold(call, |call, request| call.key(&request.keys.token));
+            call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
         let call = call
             .int(owner.number())

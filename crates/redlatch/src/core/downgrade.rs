@@ -203,7 +203,7 @@ impl Core {
                 .int(owner.number())
                 .text(owner.field())
                 .int(term.lease_ms)
-                .bytes(&readers.channel)
+                .bytes(readers.channel())
                 .constant(self.store.publish_command())
                 .int(writes.into())
                 .int(reads.into());

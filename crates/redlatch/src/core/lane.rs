@@ -128,6 +128,16 @@ pub(super) enum Work {
 pub(super) struct Lane {
     /// The lease that a guard of this process holds.
     lease: Option<Arc<Lease>>,
+    /// What is done at the server for those in line.
+    pub(super) work: Work,
+    pub(super) turn: Turn,
+    /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
+    crowd: Option<Box<Crowd>>,
+}
+
+/// What a lane has beside one lease.
+#[derive(Default)]
+pub(super) struct Crowd {
     /// The leases of a kind that has several at a time.
     beside: Vec<Arc<Lease>>,
     /// Leases of which a later grant to the same owner has taken the place, and whose holders do not know yet. They take no part
@@ -135,8 +145,6 @@ pub(super) struct Lane {
     displaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
-    /// What is done at the server for those in line.
-    pub(super) work: Work,
     /// How many releases are on their way that may hand over.
     pub(super) handing: u32,
     /// One of those whom they may serve naps.
@@ -144,18 +152,46 @@ pub(super) struct Lane {
     pub(super) queue: VecDeque<Queued>,
     /// How many tasks have left the line since those that have left were last swept out of it.
     gone: usize,
-    pub(super) turn: Turn,
+}
+
+impl Crowd {
+    const NONE: &Crowd = &Crowd {
+        beside: Vec::new(),
+        displaced: Vec::new(),
+        waiting: 0,
+        handing: 0,
+        heir_naps: false,
+        queue: VecDeque::new(),
+        gone: 0,
+    };
+
+    fn is_none(&self) -> bool {
+        self.beside.is_empty()
+            && self.displaced.is_empty()
+            && self.waiting == 0
+            && self.handing == 0
+            && self.queue.is_empty()
+    }
 }
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none()
-            && self.beside.is_empty()
-            && self.displaced.is_empty()
-            && self.waiting == 0
-            && self.handing == 0
-            && !self.is_busy()
-            && self.queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.crowd().is_none()
+    }
+
+    /// What there is beside one lease.
+    pub(super) fn crowd(&self) -> &Crowd {
+        self.crowd.as_deref().unwrap_or(Crowd::NONE)
+    }
+
+    /// The same, to be added to.
+    pub(super) fn crowd_mut(&mut self) -> &mut Crowd {
+        self.crowd.get_or_insert_default()
+    }
+
+    /// The same, to be taken from.
+    pub(super) fn crowd_if_any(&mut self) -> Option<&mut Crowd> {
+        self.crowd.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -177,25 +213,27 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.work {
-            Work::Contends(leader) if !self.queue.is_empty() => Some(leader),
+            Work::Contends(leader) if !self.crowd().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
 
     /// Takes the first task in line that still waits.
     pub(super) fn first_in_line(&mut self) -> Option<Queued> {
-        std::iter::from_fn(|| self.queue.pop_front()).find(|queued| !queued.tell.is_closed())
+        let queue = &mut self.crowd_if_any()?.queue;
+        std::iter::from_fn(|| queue.pop_front()).find(|queued| !queued.tell.is_closed())
     }
 
     /// Where those in line begin of whom it is not known that the server has them in its queue.
     pub(super) fn placed(&self) -> usize {
-        self.queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
+        self.crowd().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
     pub(super) fn nappers(&mut self) -> Wakes {
-        let first = self.queue.iter_mut().take(NAPPERS_WOKEN);
+        let Some(crowd) = self.crowd_if_any() else { return Wakes::default() };
+        let first = crowd.queue.iter_mut().take(NAPPERS_WOKEN);
         let napping =
             first.filter_map(|queued| std::mem::take(&mut queued.naps).then(|| queued.wake.clone()));
         Wakes(napping.flatten().collect())
@@ -204,15 +242,16 @@ impl Lane {
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn one_has_left(&mut self) -> Vec<Queued> {
-        self.gone += 1;
-        if self.gone <= self.queue.len() / 2 {
+        let Some(Crowd { queue, gone: gone_count, .. }) = self.crowd_if_any() else { return Vec::new() };
+        *gone_count += 1;
+        if *gone_count <= queue.len() / 2 {
             return Vec::new();
         }
-        self.gone = 0;
-        let (gone, stay) = self.queue.drain(..).partition::<Vec<_>, _>(|queued| queued.tell.is_closed());
-        self.queue.extend(stay);
-        // Room for a crowd that has left is given back with it.
-        self.queue.shrink_to(2 * self.queue.len());
+        *gone_count = 0;
+        let (gone, stay) = queue.drain(..).partition::<Vec<_>, _>(|queued| queued.tell.is_closed());
+        queue.extend(stay);
+        // Room for those who have left is given back with them.
+        queue.shrink_to(2 * queue.len());
         gone
     }
 
@@ -222,7 +261,8 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        self.lease.iter().chain(&self.beside).chain(&self.displaced)
+        let Crowd { beside, displaced, .. } = self.crowd();
+        self.lease.iter().chain(beside).chain(displaced)
     }
 
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
@@ -234,16 +274,17 @@ impl Lane {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => self.displaced.push(former),
+                    Some(former) if former.owner == lease.owner => self.crowd_mut().displaced.push(former),
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::Beside => self.beside.push(lease.clone()),
+            LanePolicy::Beside => self.crowd_mut().beside.push(lease.clone()),
             LanePolicy::Ordered => {
-                lost.extend(self.beside.iter().filter(|held| held.owner != lease.owner).cloned());
+                let beside = &mut self.crowd_mut().beside;
+                lost.extend(beside.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
-                if !self.beside.iter().any(|held| Arc::ptr_eq(held, lease)) {
-                    self.beside.push(lease.clone());
+                if !beside.iter().any(|held| Arc::ptr_eq(held, lease)) {
+                    beside.push(lease.clone());
                 }
             }
         }
@@ -259,10 +300,12 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        self.displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
-        if let Some(at) = self.beside.iter().position(|held| Arc::ptr_eq(held, lease)) {
-            self.beside.swap_remove(at);
-            return true;
+        if let Some(Crowd { beside, displaced, .. }) = self.crowd_if_any() {
+            displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
+            if let Some(at) = beside.iter().position(|held| Arc::ptr_eq(held, lease)) {
+                beside.swap_remove(at);
+                return true;
+            }
         }
         let ours = self.lease.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease));
         if ours {

@@ -16,7 +16,7 @@ use std::{
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes, Work},
+    lane::{Crowd, Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes, Work},
     lease::{Lease, Term},
     owners::{self, Owners, Pending},
     pulse::PULSE_MS,
@@ -207,12 +207,13 @@ impl Lanes {
                             return Ok(Enter::Busy);
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
-                        None if matches!(lane.work, Work::Releases { .. }) && lane.queue.is_empty() => {}
+                        None if matches!(lane.work, Work::Releases { .. })
+                            && lane.crowd().queue.is_empty() => {}
                         _ => return Ok(Enter::Aside),
                     }
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
-                lane.queue.push_back(queued);
+                lane.crowd_mut().queue.push_back(queued);
                 self.note_line(lane);
                 if !self.queued.swap(true, Ordering::AcqRel) {
                     self.intake.look_by(now_ms + PULSE_MS);
@@ -224,7 +225,7 @@ impl Lanes {
 
     /// Notes that tasks may stand in line behind a hold.
     fn note_line(&self, lane: &Lane) {
-        if lane.held().is_some() && !lane.queue.is_empty() && !self.lined.load(Ordering::Relaxed) {
+        if lane.held().is_some() && !lane.crowd().queue.is_empty() && !self.lined.load(Ordering::Relaxed) {
             self.lined.store(true, Ordering::Relaxed);
         }
     }
@@ -280,18 +281,22 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().queue.push_back(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_back(queued);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
     pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
-        let at = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
-        if let Some(mut queued) = at.and_then(|at| lane.queue.remove(at)) {
+        let at = lane
+            .crowd()
+            .queue
+            .iter()
+            .position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
+        if let Some(mut queued) = at.and_then(|at| lane.crowd_mut().queue.remove(at)) {
             queued.placed = true;
             let at = lane.placed();
-            lane.queue.insert(at, queued);
+            lane.crowd_mut().queue.insert(at, queued);
         }
     }
 
@@ -300,26 +305,30 @@ impl Lanes {
     pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
-        let held = lane.handing > 0 || lane.leases().next().is_some();
-        let place = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-        match place.and_then(|place| lane.queue.get_mut(place)) {
+        let has_leases = lane.leases().next().is_some();
+        let Some(Crowd { queue, handing, heir_naps, .. }) = lane.crowd_if_any() else { return false };
+        let is_handing = *handing > 0;
+        let held = is_handing || has_leases;
+        let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+        match place.and_then(|place| queue.get_mut(place)) {
             Some(queued) => queued.naps = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => lane.heir_naps = lane.handing > 0,
+            None => *heir_naps = is_handing,
         }
-        place.map_or(lane.handing > 0, |place| held || place > 0)
+        place.map_or(is_handing, |place| held || place > 0)
     }
 
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
         let wakes = self.change(keys, |lane| {
-            lane.handing = lane.handing.saturating_sub(1);
-            let heir_naps = std::mem::take(&mut lane.heir_naps);
+            let crowd = lane.crowd_mut();
+            crowd.handing = crowd.handing.saturating_sub(1);
+            let heir_naps = std::mem::take(&mut crowd.heir_naps);
             let Some(mut queued) = waits_on else { return Wakes::default() };
             queued.naps |= heir_naps;
             if !queued.tell.is_closed() {
                 let at = if queued.placed { 0 } else { lane.placed() };
-                lane.queue.insert(at, queued);
+                lane.crowd_mut().queue.insert(at, queued);
             }
             lane.nappers()
         });
@@ -329,8 +338,8 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.queue.remove(at))
+            let at = lane.crowd().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.crowd_mut().queue.remove(at))
         });
         drop(left);
     }
@@ -375,7 +384,7 @@ impl Lanes {
                     lane.work = Work::Nothing;
                     stuck.push(key.0.clone());
                 }
-                queued |= !lane.queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                queued |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
                 leaders.extend(lane.leader().cloned());
             }
         }
@@ -392,17 +401,20 @@ impl Lanes {
 
     /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
     pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
-        self.shard(keys).entry(LaneKey(keys.clone())).or_default().waiting += 1;
+        self.shard(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
-        self.change(keys, |lane| lane.waiting = lane.waiting.saturating_sub(1));
+        self.change(keys, |lane| {
+            let crowd = lane.crowd_mut();
+            crowd.waiting = crowd.waiting.saturating_sub(1);
+        });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn are_waiting_beside(&self, keys: &Arc<Keys>) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.waiting > 0)
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
     }
 
     /// Whether a task waits here for what is held elsewhere or by another owner than `owner`.
@@ -410,7 +422,7 @@ impl Lanes {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| {
             let own = lane.held().is_some_and(|lease| lease.owner == *owner);
             let contended = matches!(lane.work, Work::Contends(_));
-            !own && (contended || lane.queue.iter().any(|queued| !queued.tell.is_closed()))
+            !own && (contended || lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()))
         })
     }
 
@@ -479,7 +491,7 @@ impl Lanes {
                 if !lease.owner.is_shared()
                     && let Some(heir) = self.first_heir(lane, lease, &mut spent)
                 {
-                    lane.handing += 1;
+                    lane.crowd_mut().handing += 1;
                     return Err(Leaving::HandOver(Box::new(heir)));
                 }
                 wakes = lane.nappers();
@@ -545,7 +557,7 @@ impl Lanes {
             return;
         }
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().queue.push_front(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_front(queued);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -587,7 +599,7 @@ impl Lanes {
         }
         for shard in &self.shards {
             for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let Some(lease) = lane.held().filter(|_| !lane.queue.is_empty()) else { continue };
+                let Some(lease) = lane.held().filter(|_| !lane.crowd().queue.is_empty()) else { continue };
                 if lease.asked_ms() + unseen_ms <= now_ms {
                     found.push(lease.clone());
                 } else {
@@ -604,14 +616,18 @@ impl Lanes {
         let shard = self.shard(keys);
         shard
             .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.queue.iter().any(|queued| !queued.tell.is_closed()))
+            .is_some_and(|lane| lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()))
     }
 
     /// Sends every task in line home: the client is closed.
     pub(crate) fn close(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let lines: Vec<_> = shard.values_mut().map(|lane| std::mem::take(&mut lane.queue)).collect();
+            let lines: Vec<_> = shard
+                .values_mut()
+                .filter_map(Lane::crowd_if_any)
+                .map(|crowd| std::mem::take(&mut crowd.queue))
+                .collect();
             // Dropping them wakes them, which may run anything.
             drop(shard);
             drop(lines);
@@ -622,7 +638,7 @@ impl Lanes {
     pub(crate) fn count(&self) -> (usize, usize) {
         let count = |shard: &Mutex<Shard>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            (shard.len(), shard.values().map(|lane| lane.queue.len()).sum::<usize>())
+            (shard.len(), shard.values().map(|lane| lane.crowd().queue.len()).sum::<usize>())
         };
         self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }

@@ -53,7 +53,8 @@ pub(crate) struct Lease {
     asked_ms: AtomicU64,
     state: AtomicU8,
     holds: Mutex<Holds>,
-    loss: OnceLock<LossReason>,
+    /// Boxed, because few leases are lost.
+    loss: OnceLock<Box<LossReason>>,
     ended: Notify,
     /// Since when it is offered to a task; 0 once that task has taken it, [`TAKEN_BACK`] when it is none's any more.
     offered_ms: AtomicU64,
@@ -402,7 +403,7 @@ impl Lease {
     /// Ends the hold because it is lost, and tells whoever waits for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         // The reason is there before the state says lost, so that nobody sees the one without the other.
-        if !self.is_held() || self.loss.set(reason).is_err() {
+        if !self.is_held() || self.loss.set(Box::new(reason)).is_err() {
             return false;
         }
         if self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -414,7 +415,11 @@ impl Lease {
     }
 
     pub(crate) fn loss(&self) -> Option<&LossReason> {
-        if self.state.load(Ordering::Acquire) == LOST { self.loss.get() } else { None }
+        if self.state.load(Ordering::Acquire) == LOST {
+            self.loss.get().map(|reason| &**reason)
+        } else {
+            None
+        }
     }
 
     /// Resolves when the hold has ended: with the reason if it is lost, with `None` if it was given back.

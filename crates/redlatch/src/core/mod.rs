@@ -130,7 +130,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
         let call = Call::new(&crate::scripts::FORCE).key(&keys.key).int(forcing.number);
-        let call = call.text(&forcing.owner.into()).bytes(&keys.channel).constant(forcing.publish);
+        let call = call.text(&forcing.owner.into()).bytes(keys.channel()).constant(forcing.publish);
         forcing.recorded(call)
     }
 

@@ -5,7 +5,7 @@
 //! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     future::Future,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +21,6 @@ use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, join, join_all},
 };
-use smallvec::SmallVec;
 
 use super::{Core, lease::Lease};
 use crate::{name::Keys, store::Change};
@@ -38,24 +37,13 @@ const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
 /// How many batches are watched or looked at at once.
 const BATCHES_UNDER_WAY_MAX: usize = 16;
-/// How many names may be noted before those that are no longer held are looked for.
-const NAMES_MIN: usize = 256;
 
 /// What the store was asked to tell, and what it has told.
 #[derive(Default)]
 pub(super) struct Watched {
-    names: Mutex<Names>,
     told: Mutex<Told>,
     /// The store does not tell, as far as is known.
     is_silent: AtomicBool,
-}
-
-/// The names behind watched keys. The sides of a read-write lock have one key.
-#[derive(Default)]
-struct Names {
-    of: HashMap<Arc<[u8]>, SmallVec<[Arc<Keys>; 1]>>,
-    /// At how many names those that are no longer held are looked for.
-    prune_at: usize,
 }
 
 /// What was told and not heeded yet.
@@ -117,15 +105,15 @@ impl Core {
             told.heeded = false;
             (std::mem::take(&mut told.keys), std::mem::take(&mut told.all))
         };
-        let names: Vec<Arc<Keys>> = {
-            let mut names = lock(&self.watched.names);
-            if all {
-                names.of.drain().flat_map(|(_, names)| names).collect()
-            } else {
-                keys.iter().filter_map(|key| names.of.remove(&key[..])).flatten().collect()
+        let mut leases = Vec::new();
+        if all {
+            self.lanes.each_lease(|lease| leases.push(lease.clone()));
+        } else {
+            for key in &keys {
+                let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
+                leases.extend(behind.filter(|lease| lease.watched()[..] == key[..]));
             }
-        };
-        let mut leases: Vec<_> = names.iter().flat_map(|keys| self.lanes.find(keys)).collect();
+        }
         leases.retain(|lease| lease.is_held());
         self.in_batches(leases, |core, batch| async move {
             core.clone().look_at(batch.clone()).await;
@@ -205,7 +193,6 @@ impl Core {
         let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.note(batch);
         self.keeper.touch();
         let count = keys.len() as u64;
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
@@ -229,23 +216,6 @@ impl Core {
         for lease in batch.iter().filter(|lease| lease.is_held()) {
             lease.schedule.watch_due_ms.store(again_ms, Relaxed);
             self.schedule(lease);
-        }
-    }
-
-    /// Notes whose keys are watched.
-    fn note(&self, batch: &[Arc<Lease>]) {
-        let mut names = lock(&self.watched.names);
-        for lease in batch {
-            let those = names.of.entry(lease.watched().clone()).or_default();
-            if !those.iter().any(|keys| Arc::ptr_eq(keys, &lease.keys)) {
-                // Handles of one name may each have worked its keys out.
-                those.retain(|keys| keys.kind != lease.keys.kind);
-                those.push(lease.keys.clone());
-            }
-        }
-        if names.of.len() >= names.prune_at.max(NAMES_MIN) {
-            names.of.retain(|_, those| those.iter().any(|keys| !self.lanes.find(keys).is_empty()));
-            names.prune_at = 2 * names.of.len();
         }
     }
 

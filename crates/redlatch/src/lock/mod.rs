@@ -33,7 +33,7 @@ impl Recipe for Plain {
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
-        let call = if fenced { call.key(&keys.token) } else { call };
+        let call = if fenced { call.key(keys.token()) } else { call };
         call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
     }
 
@@ -51,7 +51,7 @@ impl Recipe for Plain {
             .key(&keys.key)
             .int(owner.number())
             .text(owner.field())
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(publish)
     }
 
@@ -60,7 +60,7 @@ impl Recipe for Plain {
             .key(&keys.key)
             .int(owner.number())
             .text(owner.field())
-            .bytes(&keys.channel)
+            .bytes(keys.channel())
             .constant(publish)
             .int(known.into())
             .int(lease_ms)
@@ -68,7 +68,7 @@ impl Recipe for Plain {
 
     fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
-        let call = if fenced { call.key(&keys.token) } else { call };
+        let call = if fenced { call.key(keys.token()) } else { call };
         call.int(to.number()).text(from.field()).text(to.field()).int(lease_ms).constant(if fenced {
             "1"
         } else {
@@ -86,7 +86,7 @@ impl Recipe for Plain {
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
-        Some(keys.channel.clone())
+        Some(keys.channel().clone())
     }
 }
 

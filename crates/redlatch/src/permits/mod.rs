@@ -55,7 +55,7 @@ pub enum PermitLease {
 impl PermitSemaphore {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let keys = Arc::new(Keys::new(name.clone(), Kind::Permits));
-        let counter = Counter::new(core, name, keys.channel.to_vec(), None);
+        let counter = Counter::new(core, name, keys.channel().to_vec(), None);
         PermitSemaphore { core: core.clone(), keys, counter }
     }
 

@@ -41,7 +41,7 @@ fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
 /// Gives back what is still taken. `replies` are what the script answers when something was, and when nothing was.
 fn give(keys: &Keys, owner: &Owner, publish: &'static str, replies: [&'static str; 2]) -> Call {
     call(&scripts::PERMIT_GIVE, keys, owner)
-        .bytes(&keys.channel)
+        .bytes(keys.channel())
         .constant(publish)
         .constant("0")
         .constant(replies[0])
@@ -59,7 +59,7 @@ impl Recipe for Permits {
     }
 
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: bool) -> Call {
-        call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(&keys.channel).constant(self.publish)
+        call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(keys.channel()).constant(self.publish)
     }
 
     /// Ids are taken once however often they are asked for, so entering again is asking again.
@@ -90,7 +90,7 @@ impl Recipe for Permits {
 
     fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
         // The owner's text is as long as it has permits.
-        Some((keys.channel.clone(), owner.field().len() as i64))
+        Some((keys.channel().clone(), owner.field().len() as i64))
     }
 
     fn took_the_last(&self, owner: &Owner, free: i64) -> bool {
@@ -98,6 +98,6 @@ impl Recipe for Permits {
     }
 
     fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
-        Some(keys.channel.clone())
+        Some(keys.channel().clone())
     }
 }

@@ -34,7 +34,7 @@ impl Undertaker for Bequests {
             TracePlace::Lock => {
                 // Nothing tells a fair lock from any other while nobody queues.
                 let keys = keys(&trace.key, Kind::Fair);
-                let told = Step::Publish { channel: keys.channel.to_vec(), payload: "0" };
+                let told = Step::Publish { channel: keys.channel().to_vec(), payload: "0" };
                 vec![script(FAIR.undo(&keys, &owner, "publish")), told]
             }
             TracePlace::ReadWrite if is_write => {

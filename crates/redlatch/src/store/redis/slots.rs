@@ -216,7 +216,7 @@ mod tests {
             let slot = slot_of(name.as_bytes());
             for kind in [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits] {
                 let keys = Keys::new(name.clone(), kind);
-                for key in [&keys.key, &keys.channel, &keys.token, &keys.queue, &keys.timeouts] {
+                for key in [&keys.key, keys.channel(), keys.token(), &keys.queue, &keys.timeouts] {
                     proptest::prop_assert!(key.is_empty() || slot_of(key) == slot, "{kind:?} {name}");
                 }
                 let suffixed = [&keys.timeouts[..], b"owner:rwlock_timeout:1"].concat();

@@ -371,12 +371,12 @@ impl Holding {
 
     /// Leaves every member held for exactly this long.
     pub(crate) async fn detach_for(mut self, time: Duration) -> Vec<(LockName, Result<bool, Error>)> {
-        let mut kept = Vec::new();
-        for guard in std::mem::take(&mut self.guards) {
+        // All at once: those that wait for an answer of another are renewed meanwhile.
+        let detaching = std::mem::take(&mut self.guards).into_iter().map(async |guard| {
             let name = guard.name().clone();
-            kept.push((name, guard.detach_for(time).await));
-        }
-        kept
+            (name, guard.detach_for(time).await)
+        });
+        join_all(detaching).await
     }
 
     /// Gives everything back; one request for those that go together.

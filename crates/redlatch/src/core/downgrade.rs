@@ -185,8 +185,7 @@ impl Core {
             None => None,
         };
         let reads = nested.as_ref().map_or(0, |held| held.holds().on_server().saturating_sub(1));
-        let writes = match part {
-            _ if owner.is_shared() => 0,
+        let counted = match part {
             Part::One => lease.holds().on_server(),
             Part::Last => 1,
         };
@@ -196,6 +195,14 @@ impl Core {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut unanswered = false;
         loop {
+            // Asked anew each time: another process that was handed the owner since may count there, too.
+            let writes = if owner.is_shared() { 0 } else { counted };
+            if unanswered && writes == 0 {
+                self.forget_turn(nested, lease, readers, term);
+                let what = "the downgrade was never answered, and its owner was handed out meanwhile";
+                let error = Error::new(ErrorKind::Timeout, what).remedy("acquire the lock anew");
+                return Err(NotTurned { error, untouched: false });
+            }
             let sent_ms = self.now_ms();
             let call = Call::new(&scripts::DOWNGRADE)
                 .key(&readers.key)

@@ -576,6 +576,15 @@ impl Lanes {
         }
     }
 
+    /// The lease that a hold goes on as: it, or the one that it was passed on as since it was last seen on the server.
+    pub(super) fn present(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+        if lease.is_held() {
+            return Some(lease.clone());
+        }
+        let mut found = self.find(&lease.keys).into_iter();
+        found.find(|held| held.is_held() && held.owner == lease.owner && held.asked_ms() <= lease.asked_ms())
+    }
+
     /// The leases that are held under a name.
     pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
         let shard = self.shard(keys);
@@ -678,5 +687,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()
+        // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
+        && !lease.has_turns()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated))
 }

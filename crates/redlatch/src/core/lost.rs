@@ -24,7 +24,8 @@ impl Core {
 
     /// The server no longer has these holds, which are of one kind and shard: finds out how they ended, and tells the holders.
     pub(crate) async fn all_gone(self: &Arc<Self>, leases: &[Arc<Lease>]) {
-        let held: Vec<_> = leases.iter().filter(|lease| lease.is_held()).cloned().collect();
+        // One of them may have been passed on while it was looked for.
+        let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.present(lease)).collect();
         if held.is_empty() {
             return;
         }

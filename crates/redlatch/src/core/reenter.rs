@@ -19,6 +19,8 @@ impl Core {
     /// One more hold on a lease that the same owner has.
     pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
         self.check_open()?;
+        // Noted here and not in the background: a lease that is entered is not passed on from now on.
+        let _ = lease.turns();
         let (core, held) = (self.clone(), lease.clone());
         // Other guards of the lease wait for it.
         let entry = self.drive(self.clone().enter_again(lease.clone(), term), move |outcome| {
@@ -31,15 +33,13 @@ impl Core {
         Ok(Grant { lease: lease.clone(), renewed: term.renewed })
     }
 
+    /// What changes the count is sent once. The count cannot tell a repeat: by the time that it comes another process may have been
+    /// handed the owner and count there, too, and a hold that was not counted would be taken from it. So an entry whose outcome is
+    /// unknown counts here alone, and so does everything after it: the server keeps one hold or more of this lease until its end.
     async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
         let owner = &lease.owner;
-        if lease.is_count_in_doubt() {
-            let what = "an earlier re-entry or release of this owner was never answered, and would be taken for this one";
-            return Err(Error::new(ErrorKind::OwnerInDoubt, what)
-                .remedy("go on without entering again, or acquire the lock anew with a fresh owner"));
-        }
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
@@ -52,16 +52,22 @@ impl Core {
             if !lease.is_valid(self.now_ms()) {
                 return Err(lost());
             }
-            // The count on the server tells a repeat of this request from a first one, unless others count there too.
-            let known = if owner.is_shared() { 0 } else { lease.holds().on_server() };
             let sent_ms = self.now_ms();
-            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, known);
-            let fault = match self.run_checked(call, owner.number(), false).await {
-                Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
+            let counts = !lease.is_count_in_doubt();
+            let outcome = if counts {
+                let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, 0);
+                let reply = self.run_checked(call, owner.number(), false).await;
+                reply.map(|reply| reply.get(1).is_some_and(|count| *count > 0))
+            } else {
+                // It shows that the hold is there, and raises its lease; it may be repeated.
+                self.renew_one(&lease, term.lease_ms).await
+            };
+            let fault = match outcome {
+                Ok(true) => {
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
                         // counts down.
-                        if owner.is_shared() {
+                        if counts && owner.is_shared() {
                             let pending = self.owners.pending(&lease.keys, owner);
                             let publish = self.store.publish_command();
                             let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
@@ -73,20 +79,19 @@ impl Core {
                     self.schedule(&lease);
                     return Ok(());
                 }
-                Ok(_) => {
+                Ok(false) => {
                     self.gone(&lease).await;
                     return Err(lost());
                 }
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
                 Err(fault) => fault,
             };
-            if fault.is_unknown() {
+            if counts && fault.is_unknown() {
                 lease.doubts_count();
                 // It may arrive in the owner's next hold, too.
                 self.owners.pending(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
             }
-            let last = self.now_ms() >= over_ms;
-            if last || (fault.is_unknown() && known == 0) {
+            if self.now_ms() >= over_ms {
                 return Err(fault.into_error());
             }
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;

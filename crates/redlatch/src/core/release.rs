@@ -524,20 +524,26 @@ impl Core {
         outcome
     }
 
+    /// A count that is in doubt is not counted down: this lease might count once on the server, and that is for its last hold. Nor is a
+    /// request repeated that may have run.
     async fn leave_in_turn(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<Unlocked, Error> {
         let owner = &lease.owner;
-        let known = if owner.is_shared() { 0 } else { lease.holds().on_server() };
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
-            if owner.is_shared() && lease.is_over(self.now_ms()) {
+            if lease.is_count_in_doubt() {
+                return Ok(self.left_here(lease));
+            }
+            let is_shared = owner.is_shared();
+            if is_shared && lease.is_over(self.now_ms()) {
                 // The server does not count it any more, and would count down another hold of the owner.
                 return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
             }
+            let known = if is_shared { 0 } else { lease.holds().on_server() };
             let publish = self.store.publish_command();
             let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
             let fault = match self.run_ending(call, owner.number(), false, pending).await {
@@ -556,14 +562,25 @@ impl Core {
             };
             if fault.is_unknown() {
                 lease.doubts_count();
-            }
-            // Without a known count a repeat could count twice. A hold too many ends with the last release of its
-            // owner, or with the lease.
-            if self.now_ms() >= over_ms || (fault.is_unknown() && known == 0) {
+                if owner.is_shared() {
+                    return Err(fault.into_error());
+                }
+            } else if self.now_ms() >= over_ms {
                 return Err(fault.into_error());
             }
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+
+    /// What has become of a hold that was given back here alone.
+    fn left_here(self: &Arc<Self>, lease: &Arc<Lease>) -> Unlocked {
+        if lease.is_valid(self.now_ms()) {
+            return Unlocked::StillHeld(lease.holds().count.max(1));
+        }
+        match lease.loss() {
+            None if !lease.is_held() => Unlocked::Released,
+            _ => Unlocked::AlreadyLost(lease.missing(self.now_ms())),
         }
     }
 

@@ -117,15 +117,15 @@ impl Core {
         leases.retain(|lease| lease.is_held());
         self.in_batches(leases, |core, batch| async move {
             core.clone().look_at(batch.clone()).await;
-            core.watch_again(batch);
+            core.watch_again(&batch);
         });
     }
 
     /// Watches the keys of those that a change has not ended: at once, unless that was so a moment ago.
-    fn watch_again(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
-        leases.retain(|lease| lease.is_held());
+    fn watch_again(self: &Arc<Self>, leases: &[Arc<Lease>]) {
         let now_ms = self.now_ms();
-        let (calm, noisy): (Vec<_>, Vec<_>) = leases.into_iter().partition(|lease| {
+        let leases = leases.iter().filter_map(|lease| self.lanes.present(lease));
+        let (calm, noisy): (Vec<_>, Vec<_>) = leases.partition(|lease| {
             // A moment of 0 is never.
             let last_ms = lease.schedule.alarmed_ms.swap(now_ms.max(1), Relaxed);
             last_ms == 0 || now_ms.saturating_sub(last_ms) >= PAUSE_MS

@@ -176,14 +176,8 @@ impl Locker {
             turn = self.turn(owner).await?;
         };
         if self.fenced {
-            // While this owner holds the lock nobody else draws, so the last token is its own.
-            let Some(token) = self.last_token().await? else {
-                return Err(Error::new(ErrorKind::InvalidOption, "the hold was acquired without a token")
-                    .on(self.name())
-                    .by(owner)
-                    .remedy("adopt it as a plain lock, or acquire it anew as a fenced one"));
-            };
-            lease = Arc::new(lease.with_token(token));
+            let Some(drawn) = self.draw(&lease, term).await? else { return Ok(None) };
+            lease = drawn;
         }
         // How often the owner holds is not known here, so its releases count down.
         owner.share();
@@ -193,6 +187,18 @@ impl Locker {
             return Err(self.core.closed_error().on(self.name()));
         }
         Ok(Some(self.guard(lease, term.renewed)))
+    }
+
+    /// The hold with a token of its own, drawn in the step that shows that it is there: the last one may be of an earlier holder, if this
+    /// one drew none, or of a later one.
+    async fn draw(&self, lease: &Arc<CoreLease>, term: Term) -> Result<Option<Arc<CoreLease>>, Error> {
+        let (owner, sent_ms) = (&lease.owner, self.core.now_ms());
+        let call = self.recipe.transfer(&self.keys, owner, owner, term.lease_ms, true);
+        let reply = self.core.run_checked(call, owner.number(), false).await;
+        let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
+        let token = reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|_| reply[1] == 1);
+        let drawn = token.map(|token| Arc::new(lease.with_token(token)));
+        Ok(drawn.filter(|lease| self.core.keeps(lease, sent_ms, term.lease_ms)))
     }
 
     async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {

@@ -30,7 +30,7 @@ local wanted = 0
 for at = 1, #ids, 16 do
   if not redis.call('zscore', taken, string.sub(ids, at, at + 15)) then wanted = wanted + 1 end
 end
-if free < wanted then
+if wanted > 0 and free < wanted then
   redis.call('zrem', taken, '')
   local first = redis.call('zrange', taken, 0, 0, 'withscores')
   local ends = tonumber(first[2] or never)

@@ -14,6 +14,7 @@ use crate::fixture::{SOON, ms, soon};
 mod clients;
 mod counts;
 mod late;
+mod repeats;
 mod undone;
 
 struct Rig {

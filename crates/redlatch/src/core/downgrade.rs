@@ -184,6 +184,12 @@ impl Core {
             Some(turns) => Some(turns.lock().await),
             None => None,
         };
+        if matches!(part, Part::One) && lease.is_count_in_doubt() {
+            self.leave_uncounted(nested, term);
+            let what = "an earlier re-entry or release of this owner was never answered, so the server may have no other write hold of it";
+            let error = Error::new(ErrorKind::OwnerInDoubt, what).remedy("give the other holds back first");
+            return Err(NotTurned { error, untouched: true });
+        }
         let reads = nested.as_ref().map_or(0, |held| held.holds().on_server().saturating_sub(1));
         let counted = match part {
             Part::One => lease.holds().on_server(),

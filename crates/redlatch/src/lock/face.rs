@@ -190,7 +190,8 @@ macro_rules! lock_face {
             }
 
             /// Takes up a hold that another process left with an owner ([`Guard::detach`](crate::Guard::detach)): confirms
-            /// it, sets its lease anew, and renews it if the lease says so. `None` if that owner no longer holds the lock.
+            /// it, sets its lease anew, and renews it if the lease says so. `None` if that owner no longer holds the lock. A fenced lock
+            /// draws a token for the hold, higher than the one that it had. A hold counts once: let one process adopt it.
             ///
             /// # Cancel safety
             ///

@@ -231,7 +231,7 @@ impl Guard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::AlreadyHeld`] for a non-reentrant lock; a server that is
-    /// unreachable or refuses.
+    /// unreachable or refuses. A re-entry that was not answered counts all the same, once the server was seen to have the hold.
     pub async fn reenter(&self) -> Result<Guard, Error> {
         if !self.reentrant {
             return Err(already_held().on(self.name()).by(&self.lease.owner));
@@ -294,7 +294,7 @@ impl Guard {
     }
 
     /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
-    /// have lasted longer. `false` if it was lost. Where the owner has entered more than once, the time is never shortened, because
+    /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost. Where the owner has entered more than once, the time is never shortened, because
     /// another process may count on it.
     ///
     /// # Cancel safety
@@ -303,7 +303,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over.
+    /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over, and a request that was
+    /// not answered may still shorten it, also under another process that has adopted it meanwhile. So adopt it after `time`.
     pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
         let time_ms = lease_ms(time).map_err(|error| error.on(self.name()))?;
         self.core.check_open()?;

@@ -59,12 +59,12 @@ async fn warm(strict: bool) -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_replies_of_reading_keep_the_count_exact() {
+async fn lost_replies_of_reading_never_count_too_few() {
     lost_replies_of_reading(warm(false).await, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_replies_of_reading_keep_the_count_exact_where_keys_have_to_be_declared() {
+async fn lost_replies_of_reading_never_count_too_few_where_keys_have_to_be_declared() {
     lost_replies_of_reading(warm(true).await, true).await;
 }
 
@@ -81,10 +81,9 @@ async fn lost_replies_of_reading(rig: Rig, strict: bool) {
         let inner = soon("the re-entry", guard.reenter()).await.unwrap();
         fired(&rig);
         assert_eq!(rig.holds(&name).await, [(number.clone(), 2)]);
-        let fired = rig.lose(strict, &scripts::READ_LEAVE, Action::CloseAfterRequest);
+        // What was not answered is not counted down, because a repeat could not be told.
         assert_eq!(soon("the partial release", inner.unlock()).await.unwrap(), Unlocked::StillHeld(1));
-        fired(&rig);
-        assert_eq!(rig.holds(&name).await, [(number, 1)]);
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 2)]);
         let fired = rig.lose(strict, &scripts::READ_RELEASE, action);
         let outcome = soon("the release", guard.unlock()).await.unwrap();
         assert_eq!(outcome, Unlocked::Released, "a repeat that finds nothing is no loss");
@@ -113,9 +112,7 @@ async fn lost_replies_of_writing_and_downgrading(rig: Rig, strict: bool) {
         fired(&rig);
         let field = rig.holds(&name).await[0].0.clone();
         let number = field.strip_suffix(":write").unwrap().to_owned();
-        let fired = rig.lose(strict, &scripts::WRITE_ENTER, Action::CloseAfterRequest);
         let again = soon("the re-entry", write.reenter()).await.unwrap();
-        fired(&rig);
         assert_eq!(rig.holds(&name).await, [(field.clone(), 2)]);
         let fired = rig.lose(strict, &scripts::DOWNGRADE, action.clone());
         let first = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
@@ -133,6 +130,25 @@ async fn lost_replies_of_writing_and_downgrading(rig: Rig, strict: bool) {
         fired(&rig);
         nothing_left(&rig.server, &name).await;
         rig.proxy.clear_rules();
+    }
+}
+
+/// The server may have one write hold where two guards hold, and turning that one would let readers in beside the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_several_write_holds_whose_count_is_in_doubt_is_not_downgraded() {
+    for lost in [Action::CloseBeforeRequest, Action::CloseAfterRequest] {
+        let rig = warm(false).await;
+        let lock = rig.client.read_write_lock("doubt");
+        let write = lock.write().lock().await.unwrap();
+        let fired = rig.lose(false, &scripts::WRITE_ENTER, lost);
+        let again = soon("the re-entry", write.reenter()).await.unwrap();
+        fired(&rig);
+        let error = soon("the downgrade", again.downgrade()).await.unwrap_err();
+        assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}");
+        assert!(write.is_valid() && redlatch::Hold::as_guard(&write).hold_count() == 1);
+        let read = soon("the downgrade of the last", write.downgrade()).await.unwrap();
+        assert_eq!(read.unlock().await.unwrap(), Unlocked::Released);
+        nothing_left(&rig.server, "doubt").await;
     }
 }
 

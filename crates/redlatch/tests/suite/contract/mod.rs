@@ -135,7 +135,7 @@ of_every_lock! { fair_lock Fair reentrant {
 of_every_lock! { fenced_lock Fenced reentrant {
     fenced::{
         every_grant_draws_a_token_and_a_reentry_keeps_it,
-        an_adopted_hold_has_its_token,
+        who_adopts_a_hold_draws_its_token,
         tokens_grow_after_the_counter_is_lost,
         a_lock_that_is_passed_on_draws_its_token_from_the_counter,
         test_token_increase,

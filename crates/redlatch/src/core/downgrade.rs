@@ -184,10 +184,11 @@ impl Core {
             Some(turns) => Some(turns.lock().await),
             None => None,
         };
-        if matches!(part, Part::One) && lease.is_count_in_doubt() {
+        if matches!(part, Part::Last) && lease.is_count_in_doubt() && owner.is_shared() {
+            // The server may count a write hold of ours too many, which would stay beside the read hold and be renewed with it.
             self.leave_uncounted(nested, term);
-            let what = "an earlier re-entry or release of this owner was never answered, so the server may have no other write hold of it";
-            let error = Error::new(ErrorKind::OwnerInDoubt, what).remedy("give the other holds back first");
+            let what = "an earlier re-entry or release of this owner was never answered, and another process may hold under it";
+            let error = Error::new(ErrorKind::OwnerInDoubt, what).remedy("acquire the read lock anew");
             return Err(NotTurned { error, untouched: true });
         }
         let reads = nested.as_ref().map_or(0, |held| held.holds().on_server().saturating_sub(1));

@@ -212,8 +212,8 @@ impl Lease {
         true
     }
 
-    /// A request that changes the count was not answered. A count that comes back to what it was would not tell that it ran before, so
-    /// the lease is entered no more.
+    /// A request that changes the count was not answered, so the server may count more than there are guards here. From now on nothing
+    /// of this lease is counted down before its end.
     pub(super) fn doubts_count(&self) {
         self.count_in_doubt.store(true, Ordering::Release);
     }

@@ -224,7 +224,7 @@ impl Turn {
     }
 
     /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has: doubt is no matter then,
-    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold and is counted.
+    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold.
     ///
     /// # Cancel safety
     ///
@@ -362,7 +362,8 @@ impl Pending {
         }
     }
 
-    fn unanswered(&self) {
+    /// A request was not answered.
+    pub(crate) fn unanswered(&self) {
         if let Some((owners, id)) = &self.0 {
             let until_ms = (owners.clock)().saturating_add(DOUBT_MS);
             owners.begin(id, |record| record.doubt_ms = until_ms);

@@ -33,9 +33,9 @@ impl Core {
         Ok(Grant { lease: lease.clone(), renewed: term.renewed })
     }
 
-    /// What changes the count is sent once. The count cannot tell a repeat: by the time that it comes another process may have been
-    /// handed the owner and count there, too, and a hold that was not counted would be taken from it. So an entry whose outcome is
-    /// unknown counts here alone, and so does everything after it: the server keeps one hold or more of this lease until its end.
+    /// The count cannot tell a repeat: by the time that it comes another process may have been handed the owner and count there, too. So
+    /// each try counts, and from an unanswered one on nothing of this lease is counted down before its end: the server has as many
+    /// holds as there are guards here, or more.
     async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
@@ -53,21 +53,13 @@ impl Core {
                 return Err(lost());
             }
             let sent_ms = self.now_ms();
-            let counts = !lease.is_count_in_doubt();
-            let outcome = if counts {
-                let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, 0);
-                let reply = self.run_checked(call, owner.number(), false).await;
-                reply.map(|reply| reply.get(1).is_some_and(|count| *count > 0))
-            } else {
-                // It shows that the hold is there, and raises its lease; it may be repeated.
-                self.renew_one(&lease, term.lease_ms).await
-            };
-            let fault = match outcome {
-                Ok(true) => {
+            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, 0);
+            let fault = match self.run_checked(call, owner.number(), false).await {
+                Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
                         // counts down.
-                        if counts && owner.is_shared() {
+                        if owner.is_shared() && !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
                             let publish = self.store.publish_command();
                             let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
@@ -79,19 +71,20 @@ impl Core {
                     self.schedule(&lease);
                     return Ok(());
                 }
-                Ok(false) => {
+                Ok(_) => {
                     self.gone(&lease).await;
                     return Err(lost());
                 }
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
                 Err(fault) => fault,
             };
-            if counts && fault.is_unknown() {
+            if fault.is_unknown() {
                 lease.doubts_count();
                 // It may arrive in the owner's next hold, too.
                 self.owners.pending(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
             }
-            if self.now_ms() >= over_ms {
+            // What is counted too often under a shared owner would outlast its last guard.
+            if self.now_ms() >= over_ms || (fault.is_unknown() && owner.is_shared()) {
                 return Err(fault.into_error());
             }
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;

@@ -242,6 +242,10 @@ impl Core {
         if before > 1 {
             return Step::Leave { pending };
         }
+        if lease.is_count_in_doubt() {
+            // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
+            pending.unanswered();
+        }
         let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms());
         if !lease.give_back() {
             // Lost in this very moment. The lane must go on all the same.
@@ -524,8 +528,8 @@ impl Core {
         outcome
     }
 
-    /// A count that is in doubt is not counted down: this lease might count once on the server, and that is for its last hold. Nor is a
-    /// request repeated that may have run.
+    /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
+    /// than there are guards.
     async fn leave_in_turn(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

@@ -107,7 +107,9 @@ impl Core {
         };
         let mut leases = Vec::new();
         if all {
-            self.lanes.each_lease(|lease| leases.push(lease.clone()));
+            // Those that the background thread has not taken in are watched later.
+            let is_taken_in = |lease: &Lease| lease.schedule.adopted.load(Relaxed);
+            self.lanes.each_lease(|lease| leases.extend(is_taken_in(lease).then(|| lease.clone())));
         } else {
             for key in &keys {
                 let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
@@ -213,9 +215,9 @@ impl Core {
 
     fn watch_later(self: &Arc<Self>, batch: &[Arc<Lease>]) {
         let again_ms = self.now_ms() + PAUSE_MS;
-        for lease in batch.iter().filter(|lease| lease.is_held()) {
+        for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
             lease.schedule.watch_due_ms.store(again_ms, Relaxed);
-            self.schedule(lease);
+            self.schedule(&lease);
         }
     }
 

@@ -231,7 +231,7 @@ impl Guard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::AlreadyHeld`] for a non-reentrant lock; a server that is
-    /// unreachable or refuses. A re-entry that was not answered counts all the same, once the server was seen to have the hold.
+    /// unreachable or refuses. A re-entry that was not answered is asked for again, unless another process may hold under the owner.
     pub async fn reenter(&self) -> Result<Guard, Error> {
         if !self.reentrant {
             return Err(already_held().on(self.name()).by(&self.lease.owner));

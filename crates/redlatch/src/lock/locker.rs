@@ -163,11 +163,14 @@ impl Locker {
         self.owner_here(owner)?;
         // Until the lane knows the hold: what is under way for its owner might take it away.
         let mut turn = self.turn(owner).await?;
-        let mut lease = loop {
+        let lease = loop {
             let lease = self.hold_of(owner, term);
             if !self.renew_hold(&lease, term.lease_ms).await? {
                 return Ok(None);
             }
+            let Some(lease) = (if self.fenced { self.draw(&lease, term).await? } else { Some(lease) }) else {
+                return Ok(None);
+            };
             if !turn.is_disturbed() {
                 break lease;
             }
@@ -175,10 +178,6 @@ impl Locker {
             drop(turn);
             turn = self.turn(owner).await?;
         };
-        if self.fenced {
-            let Some(drawn) = self.draw(&lease, term).await? else { return Ok(None) };
-            lease = drawn;
-        }
         // How often the owner holds is not known here, so its releases count down.
         owner.share();
         self.core.took(&lease, None);
@@ -197,8 +196,16 @@ impl Locker {
         let reply = self.core.run_checked(call, owner.number(), false).await;
         let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         let token = reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|_| reply[1] == 1);
-        let drawn = token.map(|token| Arc::new(lease.with_token(token)));
-        Ok(drawn.filter(|lease| self.core.keeps(lease, sent_ms, term.lease_ms)))
+        let Some(token) = token else { return Ok(None) };
+        let drawn = Arc::new(lease.with_token(token));
+        if !drawn.confirmed(sent_ms, term.lease_ms, self.core.now_ms()) {
+            let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
+            return Err(late
+                .remedy("use a longer lease, or look at the server's load")
+                .on(self.name())
+                .by(owner));
+        }
+        Ok(Some(drawn))
     }
 
     async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {

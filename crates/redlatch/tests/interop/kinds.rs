@@ -30,7 +30,8 @@ pub(crate) fn waits_and_leases_are_limited_in_both_languages(version: RedissonVe
     java.lock(&name);
     let begin = Instant::now();
     assert!(run(lock.lock_for(ms(600))).unwrap().is_none(), "Java holds, and renews");
-    assert!(begin.elapsed() >= ms(600) && awake(begin) < ms(2_000), "{:?}", begin.elapsed());
+    // So do we, by the clock that counts while a machine sleeps.
+    assert!(begin.elapsed() >= ms(598) && awake(begin) < ms(2_000), "{:?}", begin.elapsed());
     let waiter = bed.ours.lock(name.as_str());
     let waiting = runtime()
         .spawn(async move { waiter.acquire().wait(Wait::AtMost(LIMIT)).lease(Lease::Fixed(ms(700))).await });

@@ -80,10 +80,11 @@ async fn lost_replies_of_reading(rig: Rig, strict: bool) {
         let fired = rig.lose(strict, &scripts::READ_ENTER, Action::CloseAfterRequest);
         let inner = soon("the re-entry", guard.reenter()).await.unwrap();
         fired(&rig);
-        assert_eq!(rig.holds(&name).await, [(number.clone(), 2)]);
+        // Each try has counted.
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 3)]);
         // What was not answered is not counted down, because a repeat could not be told.
         assert_eq!(soon("the partial release", inner.unlock()).await.unwrap(), Unlocked::StillHeld(1));
-        assert_eq!(rig.holds(&name).await, [(number.clone(), 2)]);
+        assert_eq!(rig.holds(&name).await, [(number.clone(), 3)]);
         let fired = rig.lose(strict, &scripts::READ_RELEASE, action);
         let outcome = soon("the release", guard.unlock()).await.unwrap();
         assert_eq!(outcome, Unlocked::Released, "a repeat that finds nothing is no loss");
@@ -133,9 +134,9 @@ async fn lost_replies_of_writing_and_downgrading(rig: Rig, strict: bool) {
     }
 }
 
-/// The server may have one write hold where two guards hold, and turning that one would let readers in beside the other.
+/// The server may count a write hold too many. Beside the read hold it would have kept all other readers out, renewed with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_several_write_holds_whose_count_is_in_doubt_is_not_downgraded() {
+async fn the_last_write_hold_of_a_shared_owner_whose_count_is_in_doubt_is_not_downgraded() {
     for lost in [Action::CloseBeforeRequest, Action::CloseAfterRequest] {
         let rig = warm(false).await;
         let lock = rig.client.read_write_lock("doubt");
@@ -143,12 +144,12 @@ async fn one_of_several_write_holds_whose_count_is_in_doubt_is_not_downgraded() 
         let fired = rig.lose(false, &scripts::WRITE_ENTER, lost);
         let again = soon("the re-entry", write.reenter()).await.unwrap();
         fired(&rig);
-        let error = soon("the downgrade", again.downgrade()).await.unwrap_err();
-        assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}");
+        let read = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
         assert!(write.is_valid() && redlatch::Hold::as_guard(&write).hold_count() == 1);
-        let read = soon("the downgrade of the last", write.downgrade()).await.unwrap();
-        assert_eq!(read.unlock().await.unwrap(), Unlocked::Released);
-        nothing_left(&rig.server, "doubt").await;
+        let _handed_out = redlatch::Hold::as_guard(&write).owner().to_string();
+        read.unlock().await.unwrap();
+        let error = soon("the downgrade of the last", write.downgrade()).await.unwrap_err();
+        assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}");
     }
 }
 

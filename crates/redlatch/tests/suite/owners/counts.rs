@@ -55,5 +55,5 @@ async fn a_late_leave_takes_no_hold_that_was_entered_since() {
     // A hold that the server counts too many is left to its lease, because others may count there now.
     assert_ne!(rig.field("x", &field), redis::Value::Nil);
     let last = soon("the last release", one.unlock()).await.unwrap();
-    assert!(matches!(last, Unlocked::Released | Unlocked::StillHeld(1)), "{last:?}");
+    assert!(matches!(last, Unlocked::Released | Unlocked::StillHeld(_)), "{last:?}");
 }

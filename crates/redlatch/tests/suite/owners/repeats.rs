@@ -154,6 +154,27 @@ async fn a_re_entry_whose_answer_was_lost_is_one_and_ends_with_its_hold() {
     }
 }
 
+/// A re-entry that was lost counted here alone, and the one of two holds that was detached was another process's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_holds_with_a_count_in_doubt_one_is_detached_and_the_other_one_stays() {
+    for lost in [Action::CloseBeforeRequest, Action::CloseAfterRequest] {
+        for detached_ends_first in [true, false] {
+            let rig = rig().await;
+            let outer = rig.client.lock("x").lock().await.unwrap();
+            rig.proxy.rule(script(&scripts::ENTER).nth(1), lost.clone());
+            let inner = soon("the entry", outer.reenter()).await.unwrap();
+            let held = inner.detach();
+            if detached_ends_first {
+                rig.other.lock("x").release(&held.owner.to_string().parse().unwrap()).await.unwrap();
+                assert!(outer.is_valid());
+            } else {
+                soon("the release", outer.unlock()).await.unwrap();
+            }
+            assert!(stranger(&rig, "plain").await.is_none(), "two holders");
+        }
+    }
+}
+
 /// The repeat turned the write hold of another process into a read hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_repeat_of_a_downgrade_turns_no_other_processs_hold() {

@@ -19,11 +19,11 @@ async fn main() -> Result<(), Error> {
     println!("left held by {message} for {:?}", held.remaining);
     assert!(parent.lock("hand-over").is_locked().await?);
 
-    // The other side confirms the hold, and from now on renews it.
+    // The other side takes the hold up under an owner of its own, and from now on renews it.
     let lock = child.lock("hand-over");
     let owner: Owner = message.parse()?;
     let guard = lock.adopt(&owner, Lease::Renewed).await?.expect("the hold is still there");
-    assert!(guard.is_valid() && lock.is_held_by(&owner).await?);
+    assert!(guard.is_valid() && lock.is_held_by(guard.owner()).await? && !lock.is_held_by(&owner).await?);
     assert_eq!(guard.unlock().await?, Unlocked::Released);
 
     // An owner that no longer holds opens nothing.

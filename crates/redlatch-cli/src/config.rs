@@ -508,8 +508,15 @@ fn files(global: &Global, around: &Surroundings) -> Result<Vec<File>, Failure> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !(required && index == 0) => {}
             Err(error) => {
                 let path = path.to_string_lossy();
+                // To go on without it may mean another store, and two holders.
+                let remedy = match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        "; if it is another user's, set HOME to this user's, or name a file in REDLATCH_CONFIG"
+                    }
+                    _ => "",
+                };
                 return Err(Failure::config(format!(
-                    "cannot read the configuration file {}: {error}",
+                    "cannot read the configuration file {}: {error}{remedy}",
                     escape::text(&path)
                 )));
             }

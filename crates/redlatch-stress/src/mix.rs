@@ -34,6 +34,8 @@ pub(crate) enum Mix {
     Slots,
     /// Masters that change on purpose.
     Failovers,
+    /// Owners that other processes are given while requests are on their way. Only simulated processes see each other's.
+    Handed,
     /// Servers that are killed and come back with their data.
     Restarts,
     /// Locks on most of several servers.
@@ -59,6 +61,10 @@ pub(crate) enum Deed {
     Leave,
     /// Takes up a hold that another process has left.
     TakeUp,
+    /// Holds, and hands its owner to other processes meanwhile.
+    Share,
+    /// Enters under the owner that another process has handed out.
+    Visit,
     /// Passes leases on at the moments of the background thread's looks.
     Pass,
     /// Holds for several leases.
@@ -253,6 +259,25 @@ impl Mix {
                 cut: 5,
                 processes: false,
                 latency_ms: Some(1),
+                ..base
+            },
+            Mix::Handed => Numbers {
+                deeds: vec![
+                    (6, Deed::Share),
+                    (10, Deed::Visit),
+                    (3, Deed::Leave),
+                    (6, Deed::TakeUp),
+                    (1, Deed::Hold(Kind::Plain)),
+                    (1, Deed::Hold(Kind::Write)),
+                ],
+                names: 1,
+                reuse: 0,
+                // Until what was delayed or repeated has arrived.
+                hold_ms: (0, 400),
+                pause_ms: (0, 2),
+                threads: 0,
+                delay_ms: Some((5, 900)),
+                delay_every_ms: 100,
                 ..base
             },
             Mix::Slow => Numbers {

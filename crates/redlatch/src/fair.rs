@@ -55,8 +55,8 @@ impl Recipe for Fair {
         Fair::call(&scripts::FAIR_UNDO, keys, owner, false).bytes(keys.channel()).constant(publish)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
-        PLAIN.enter(keys, owner, lease_ms, known)
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        PLAIN.enter(keys, owner, lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -90,9 +90,9 @@ impl Recipe for Fair {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        // Never asked for: the tasks of a process do not queue in its lane.
-        PLAIN.transfer(keys, from, to, lease_ms, fenced)
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        // Those who wait are not told: they wait for the holder, and it is another one.
+        PLAIN.transfer(keys, from, heir)
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {

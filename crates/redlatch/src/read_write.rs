@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    core::{Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
+    core::{Heir, Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
     error::{Error, ErrorKind},
     lock::{
         Guard,
@@ -72,9 +72,9 @@ impl Recipe for Read {
         acquire(&scripts::READ_ACQUIRE, keys, owner, lease_ms, fenced)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         let call = call(&scripts::READ_ENTER, keys).int(owner.number()).text(owner.field());
-        call.int(lease_ms).int(known.into())
+        call.int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -85,10 +85,12 @@ impl Recipe for Read {
         release(&scripts::READ_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
-    /// Readers stand beside each other, so no reader ever waits for another one's hold; if one did, giving back is all
-    /// that could be done for it.
-    fn transfer(&self, keys: &Keys, from: &Owner, _: &Owner, _: i64, _: bool) -> Call {
-        self.release(keys, from, "publish")
+    /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        let call = call(&scripts::READ_TRANSFER, keys).key(&keys.key).key(&keys.timeouts);
+        let call = if heir.fenced { call.key(keys.token()) } else { call };
+        let call = call.int(heir.owner.number()).int(heir.lease_ms);
+        heir.named(call.text(from.field()).text(heir.owner.field()))
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
@@ -116,9 +118,9 @@ impl Recipe for Write {
         acquire(&scripts::WRITE_ACQUIRE, keys, owner, lease_ms, fenced)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).int(owner.number()).text(owner.field());
-        call.int(lease_ms).int(known.into())
+        call.int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -129,11 +131,12 @@ impl Recipe for Write {
         release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
-        let call = if fenced { call.key(keys.token()) } else { call };
-        let call = call.int(to.number()).text(from.field()).text(to.field()).int(lease_ms);
-        call.constant(if fenced { "1" } else { "0" })
+        let call = if heir.fenced { call.key(keys.token()) } else { call };
+        heir.named(
+            call.int(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+        )
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {
@@ -283,8 +286,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the hold is lost; a server that is unreachable or refuses. The write hold is given back then,
-    /// so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
+    /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
+    /// would end the read hold; a server that is unreachable or refuses. The write hold is given back then, so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
     ///
     /// # Example
     ///

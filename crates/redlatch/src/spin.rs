@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    core::{Recipe, backoff::Backoff, home::Home, lease::Lease},
+    core::{Heir, Recipe, backoff::Backoff, home::Home, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, force::Forcing, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -24,8 +24,8 @@ impl Recipe for Spin {
         PLAIN.acquire(keys, owner, lease_ms, fenced)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
-        PLAIN.enter(keys, owner, lease_ms, known)
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        PLAIN.enter(keys, owner, lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, _: &'static str) -> Call {
@@ -36,8 +36,8 @@ impl Recipe for Spin {
         PLAIN.leave(keys, owner, SILENT, known, lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        PLAIN.transfer(keys, from, to, lease_ms, fenced)
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        PLAIN.transfer(keys, from, heir)
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {

@@ -34,17 +34,32 @@ impl Engine {
     fn output(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
         finish(self.command(environment, arguments))
     }
+
+    fn remove_files(&self, uid: u32) {
+        for entry in fs::read_dir(format!("/var/tmp/redlatch-{uid}")).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&format!("{}.", self.name)) {
+                _ = fs::remove_file(entry.path());
+            }
+        }
+    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         _ = self.command(&[], &["engine", "stop", "--force"]).stderr(Stdio::null()).status();
-        let dir = PathBuf::from(format!("/var/tmp/redlatch-{}", rustix::process::geteuid().as_raw()));
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&format!("{}.", self.name)) {
-                _ = fs::remove_file(entry.path());
-            }
-        }
+        self.remove_files(rustix::process::geteuid().as_raw());
+    }
+}
+
+/// The user of that name in Debian.
+const NOBODY: u32 = 65_534;
+
+/// Does something at the end, also of a test that fails.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        self.0();
     }
 }
 
@@ -145,6 +160,69 @@ fn one_user_has_one_engine_whatever_the_environment() {
     }
     let uid = rustix::process::geteuid().as_raw();
     assert!(Path::new(&format!("/var/tmp/redlatch-{uid}/{}.sock", engine.name)).exists());
+}
+
+/// The programs that start a command as another user, as they come with the system. Only root may be another user without a password;
+/// others look whether their own two ways agree.
+#[test]
+fn one_user_has_one_engine_whatever_program_starts_its_commands() {
+    let place = Place::local();
+    let engine = Engine::new();
+    fs::set_permissions(place.path("x").parent().unwrap(), fs::Permissions::from_mode(0o711)).unwrap();
+    let program = place.copy_program(env!("CARGO_BIN_EXE_redlatch"), "redlatch").display().to_string();
+    let is_root = rustix::process::geteuid().is_root();
+    let mut starts: Vec<(&str, Vec<&str>)> =
+        vec![("env", vec!["-i"]), ("sh", vec!["-c", "exec \"$@\"", "sh"]), ("setsid", vec!["-w"])];
+    if is_root {
+        let sh = ["-s", "/bin/sh", "nobody", "-c", "exec \"$0\" \"$@\"", "--"];
+        starts = vec![
+            ("su", sh.to_vec()),
+            ("su", [&["-"], &sh[..]].concat()),
+            ("sudo", vec!["-n", "-u", "nobody", "--"]),
+            ("sudo", vec!["-n", "-H", "-E", "-u", "nobody", "--"]),
+            ("runuser", vec!["-u", "nobody", "--"]),
+            ("runuser", [&["-"], &sh[..]].concat()),
+            (
+                "setpriv",
+                vec!["--reset-env", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--"],
+            ),
+        ];
+    }
+    let url = format!("local:{}", engine.name);
+    let asks = |(by, how): &(&str, Vec<&str>), arguments: &[&str]| {
+        let mut command = Command::new(by);
+        command.args(how).args([&program, "--url", &url]).args(arguments);
+        // What root's session has is nothing to the other user.
+        command.env("XDG_RUNTIME_DIR", "/run/user/0").env_remove("REDLATCH_RUNTIME_DIR");
+        command.current_dir("/").stdin(Stdio::null());
+        finish(command)
+    };
+    let _stops = Finally(|| {
+        _ = asks(&starts[0], &["engine", "stop", "--force"]);
+        engine.remove_files(if is_root { NOBODY } else { rustix::process::geteuid().as_raw() });
+    });
+    for (at, holder) in starts.iter().enumerate() {
+        let name = format!("n{at}");
+        let took = asks(holder, &["lock", &name, "--lease", "1h"]);
+        assert!(took.status.success(), "{holder:?}: {took:?}");
+        for other in &starts {
+            let refused = asks(other, &["run", "-n", &name, "--", "true"]);
+            assert_eq!(refused.status.code(), Some(75), "{holder:?} holds, {other:?} asks: {refused:?}");
+        }
+    }
+    if is_root {
+        // The configuration may name another store, so what cannot be read is not passed over.
+        let home = place.path("home");
+        let config = home.join(".config/redlatch/config.toml");
+        fs::create_dir_all(config.parent().unwrap()).unwrap();
+        fs::write(&config, "").unwrap();
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+        let how = ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "env"].to_vec();
+        let home = format!("HOME={}", home.display());
+        let foreign = ("setpriv", [&how[..], &["-u", "XDG_CONFIG_HOME", &home]].concat());
+        let refused = asks(&foreign, &["run", "-n", "n0", "--", "true"]);
+        assert!(refused.status.code() == Some(78) && both(&refused).contains("set HOME"), "{refused:?}");
+    }
 }
 
 #[test]

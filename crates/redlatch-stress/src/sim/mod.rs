@@ -22,7 +22,7 @@ use self::run::{Outcome, Scene};
 use crate::mix::Mix;
 
 /// The mixes that are about locks alone, and not about the servers around them.
-const MIXES: [Mix; 6] = [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh];
+const MIXES: [Mix; 7] = [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh, Mix::Handed];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {

@@ -25,7 +25,7 @@ use crate::{
     mix::{Deed, Mix, Numbers},
     record::Log,
     rng::Rng,
-    worker::{self, kind::CAPACITY},
+    worker::{self, Simulated, board::Board, kind::CAPACITY},
 };
 
 /// What a clock gains or loses at most, in millionths: half of the margin of a deadline.
@@ -69,6 +69,7 @@ struct World {
     begin: Instant,
     rng: Rng,
     stop: Arc<AtomicBool>,
+    board: Board,
     faults: Arc<Log>,
     logs: Vec<(String, Arc<Log>)>,
     processes: Vec<Process>,
@@ -88,7 +89,7 @@ pub(super) fn run(scene: Scene) -> Outcome {
 fn numbers(mix: Mix) -> Numbers {
     let mut numbers = mix.numbers();
     numbers.threads = 0;
-    numbers.deeds.retain(|(_, deed)| !matches!(deed, Deed::Leave | Deed::TakeUp | Deed::Pass));
+    numbers.deeds.retain(|(_, deed)| !matches!(deed, Deed::Pass));
     numbers
 }
 
@@ -113,6 +114,7 @@ async fn simulate(scene: Scene) -> bed::Outcome<Outcome> {
         begin,
         rng,
         stop: Arc::default(),
+        board: Board::shared(),
         faults: Arc::new(Log::kept()),
         logs: Vec::new(),
         processes: Vec::new(),
@@ -154,7 +156,16 @@ impl World {
         let log = Arc::new(Log::kept());
         self.logs.push((name.clone(), log.clone()));
         let (seed, tasks) = (self.rng.next(), self.scene.tasks);
-        let tasks = worker::simulated(&name, client.clone(), &self.numbers, &log, seed, tasks, &self.stop)?;
+        let simulated = Simulated {
+            process: &name,
+            numbers: &self.numbers,
+            log: &log,
+            seed,
+            tasks,
+            stop: &self.stop,
+            board: &self.board,
+        };
+        let tasks = worker::simulated(client.clone(), &simulated)?;
         Ok(Process { node, client, tasks })
     }
 

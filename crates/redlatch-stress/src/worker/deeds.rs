@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Lease, Owner, Wait};
+use redlatch::{Lease, Wait};
 
 use super::{
     Pooled, Worker,
@@ -225,6 +225,9 @@ impl Task {
         let lock = worker.client.lock(ask.name.as_str());
         match lock.adopt(&left.owner, Lease::Renewed).await {
             Ok(Some(guard)) => {
+                if *guard.owner() != left.owner {
+                    ask.label = worker.fresh_label(&self.label);
+                }
                 let Some(mut noted) = self.note(worker, &ask, Held::One(guard)) else { return };
                 let time = self.time();
                 if self.keep(&mut noted, time).await {
@@ -233,57 +236,6 @@ impl Task {
             }
             Ok(None) => self.says(format!("could not take {} up again", ask.name)),
             Err(error) => self.says(format!("could not take {} up again : {error}", ask.name)),
-        }
-    }
-
-    /// Leaves a hold without a guard to whoever finds the file with its owner.
-    pub(super) async fn leave(&mut self, worker: &Worker) {
-        let mut ask = self.ask(Kind::Plain);
-        (ask.cut, ask.lease, ask.fenced) = (Cut::Never, Lease::Renewed, false);
-        (ask.owner, ask.label) = (None, worker.fresh_label(&self.label));
-        let Some(mut noted) = self.obtain(worker, &ask).await else { return };
-        let time = self.time();
-        if !self.keep(&mut noted, time).await {
-            return;
-        }
-        let Noted { held: Held::One(guard), mut seen } = noted else { return };
-        seen.iter_mut().for_each(|seen| seen.end("left to another process"));
-        let left = guard.detach();
-        self.says(format!("leaves {} as {} to another process", ask.name, ask.label));
-        let file = worker.left.join(format!("{} {}", ask.name, ask.label));
-        // A file that is seen is whole.
-        let unseen = worker.left.join(format!(".{}", ask.label));
-        std::fs::write(&unseen, left.owner.to_string())
-            .and_then(|()| std::fs::rename(&unseen, &file))
-            .expect("the folder of the round is there");
-    }
-
-    /// Takes up a hold that another process has left.
-    pub(super) async fn take_up(&mut self, worker: &Worker) {
-        let Ok(files) = std::fs::read_dir(&worker.left) else { return };
-        let visible = |name: &std::ffi::OsString| name.to_str().is_some_and(|name| !name.starts_with('.'));
-        let Some(file) = files.flatten().map(|file| file.file_name()).find(visible) else { return };
-        let Some((name, label)) = file.to_str().and_then(|file| file.split_once(' ')) else { return };
-        let own = worker.left.join(format!(".{} {}", self.worker.fresh_label(&self.label), label));
-        // Only one of those who have seen it can rename it.
-        if std::fs::rename(worker.left.join(&file), &own).is_err() {
-            return;
-        }
-        let Ok(Ok(owner)) = std::fs::read_to_string(&own).map(|text| text.parse::<Owner>()) else { return };
-        let mut ask = self.ask(Kind::Plain);
-        (ask.name, ask.label, ask.lease, ask.owner) =
-            (name.to_owned(), label.to_owned(), Lease::Renewed, None);
-        self.says(format!("takes up {name} as {label}"));
-        match worker.client.lock(name).adopt(&owner, Lease::Renewed).await {
-            Ok(Some(guard)) => {
-                let Some(mut noted) = self.note(worker, &ask, Held::One(guard)) else { return };
-                let time = self.time();
-                if self.keep(&mut noted, time).await {
-                    self.give_back(noted, name).await;
-                }
-            }
-            Ok(None) => self.says(format!("could not take up {name}")),
-            Err(error) => self.says(format!("could not take up {name} : {error}")),
         }
     }
 

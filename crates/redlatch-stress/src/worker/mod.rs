@@ -1,7 +1,9 @@
 //! One process: tasks and threads that use locks, and write down when they certainly held them.
 
 mod ask;
+pub(crate) mod board;
 mod deeds;
+mod handing;
 pub(crate) mod kind;
 mod pass;
 mod task;
@@ -20,7 +22,7 @@ use std::{
 use redlatch::{Client, Owner, blocking};
 use serde::{Deserialize, Serialize};
 
-use self::{kind::CAPACITY, task::Task};
+use self::{board::Board, kind::CAPACITY, task::Task};
 use crate::{
     mix::{Mix, Numbers},
     record::Log,
@@ -71,7 +73,7 @@ struct Worker {
     numbers: Numbers,
     acknowledged: bool,
     /// Where processes leave holds to each other.
-    left: PathBuf,
+    board: Board,
     stop: Arc<AtomicBool>,
     next: AtomicU64,
 }
@@ -118,7 +120,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
             owners,
             numbers: numbers.clone(),
             acknowledged: order.acknowledged,
-            left: order.log.with_file_name("left"),
+            board: Board::Folder(order.log.with_file_name("left")),
             stop: stop.clone(),
             next: AtomicU64::new(0),
         }));
@@ -179,26 +181,34 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A process of a simulation: the tasks of one client, on the runtime of the caller. They end when `stop` is set.
+/// A process of a simulation.
+pub(crate) struct Simulated<'a> {
+    pub(crate) process: &'a str,
+    pub(crate) numbers: &'a Numbers,
+    pub(crate) log: &'a Arc<Log>,
+    pub(crate) seed: u64,
+    pub(crate) tasks: usize,
+    /// Its tasks end when this is set.
+    pub(crate) stop: &'a Arc<AtomicBool>,
+    pub(crate) board: &'a Board,
+}
+
+/// The tasks of one client, on the runtime of the caller.
 pub(crate) fn simulated(
-    process: &str,
     client: Client,
-    numbers: &Numbers,
-    log: &Arc<Log>,
-    seed: u64,
-    tasks: usize,
-    stop: &Arc<AtomicBool>,
+    simulated: &Simulated<'_>,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, redlatch::Error> {
+    let Simulated { process, numbers, log, seed, tasks, stop, board } = simulated;
     let worker = Arc::new(Worker {
-        process: process.to_owned(),
+        process: (*process).to_owned(),
         blocking: blocking::Client::of(client.clone()),
         members: vec![client.clone()],
-        log: log.clone(),
+        log: Arc::clone(log),
         owners: pool(&client, process, numbers)?,
-        numbers: numbers.clone(),
+        numbers: Numbers::clone(numbers),
         acknowledged: false,
-        left: PathBuf::new(),
-        stop: stop.clone(),
+        board: Board::clone(board),
+        stop: Arc::clone(stop),
         next: AtomicU64::new(0),
         client,
     });
@@ -206,7 +216,7 @@ pub(crate) fn simulated(
         let rng = Rng::new(seed.wrapping_mul(0x1_0001).wrapping_add(at as u64));
         tokio::spawn(Task { worker: worker.clone(), label: format!("t{at:02}"), rng, at }.work())
     };
-    Ok((0..tasks).map(spawn).collect())
+    Ok((0..*tasks).map(spawn).collect())
 }
 
 fn connected(order: &Order, url: &str, numbers: &Numbers) -> Result<blocking::Client, redlatch::Error> {

@@ -49,6 +49,8 @@ impl Task {
                 Deed::Adopt => self.adopt(&worker).await,
                 Deed::Leave => self.leave(&worker).await,
                 Deed::TakeUp => self.take_up(&worker).await,
+                Deed::Share => self.share(&worker).await,
+                Deed::Visit => self.visit(&worker).await,
                 Deed::Long => self.long(&worker).await,
                 Deed::Pass if self.at == 0 => self.pass(&worker).await,
                 // One task of a process conducts the others, which must be quiet otherwise.

@@ -75,7 +75,7 @@ impl Kind {
             }
             Kind::Fair => {
                 let mut all = parts(&[&FAIR_LEAVE, &FAIR_UNDO, &FAIR_FORCE, &RENEW, &QUERY]);
-                all.push(tokenless(&ENTER));
+                all.extend([tokenless(&ENTER), tokenless(&TRANSFER)]);
                 let granting = [&FAIR_ACQUIRE, &FAIR_RELEASE];
                 all.extend(granting.map(|script| Part { script, without: &["get", "set"] }));
                 all.push(taken_over());
@@ -108,7 +108,8 @@ impl Kind {
                     &RW_FORCE,
                     &RW_QUERY,
                 ]);
-                all.push(Part { script: &READ_ACQUIRE, without: &["get", "time"] });
+                let granting = [&READ_ACQUIRE, &READ_TRANSFER];
+                all.extend(granting.map(|script| Part { script, without: &["get", "time"] }));
                 all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_ENTER), tokenless(&WRITE_TRANSFER)]);
                 all.push(taken_over());
                 Needs {

@@ -127,7 +127,7 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// The owner is in doubt; another attempt or a release of it does not come to its end; a guard of this process holds under it,
+    /// Another attempt or a release of the owner does not come to its end; a guard of this process holds under it,
     /// and counts for all that the owner has.
     pub(crate) async fn turn_to_adopt(
         self: &Arc<Self>,
@@ -138,9 +138,8 @@ impl Core {
         let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
         let turn = self.owners.turn(keys, owner, Asking::Once);
         let turn = Waker::default().take_turn(self, turn, &moment).await?.ok_or_else(busy)?;
-        while !turn.begins()? {
-            Waker::default().take_turn(self, turn.quiet(), &moment).await?.ok_or_else(busy)??;
-        }
+        // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
+        Waker::default().take_turn(self, turn.begun_with_a_hold(), &moment).await?.ok_or_else(busy)?;
         let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
         if elsewhere || self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
@@ -477,7 +476,7 @@ impl Core {
                 return Err(Fault::Server(already_held()));
             }
             // Another process holds, so this is a re-entry that it must see as one.
-            let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms, 0);
+            let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms);
             if request.fenced {
                 // Whether the hold has a token, and which, is not known here.
                 enter = enter.key(request.keys.token()).int(1);

@@ -7,7 +7,7 @@ use super::{
     jitter::jittered,
     lease::{Lease, Term},
     owners::{Asking, Pending, Turn},
-    release::{Certainty, Step},
+    release::{Certainty, Counted, Step},
     wait::{Deadline, Waker},
 };
 use crate::{
@@ -137,7 +137,12 @@ impl Core {
         only: Only,
     ) -> Result<Grant, Error> {
         let Only { pending, turn, nested } = only;
-        let outcome = self.turn_on_server(&lease, &readers, nested, term, part, &pending).await;
+        // What is on its way for an earlier read hold would end the new one, unless that joins one that goes on.
+        let doubt = if nested.is_some() { Ok(()) } else { turn.check_read_doubt() };
+        let outcome = match doubt {
+            Ok(()) => self.turn_on_server(&lease, &readers, nested, term, part, &pending).await,
+            Err(error) => Err(NotTurned { error, untouched: true }),
+        };
         // What is given back now is covered, and waits for attempts that ask.
         drop(turn);
         // Under a shared owner giving back counts down, so it is done only where the write hold is there for certain.
@@ -147,7 +152,11 @@ impl Core {
         }
         if gives_back {
             let back = match part {
-                Part::One => self.clone().leave_one(lease.clone(), pending.another()).await,
+                Part::One => {
+                    let untouched = outcome.as_ref().is_err_and(|not| not.untouched);
+                    let counted = if untouched { Counted::Surely } else { Counted::Perhaps };
+                    self.clone().leave_one(lease.clone(), pending.another(), counted).await
+                }
                 Part::Last => self.release_whole(&lease, false, &pending).await.map(|(unlocked, _)| unlocked),
             };
             if let Err(error) = back {
@@ -202,6 +211,12 @@ impl Core {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut unanswered = false;
         loop {
+            if owner.is_shared() && lease.is_over(self.now_ms()) {
+                // The server does not count it any more, and would turn what another process holds.
+                self.forget_turn(nested, lease, readers, term);
+                let error = lost_error(&lease.keys.name, owner, &lease.missing(self.now_ms()));
+                return Err(NotTurned { error, untouched: false });
+            }
             // Asked anew each time: another process that was handed the owner since may count there, too.
             let writes = if owner.is_shared() { 0 } else { counted };
             if unanswered && writes == 0 {
@@ -210,6 +225,8 @@ impl Core {
                 let error = Error::new(ErrorKind::Timeout, what).remedy("acquire the lock anew");
                 return Err(NotTurned { error, untouched: false });
             }
+            // What the server counts too many is ours, as nobody else has the owner.
+            let whole = matches!(part, Part::Last) && lease.is_count_in_doubt();
             let sent_ms = self.now_ms();
             let call = Call::new(&scripts::DOWNGRADE)
                 .key(&readers.key)
@@ -220,7 +237,8 @@ impl Core {
                 .bytes(readers.channel())
                 .constant(self.store.publish_command())
                 .int(writes.into())
-                .int(reads.into());
+                .int(reads.into())
+                .constant(if whole { "1" } else { "0" });
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
                     let turned = self.turned(nested, lease, readers, term, sent_ms);
@@ -320,7 +338,7 @@ impl Core {
                 let pending = self.owners.pending(&held.keys, &held.owner);
                 let core = self.clone();
                 self.keeper.spawn(async move {
-                    if let Err(error) = core.leave_one(held, pending).await {
+                    if let Err(error) = core.leave_one(held, pending, Counted::Perhaps).await {
                         tracing::warn!(%error, "a read hold may have been taken unseen; its lease ends it");
                     }
                 });

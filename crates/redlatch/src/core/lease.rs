@@ -172,13 +172,6 @@ impl Lease {
         next
     }
 
-    /// The same hold, of which the token is known.
-    pub(crate) fn with_token(&self, token: u64) -> Self {
-        let mut next = self.succeed();
-        next.token = Some(token);
-        next
-    }
-
     pub(crate) fn deadline_ms(&self) -> u64 {
         self.deadline_ms.load(Ordering::Acquire) & !OVER
     }

@@ -3,6 +3,7 @@
 //! A primitive is a face and a [`Recipe`]; it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
+pub(crate) mod adopt;
 mod asker;
 pub(crate) mod backoff;
 pub(crate) mod batch;
@@ -93,7 +94,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call;
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
 
     /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`.
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
@@ -114,9 +115,9 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// One hold less. Replies `{number, holds left or -1, receivers}`.
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
 
-    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than can be moved.
-    /// Only for [`LanePolicy::Queue`].
-    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call;
+    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
+    /// hash belongs to a lock of another kind.
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call;
 
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call;
@@ -185,6 +186,29 @@ pub(crate) struct Heir<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) lease_ms: i64,
     pub(crate) fenced: bool,
+    pub(crate) moves: Moves,
+}
+
+/// What of a giver's holds goes to its heir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moves {
+    All,
+    /// Only if it is one: what the giver has besides is other processes'.
+    One,
+    /// The same, to the owner that it was taken from, and the lease stays.
+    Back,
+}
+
+impl Heir<'_> {
+    /// What a call that moves a hold ends with.
+    pub(crate) fn named(&self, call: Call) -> Call {
+        let moves = match self.moves {
+            Moves::All => "0",
+            Moves::One => "1",
+            Moves::Back => "2",
+        };
+        call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
+    }
 }
 
 /// What all handles and guards of one client share.
@@ -584,7 +608,8 @@ impl Core {
                 let (core, held) = (self.clone(), lease.clone());
                 self.keeper.spawn(async move {
                     let pending = core.owners.pending(&held.keys, &held.owner);
-                    let _ = tell.send(core.release_whole(&held, true, &pending).await);
+                    let work = async |pending: &Pending| core.release_whole(&held, true, pending).await;
+                    let _ = tell.send(pending.covers(work).await);
                 });
                 releases.push((lease, told));
             }

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
     error::{Error, ErrorKind},
-    name::Keys,
+    name::{Keys, Kind},
     owner::Owner,
     randomness::Salted,
     store::Fault,
@@ -63,6 +63,8 @@ struct Record {
     pending: u32,
     /// Until when such a request may arrive whose answer never came; 0 for none.
     doubt_ms: u64,
+    /// Until when such a request about read holds may arrive.
+    read_doubt_ms: u64,
     /// Wakes those who wait for a turn.
     changed: Arc<Notify>,
 }
@@ -160,39 +162,36 @@ impl Owners {
 
     /// Covers requests that may take a hold of this owner away, until dropped. An owner that nobody can use again needs no cover.
     pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
-        if !owner.is_exposed() {
-            return Pending(None);
-        }
-        let id = id(keys, owner);
-        self.begin(&id, |record| record.pending += 1);
-        Pending(Some((self.clone(), id)))
+        self.pending_if(keys, owner, |_| true).unwrap_or(Pending(None))
     }
 
     /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
     pub(crate) fn pending_unless_asking(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
-        if !owner.is_exposed() {
-            return Some(Pending(None));
-        }
-        let id = id(keys, owner);
-        let asking = self.begin(&id, |record| {
-            record.pending += u32::from(!record.has_begun);
-            record.has_begun
-        });
-        (!asking).then(|| Pending(Some((self.clone(), id))))
+        self.pending_if(keys, owner, |record| !record.has_begun)
     }
 
     /// As [`pending`](Self::pending), unless the owner asks or gives back at this moment: what is there then is its own.
     pub(crate) fn pending_if_idle(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
+        self.pending_if(keys, owner, |record| record.pending == 0 && !record.has_begun)
+    }
+
+    /// The one place that makes a cover, so that each is counted: what drops one counts it down.
+    fn pending_if(
+        self: &Arc<Self>,
+        keys: &Keys,
+        owner: &Owner,
+        admits: impl FnOnce(&Record) -> bool,
+    ) -> Option<Pending> {
         if !owner.is_exposed() {
             return Some(Pending(None));
         }
-        let id = id(keys, owner);
-        let idle = self.begin(&id, |record| {
-            let idle = record.pending == 0 && !record.has_begun;
-            record.pending += u32::from(idle);
-            idle
+        let cover = Cover::of(self, keys, owner);
+        let is_covered = self.begin(&cover.id, |record| {
+            let admits = admits(record);
+            record.pending += u32::from(admits);
+            admits
         });
-        idle.then(|| Pending(Some((self.clone(), id))))
+        if is_covered { Some(Pending(Some(cover))) } else { None }
     }
 
     /// Whether a request is under way that may take a hold of this owner away.
@@ -224,7 +223,8 @@ impl Turn {
     }
 
     /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has: doubt is no matter then,
-    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold.
+    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold. What takes the owner to another
+    /// side asks for that side's doubt ([`check_read_doubt`](Self::check_read_doubt)); a hold that moves to another owner needs no answer.
     ///
     /// # Cancel safety
     ///
@@ -254,10 +254,21 @@ impl Turn {
         shard.records.get(&self.id).is_some_and(|record| record.disturbed)
     }
 
+    /// An error while a request of the owner may still arrive that was never answered.
     fn check_doubt(&self) -> Result<(), Error> {
+        self.check_doubt_of(|record| record.doubt_ms)
+    }
+
+    /// As [`check_doubt`](Self::check_doubt), for requests about read holds: an owner that goes on as a writer may come to read again
+    /// without a new acquire.
+    pub(crate) fn check_read_doubt(&self) -> Result<(), Error> {
+        self.check_doubt_of(|record| record.read_doubt_ms)
+    }
+
+    fn check_doubt_of(&self, doubt_ms: impl Fn(&Record) -> u64) -> Result<(), Error> {
         let now_ms = (self.owners.clock)();
         let shard = self.owners.shard(&self.id);
-        if shard.records.get(&self.id).is_some_and(|record| record.doubt_ms > now_ms) {
+        if shard.records.get(&self.id).is_some_and(|record| doubt_ms(record) > now_ms) {
             return Err(Error::new(
                 ErrorKind::OwnerInDoubt,
                 "an earlier release of this owner was never answered, and would end a new hold if it still arrived",
@@ -304,7 +315,21 @@ impl Drop for Turn {
 
 /// Covers requests that may take a hold away: while it lives, their owner is granted nothing.
 #[must_use = "dropping it says that no such request is under way"]
-pub(crate) struct Pending(Option<(Arc<Owners>, Id)>);
+pub(crate) struct Pending(Option<Cover>);
+
+#[derive(Clone)]
+struct Cover {
+    owners: Arc<Owners>,
+    id: Id,
+    /// What is covered is about read holds.
+    reads: bool,
+}
+
+impl Cover {
+    fn of(owners: &Arc<Owners>, keys: &Keys, owner: &Owner) -> Cover {
+        Cover { owners: owners.clone(), id: id(keys, owner), reads: keys.kind == Kind::Read }
+    }
+}
 
 impl Pending {
     /// The cover of an owner that nobody can use again.
@@ -315,9 +340,16 @@ impl Pending {
 
     /// One more cover of the same owner.
     pub(crate) fn another(&self) -> Pending {
-        let Some((owners, id)) = &self.0 else { return Pending(None) };
-        owners.begin(id, |record| record.pending += 1);
-        Pending(Some((owners.clone(), id.clone())))
+        let Some(cover) = &self.0 else { return Pending(None) };
+        cover.owners.begin(&cover.id, |record| record.pending += 1);
+        Pending(Some(cover.clone()))
+    }
+
+    /// Covers work, and no longer: what waits for its outcome finds the owner at rest.
+    pub(crate) async fn covers<T>(self, work: impl AsyncFnOnce(&Pending) -> T) -> T {
+        let outcome = work(&self).await;
+        drop(self);
+        outcome
     }
 
     /// Whether no attempt of the owner asks at this moment; none begins as long as this cover lasts.
@@ -326,7 +358,7 @@ impl Pending {
     }
 
     fn alone_or_wait(&self) -> Option<OwnedNotified> {
-        let (owners, id) = self.0.as_ref()?;
+        let Cover { owners, id, .. } = self.0.as_ref()?;
         let shard = owners.shard(id);
         let record = shard.records.get(id).filter(|record| record.has_begun)?;
         Some(record.changed.clone().notified_owned())
@@ -345,7 +377,7 @@ impl Pending {
 
     /// What it covers waits no longer for an attempt of the owner, which is not to trust its grant.
     pub(crate) fn goes_first(&self) {
-        if let Some((owners, id)) = &self.0 {
+        if let Some(Cover { owners, id, .. }) = &self.0 {
             owners.begin(id, |record| record.disturbed |= record.has_begun);
         }
     }
@@ -364,16 +396,21 @@ impl Pending {
 
     /// A request was not answered.
     pub(crate) fn unanswered(&self) {
-        if let Some((owners, id)) = &self.0 {
+        if let Some(Cover { owners, id, reads }) = &self.0 {
             let until_ms = (owners.clock)().saturating_add(DOUBT_MS);
-            owners.begin(id, |record| record.doubt_ms = until_ms);
+            owners.begin(id, |record| {
+                record.doubt_ms = until_ms;
+                if *reads {
+                    record.read_doubt_ms = until_ms;
+                }
+            });
         }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some((owners, id)) = self.0.take() {
+        if let Some(Cover { owners, id, .. }) = self.0.take() {
             owners.end(&id, |record| {
                 debug_assert!(record.pending > 0, "a cover is dropped once");
                 record.pending = record.pending.saturating_sub(1);
@@ -410,7 +447,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::name::{Kind, LockName};
+    use crate::name::LockName;
 
     struct Rig {
         owners: Arc<Owners>,

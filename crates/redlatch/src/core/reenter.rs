@@ -53,7 +53,7 @@ impl Core {
                 return Err(lost());
             }
             let sent_ms = self.now_ms();
-            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms, 0);
+            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
@@ -61,10 +61,13 @@ impl Core {
                         // counts down.
                         if owner.is_shared() && !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
-                            let publish = self.store.publish_command();
-                            let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
-                            // A count too many ends with the lease.
-                            let _ = self.run_ending(call, owner.number(), false, &pending).await;
+                            self.alone(&pending).await;
+                            // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
+                            if !lease.is_over(self.now_ms()) {
+                                let publish = self.store.publish_command();
+                                let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
+                                let _ = self.run_undoing(call, owner.number(), false, &pending).await;
+                            }
                         }
                         return Err(lost());
                     }

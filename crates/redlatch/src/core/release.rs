@@ -29,12 +29,12 @@ use crate::{
 };
 
 /// Pauses between repeats of a release whose outcome is unknown.
-const RETRY_DELAY_MS_MIN: u64 = 20;
-const RETRY_DELAY_MS_MAX: u64 = 500;
+pub(super) const RETRY_DELAY_MS_MIN: u64 = 20;
+pub(super) const RETRY_DELAY_MS_MAX: u64 = 500;
 /// How long the answer to a release that was given up is waited for before it is repeated.
 const ABANDONED_TIME: Duration = Duration::from_millis(50);
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
-const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
+pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
 /// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
 const HOLDS_STAY: u32 = u32::MAX;
 
@@ -62,6 +62,14 @@ pub(super) enum Way {
     Whole,
     /// One hold goes, because other processes may have holds of the owner.
     OneHold,
+}
+
+/// Whether the server counts a hold that goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counted {
+    Surely,
+    /// A request without an answer may have turned it into another one.
+    Perhaps,
 }
 
 /// What became of a request.
@@ -278,7 +286,7 @@ impl Core {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Leave { pending } => self.leave_one(lease, pending).await,
+            Step::Leave { pending } => self.leave_one(lease, pending, Counted::Surely).await,
             Step::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
             Step::HandOver { heir, pending } => {
                 let outcome = self.hand_over(&lease, heir, &pending).await;
@@ -313,8 +321,12 @@ impl Core {
             return outcome;
         };
         let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
-        let to =
-            super::Heir { owner: &owner, lease_ms: next.request.term.lease_ms, fenced: next.request.fenced };
+        let to = super::Heir {
+            owner: &owner,
+            lease_ms: next.request.term.lease_ms,
+            fenced: next.request.fenced,
+            moves: super::Moves::All,
+        };
         let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &to);
         match self.run_ending(call, lease.owner.number(), false, pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
@@ -391,7 +403,8 @@ impl Core {
         let (core, held, pending) = (self.clone(), lease.clone(), pending.another());
         let unanswered = fault.is_unknown();
         self.keeper.spawn(async move {
-            let _ = tell.send(core.release_until_done(&held, &pending, unanswered).await);
+            let work = async |pending: &Pending| core.release_until_done(&held, pending, unanswered).await;
+            let _ = tell.send(pending.covers(work).await);
         });
         told(outcome).await?
     }
@@ -520,10 +533,11 @@ impl Core {
         self: Arc<Self>,
         lease: Arc<Lease>,
         pending: Pending,
+        counted: Counted,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _turn = turns.lock().await;
-        let outcome = self.leave_in_turn(&lease, &pending).await;
+        let outcome = self.leave_in_turn(&lease, &pending, counted).await;
         lease.has_left();
         outcome
     }
@@ -534,15 +548,23 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         pending: &Pending,
+        counted: Counted,
     ) -> Result<Unlocked, Error> {
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
+            // First of all: what is looked at from here on is as it is when the request is sent.
+            self.alone(pending).await;
             if lease.is_count_in_doubt() {
                 return Ok(self.left_here(lease));
             }
             let is_shared = owner.is_shared();
+            if is_shared && counted == Counted::Perhaps {
+                // Counting down would take what another process has.
+                lease.doubts_count();
+                return Ok(self.left_here(lease));
+            }
             if is_shared && lease.is_over(self.now_ms()) {
                 // The server does not count it any more, and would count down another hold of the owner.
                 return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
@@ -550,7 +572,7 @@ impl Core {
             let known = if is_shared { 0 } else { lease.holds().on_server() };
             let publish = self.store.publish_command();
             let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
-            let fault = match self.run_ending(call, owner.number(), false, pending).await {
+            let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) => match reply[..] {
                     [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),
                     [_, 0, _] => return Ok(Unlocked::Released),
@@ -604,13 +626,14 @@ impl Core {
             return self.release_and_lead(lease, next, pending).await;
         }
         let sent_ms = self.now_ms();
-        let call = lease.recipe.transfer(
-            &lease.keys,
-            &lease.owner,
-            &to,
-            next.request.term.lease_ms,
-            next.request.fenced,
-        );
+        let term = next.request.term;
+        let heir = super::Heir {
+            owner: &to,
+            lease_ms: term.lease_ms,
+            fenced: next.request.fenced,
+            moves: super::Moves::All,
+        };
+        let call = lease.recipe.transfer(&lease.keys, &lease.owner, &heir);
         match self.run_ending(call, to.number(), false, &pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);

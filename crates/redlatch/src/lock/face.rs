@@ -189,17 +189,20 @@ macro_rules! lock_face {
                 Ok(u64::try_from(ttl).ok().map(std::time::Duration::from_millis))
             }
 
-            /// Takes up a hold that another process left with an owner ([`Guard::detach`](crate::Guard::detach)): confirms
-            /// it, sets its lease anew, and renews it if the lease says so. `None` if that owner no longer holds the lock. A fenced lock
-            /// draws a token for the hold, higher than the one that it had. A hold counts once: let one process adopt it.
+            /// Takes up a hold that another process left with an owner ([`Guard::detach`](crate::Guard::detach)): moves it to a
+            /// fresh owner, sets its lease anew, and renews it if the lease says so. `None` if that owner no longer holds the lock: of
+            /// several processes that adopt one hold, one has it. A fenced lock draws a token for the hold, higher than the one that it had.
+            ///
+            /// Whether another process still has a guard under the owner cannot be seen here; its hold would be taken from it.
             ///
             /// # Cancel safety
             ///
-            /// The lease may have been set anew; the hold stays as it was otherwise.
+            /// The hold stays with its owner, or goes back to it in the background. Its lease may have changed.
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld) if a guard of this process holds under the owner;
+            /// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld) if a guard of this process holds under the owner, or the owner
+            /// holds more than once; [`ErrorKind::WrongLockKind`](crate::ErrorKind::WrongLockKind) if it reads or writes under the name;
             /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if another attempt or a release of the owner is under way for
             /// longer than the response timeout; a server that is unreachable or refuses; a lease out of range.
             pub async fn adopt(

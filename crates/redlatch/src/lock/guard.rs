@@ -294,8 +294,8 @@ impl Guard {
     }
 
     /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
-    /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost. Where the owner has entered more than once, the time is never shortened, because
-    /// another process may count on it.
+    /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
+    /// Where the owner has entered more than once, the time is never shortened, because another process may count on it.
     ///
     /// # Cancel safety
     ///
@@ -304,7 +304,7 @@ impl Guard {
     /// # Errors
     ///
     /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over, and a request that was
-    /// not answered may still shorten it, also under another process that has adopted it meanwhile. So adopt it after `time`.
+    /// not answered may still shorten it, unless another process has adopted it meanwhile.
     pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
         let time_ms = lease_ms(time).map_err(|error| error.on(self.name()))?;
         self.core.check_open()?;

@@ -6,8 +6,15 @@ use super::{Force, Forced, Guard, Lease, force::Forcing};
 use crate::{
     config::lease_ms,
     core::{
-        Recipe, Request, Wait, backoff::Backoff, flight::Flight, home::Home, lease::Lease as CoreLease,
-        lease::Term, owners::Turn, release::Unlocked,
+        Recipe, Request, Wait,
+        adopt::{Left, Taken},
+        backoff::Backoff,
+        flight::Flight,
+        home::Home,
+        lease::Lease as CoreLease,
+        lease::Term,
+        owners::Turn,
+        release::Unlocked,
     },
     error::{Error, ErrorKind},
     name::{Keys, Kind, LockName},
@@ -161,51 +168,27 @@ impl Locker {
     pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
         let term = self.term_of(lease)?;
         self.owner_here(owner)?;
-        // Until the lane knows the hold: what is under way for its owner might take it away.
-        let mut turn = self.turn(owner).await?;
-        let lease = loop {
-            let lease = self.hold_of(owner, term);
-            if !self.renew_hold(&lease, term.lease_ms).await? {
-                return Ok(None);
+        let (keys, owner) = (self.keys.clone(), owner.clone());
+        let left = Arc::new(Left { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
+        let owner = &left.owner;
+        // What is under way for the owner here has come to its end.
+        let _turn = self.turn(owner).await?;
+        let taken = self.core.take_up(&left).await;
+        match taken.map_err(|fault| self.error(fault).by(owner))? {
+            Taken::Gone => Ok(None),
+            Taken::Up(lease) => Ok(Some(self.guard(lease, term.renewed))),
+            Taken::WrongKind => {
+                let what = "the owner holds the name as another kind of lock";
+                Err(Error::new(ErrorKind::WrongLockKind, what).on(self.name()).by(owner))
             }
-            let Some(lease) = (if self.fenced { self.draw(&lease, term).await? } else { Some(lease) }) else {
-                return Ok(None);
-            };
-            if !turn.is_disturbed() {
-                break lease;
+            Taken::Several => {
+                let what = "the owner holds more than once, so other processes may hold under it";
+                Err(Error::new(ErrorKind::AlreadyHeld, what)
+                    .remedy("enter with `acquire().owner(…)`, and give the hold that was left back with `release`")
+                    .on(self.name())
+                    .by(owner))
             }
-            // The hold may be gone since.
-            drop(turn);
-            turn = self.turn(owner).await?;
-        };
-        // How often the owner holds is not known here, so its releases count down.
-        owner.share();
-        self.core.took(&lease, None);
-        if self.core.is_closed() {
-            self.core.drop_hold(&lease, term.renewed);
-            return Err(self.core.closed_error().on(self.name()));
         }
-        Ok(Some(self.guard(lease, term.renewed)))
-    }
-
-    /// The hold with a token of its own, drawn in the step that shows that it is there: the last one may be of an earlier holder, if this
-    /// one drew none, or of a later one.
-    async fn draw(&self, lease: &Arc<CoreLease>, term: Term) -> Result<Option<Arc<CoreLease>>, Error> {
-        let (owner, sent_ms) = (&lease.owner, self.core.now_ms());
-        let call = self.recipe.transfer(&self.keys, owner, owner, term.lease_ms, true);
-        let reply = self.core.run_checked(call, owner.number(), false).await;
-        let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
-        let token = reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|_| reply[1] == 1);
-        let Some(token) = token else { return Ok(None) };
-        let drawn = Arc::new(lease.with_token(token));
-        if !drawn.confirmed(sent_ms, term.lease_ms, self.core.now_ms()) {
-            let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
-            return Err(late
-                .remedy("use a longer lease, or look at the server's load")
-                .on(self.name())
-                .by(owner));
-        }
-        Ok(Some(drawn))
     }
 
     async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {

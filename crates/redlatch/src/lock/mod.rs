@@ -16,7 +16,7 @@ pub use with::WithError;
 
 use self::{face::lock_face, locker::Locker};
 use crate::{
-    core::{Recipe, home::Home, lease::Lease as CoreLease},
+    core::{Heir, Recipe, home::Home, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -37,13 +37,8 @@ impl Recipe for Plain {
         call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, known: u32) -> Call {
-        Call::new(&scripts::ENTER)
-            .key(&keys.key)
-            .int(owner.number())
-            .text(owner.field())
-            .int(lease_ms)
-            .int(known.into())
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        Call::new(&scripts::ENTER).key(&keys.key).int(owner.number()).text(owner.field()).int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -66,14 +61,12 @@ impl Recipe for Plain {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, to: &Owner, lease_ms: i64, fenced: bool) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
-        let call = if fenced { call.key(keys.token()) } else { call };
-        call.int(to.number()).text(from.field()).text(to.field()).int(lease_ms).constant(if fenced {
-            "1"
-        } else {
-            "0"
-        })
+        let call = if heir.fenced { call.key(keys.token()) } else { call };
+        heir.named(
+            call.int(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+        )
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<CoreLease>], lease_ms: i64) -> Call {

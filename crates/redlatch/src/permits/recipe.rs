@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ids::members;
 use crate::{
-    core::{Recipe, gate::GateKey, lane::LanePolicy, lease::Lease},
+    core::{Heir, Recipe, gate::GateKey, lane::LanePolicy, lease::Lease},
     name::Keys,
     owner::Owner,
     scripts::{self, Script},
@@ -63,7 +63,7 @@ impl Recipe for Permits {
     }
 
     /// Ids are taken once however often they are asked for, so entering again is asking again.
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: u32) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         self.acquire(keys, owner, lease_ms, false)
     }
 
@@ -76,8 +76,8 @@ impl Recipe for Permits {
     }
 
     /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.
-    fn transfer(&self, keys: &Keys, _: &Owner, to: &Owner, lease_ms: i64, _: bool) -> Call {
-        self.acquire(keys, to, lease_ms, false)
+    fn transfer(&self, keys: &Keys, _: &Owner, heir: &Heir<'_>) -> Call {
+        self.acquire(keys, heir.owner, heir.lease_ms, false)
     }
 
     fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call {

@@ -12,14 +12,14 @@
 --         write: what may be refused there must leave no lock, and a token that nobody got does no harm.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: the hash has no TTL);
 --         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
---         read-write lock.
+--         read-write lock, also if the owner reads there.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local ttl = redis.call('pttl', key)
 local count = 1
 if ttl ~= -2 then
   local held = redis.call('hmget', key, owner, 'mode')
+  if held[2] then return {tonumber(ARGV[1]), -1, 0} end
   if not held[1] then
-    if held[2] then return {tonumber(ARGV[1]), -1, 0} end
     -- A write that changes nothing: a server that has become a read-only replica refuses here instead of
     -- letting the caller wait for a release that it will never see.
     redis.call('hdel', key, owner)

@@ -18,8 +18,8 @@ if redis.call('exists', unpack(KEYS, 1, n)) > 0 then
     local ttl = redis.call('pttl', KEYS[i])
     if ttl ~= -2 then
       local held = redis.call('hmget', KEYS[i], owner, 'mode')
+      if held[2] then return {tonumber(ARGV[1]), -1, i, 0} end
       if not held[1] then
-        if held[2] then return {tonumber(ARGV[1]), -1, i, 0} end
         -- A write that changes nothing, which a server that has become a replica refuses.
         redis.call('hdel', KEYS[i], owner)
         return {tonumber(ARGV[1]), 0, i, ttl}

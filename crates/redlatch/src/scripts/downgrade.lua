@@ -2,8 +2,8 @@
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
 -- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease of the read hold in ms   ARGV[4] channel   ARGV[5] publish command
--- ARGV[6] the write holds before this request: 1 = the last one, whatever the field says; 0 = unknown
--- ARGV[7] the read holds before this request
+-- ARGV[6] the write holds before this request, 0 = unknown   ARGV[7] the read holds before this request
+-- ARGV[8] 1 = all write holds are this one, whatever the field says
 --
 -- Check:  the owner's write field exists. Fewer write holds than before mean that this request ran before (a repeat); for the
 --         last one there must be more read holds, too. The read hold that it made may have been given back since.
@@ -35,7 +35,7 @@ end
 reads = reads + 1
 for i = math.min(reads, 1000), 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
 redis.call('hset', key, owner, reads)
-if writes > 1 and ARGV[6] ~= '1' then
+if writes > 1 and ARGV[8] ~= '1' then
   redis.call('hincrby', key, field, -1)
   if redis.call('pttl', key) < tonumber(longest) then redis.call('pexpire', key, longest) end
   return {tonumber(ARGV[1]), reads, writes - 1}

@@ -42,7 +42,7 @@ end
 local ttl = redis.call('pttl', key)
 local count = 1
 local held = ttl ~= -2 and redis.call('hmget', key, owner, 'mode')
-if held and held[2] and not held[1] then return {n, -1, 0} end
+if held and held[2] then return {n, -1, 0} end
 if (held and not held[1]) or (not held and head and head ~= owner) then
   -- A write that changes nothing: a server that has become a read-only replica refuses here.
   redis.call('hdel', key, owner)

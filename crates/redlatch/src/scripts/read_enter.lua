@@ -1,14 +1,14 @@
 -- Take one more read hold for an owner that has one already.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] the count that the caller knows of, 0 = unknown
+-- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease in ms
 --
--- Check:  the owner field exists and one of its timeout keys does (R5). A count above the known one means that this request
---         ran before (a repeat).
--- Change: the count grows by one, and all holds of the owner get the same timeout: the longer of what was left and the new
---         lease (R4), so that it does not matter which of them goes first. The TTL of the hash only grows.
+-- Check:  the owner field exists and one of its timeout keys does (R5).
+-- Change: the count grows by one, also for a repeat, because another process may count too, and all holds of the owner get the same
+--         timeout: the longer of what was left and the new lease (R4), so that it does not matter which of them goes first. The TTL of
+--         the hash only grows.
 -- Reply:  {number, new count, 0}; {number, 0, ttl ms} when the owner holds nothing.
-local key, owner, known = KEYS[1], ARGV[2], tonumber(ARGV[4])
+local key, owner = KEYS[1], ARGV[2]
 local own = KEYS[2] .. owner .. ':rwlock_timeout:'
 local count, longest = tonumber(redis.call('hget', key, owner) or '0'), 0
 for i = 1, math.min(count, 1000) do longest = math.max(longest, redis.call('pttl', own .. i)) end
@@ -18,9 +18,8 @@ if longest == 0 then
   return {tonumber(ARGV[1]), 0, ttl}
 end
 if longest < tonumber(ARGV[3]) then longest = ARGV[3] end
-local wanted = count
-if known == 0 or count <= known then wanted = count + 1 end
+local wanted = count + 1
 for i = math.min(wanted, 1000), 1, -1 do redis.call('set', own .. i, '1', 'px', longest) end
-if wanted > count then redis.call('hset', key, owner, wanted) end
+redis.call('hset', key, owner, wanted)
 if ttl < tonumber(longest) then redis.call('pexpire', key, longest) end
 return {tonumber(ARGV[1]), wanted, 0}

@@ -2,17 +2,26 @@
 --
 -- KEYS[1] lock hash        ARGV[1] number of the next owner   ARGV[2] owner that gives   ARGV[3] owner that takes
 -- KEYS[2] token counter    ARGV[4] lease in ms                ARGV[5] 1 = also draw a token
+-- ARGV[6] 1 = only the giver's one hold; 2 = the same, to an owner that it was taken from: the lease stays, and nothing is a repeat
 --
--- Check:  the giving owner has its field, or the taking owner has it already (a repeat).
+-- Check:  the giving owner has its field, or the taking owner has it already (a repeat). If only one hold is to move, the giver counts
+--         one: what it counts besides belongs to other processes. A read-write lock is never entered.
 -- Change: the token is drawn first, because it may be refused and nothing may have moved then; the next owner's field is
 --         written before the other is removed; the lease is set. An owner that has the lock already keeps its count, which another
 --         process may have raised.
--- Reply:  {number, 1, token or 0}; {number, 0, ttl ms} when the giver no longer held the lock.
+-- Reply:  {number, 1, token or 0}; {number, 2, 0} the giver has more than may be moved, and keeps it; {number, 0, ttl ms} when the giver
+--         no longer held the lock; {number, -1, 0} when the hash belongs to a read-write lock.
 local key = KEYS[1]
-local held = redis.call('hmget', key, ARGV[2], ARGV[3])
-if not held[1] and not held[2] then
+local one, back = ARGV[6] == '1' or ARGV[6] == '2', ARGV[6] == '2'
+local held = redis.call('hmget', key, ARGV[2], ARGV[3], 'mode')
+if held[3] then return {tonumber(ARGV[1]), -1, 0} end
+if not held[1] and (back or not held[2]) then
   redis.call('hdel', key, ARGV[2])
   return {tonumber(ARGV[1]), 0, redis.call('pttl', key)}
+end
+if one and held[1] and held[1] ~= '1' then
+  redis.call('hdel', key, '')
+  return {tonumber(ARGV[1]), 2, 0}
 end
 local token = 0
 if ARGV[5] == '1' then
@@ -27,5 +36,5 @@ if ARGV[2] ~= ARGV[3] then redis.call('hdel', key, ARGV[2]) end
 local lease = ARGV[4]
 -- A repeat may come late, and find it renewed for longer.
 if held[2] then lease = math.max(redis.call('pttl', key), lease) end
-redis.call('pexpire', key, lease)
+if not back then redis.call('pexpire', key, lease) end
 return {tonumber(ARGV[1]), 1, token}

@@ -2,14 +2,14 @@
 --
 -- KEYS[1] lock hash   KEYS[2] token counter, if a token is drawn
 -- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease in ms
--- ARGV[4] the count that the caller knows of, or 0 when other processes may use the owner too
--- ARGV[5] 1 = also draw a token; otherwise absent
+-- ARGV[4] 1 = also draw a token; otherwise absent
 --
--- Check:  the owner's write field exists. A count above the known one means that this request ran before (a repeat).
--- Change: the count grows by one; the TTL is the longer of what was left and the lease, never their sum (R1).
+-- Check:  the owner's write field exists.
+-- Change: the count grows by one, also for a repeat, because another process may count too; the TTL is the longer of what was left and
+--         the lease, never their sum (R1).
 --         A token is drawn for a caller that knows none of this hold: the last one drawn may be of an earlier holder.
 -- Reply:  {number, new count, token or 0}; {number, 0, ttl ms} when the owner holds nothing.
-local key, field, known = KEYS[1], ARGV[2] .. ':write', tonumber(ARGV[4])
+local key, field = KEYS[1], ARGV[2] .. ':write'
 local count = tonumber(redis.call('hget', key, field) or '0')
 local ttl = redis.call('pttl', key)
 if count == 0 then
@@ -17,7 +17,7 @@ if count == 0 then
   return {tonumber(ARGV[1]), 0, ttl}
 end
 local token = 0
-if ARGV[5] == '1' then
+if ARGV[4] == '1' then
   -- As in acquire.lua.
   local now = redis.call('time')
   token = now[1] * 1000000 + now[2]
@@ -25,8 +25,6 @@ if ARGV[5] == '1' then
   if last >= token then token = last + 1 end
   redis.call('set', KEYS[2], string.format('%.0f', token))
 end
-if known == 0 or count <= known then
-  count = redis.call('hincrby', key, field, 1)
-end
+count = redis.call('hincrby', key, field, 1)
 if ttl < tonumber(ARGV[3]) then redis.call('pexpire', key, ARGV[3]) end
 return {tonumber(ARGV[1]), count, token}

@@ -115,7 +115,7 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
             }
             (keys, args)
         }
-        "enter" => (vec![name], vec![number, owner, lease, known]),
+        "enter" => (vec![name, token], vec![number, owner, lease, fenced]),
         "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "renew" => {
             let mut keys = vec![name];
@@ -126,7 +126,9 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
             }
             (keys, args)
         }
-        "transfer" => (vec![name, token], vec![number, owner, other, lease, fenced]),
+        "transfer" => {
+            (vec![name, token], vec![number, owner, other, lease, fenced, dice.pick(&["0", "1"]).to_owned()])
+        }
         "force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
             let (mut keys, mut args) = (vec![name], vec![number, expected, CHANNEL.into(), "publish".into()]);
@@ -287,7 +289,12 @@ fn read_write(
     let keys = vec![name.clone(), base.clone()];
     Some(match script {
         "read_acquire" | "write_acquire" => (vec![name, base, token], vec![number, owner, lease, fenced]),
-        "read_enter" | "write_enter" => (keys, vec![number, owner, lease, known]),
+        "read_enter" => (keys, vec![number, owner, lease]),
+        "write_enter" => (vec![name, token], vec![number, owner, lease, fenced]),
+        "read_transfer" => (
+            vec![name.clone(), base.clone(), name, base, token],
+            vec![number, lease, owner, other, fenced, dice.pick(&["1", "2"]).to_owned()],
+        ),
         "read_release" | "write_release" => (keys, vec![number, owner, channel, publish]),
         "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
         "read_renew" | "write_renew" => {
@@ -303,10 +310,14 @@ fn read_write(
             }
             (keys, args)
         }
-        "write_transfer" => (vec![name, base, token], vec![number, owner, other, lease, fenced]),
+        "write_transfer" => {
+            let moves = dice.pick(&["0", "1", "2"]).to_owned();
+            (vec![name, base, token], vec![number, owner, other, lease, fenced, moves])
+        }
         "downgrade" => {
             let before = dice.pick(&["0", "0", "1"]).to_owned();
-            (keys, vec![number, owner, lease, channel, publish, known, before])
+            let whole = dice.pick(&["0", "1"]).to_owned();
+            (keys, vec![number, owner, lease, channel, publish, known, before, whole])
         }
         "rw_force" => {
             let expected = ["", &owner, &format!("{owner}:write")][dice.roll(3)].to_owned();

@@ -71,9 +71,9 @@ impl Model {
         (count, 0)
     }
 
-    fn read_enter(&mut self, o: usize, lease: i64, known: i64) -> (i64, i64) {
+    fn read_enter(&mut self, o: usize, lease: i64) -> (i64, i64) {
         let Some((count, until)) = self.live(o) else { return (0, self.ttl()) };
-        let count = if known == 0 || count <= known { count + 1 } else { count };
+        let count = count + 1;
         let until = until.max(self.now + lease);
         self.reads.insert(o, (count, until));
         self.end = self.end.max(until);
@@ -144,12 +144,10 @@ impl Model {
         }
     }
 
-    fn write_enter(&mut self, o: usize, lease: i64, known: i64) -> (i64, i64) {
+    fn write_enter(&mut self, o: usize, lease: i64) -> (i64, i64) {
         match &mut self.write {
             Some((writer, count)) if *writer == o => {
-                if known == 0 || *count <= known {
-                    *count += 1;
-                }
+                *count += 1;
                 self.end = self.end.max(self.now + lease);
                 (*count, 0)
             }
@@ -200,29 +198,57 @@ impl Model {
         i64::from(self.writes(o))
     }
 
-    fn transfer(&mut self, from: usize, to: usize, lease: i64) -> (i64, i64) {
-        if self.writes(to) && from != to {
+    /// As `transfer`, of a read hold: only one hold moves.
+    fn read_transfer(&mut self, from: usize, to: usize, lease: i64, back: bool) -> (i64, i64) {
+        let moves = self.reads.get(&from).copied().filter(|(count, _)| *count == 1 && !self.writes(from));
+        let there = self.live(to);
+        let (count, until) = match (there.filter(|_| !back), self.reads.get(&from)) {
+            (Some((count, until)), _) => (count, until.max(self.now + lease)),
+            (None, None) => return (0, self.ttl()),
+            (None, Some((1, until))) if *until <= self.now => return (0, self.ttl()),
+            (None, Some(_)) if moves.is_none() => return (2, 0),
+            (None, Some((_, until))) if back => {
+                there.map_or((1, *until), |(count, other)| (count + 1, other.max(*until)))
+            }
+            (None, Some(_)) => (1, self.now + lease),
+        };
+        if moves.is_some() && from != to {
+            self.reads.remove(&from);
+        }
+        self.reads.insert(to, (count, until));
+        self.end = self.end.max(until);
+        (1, 0)
+    }
+
+    fn transfer(&mut self, from: usize, to: usize, lease: i64, moves: u64) -> (i64, i64) {
+        let (only_one, back) = (moves > 0, moves == 2);
+        if self.writes(to) && from != to && !back {
             self.end = self.end.max(self.now + lease);
             return (1, 0);
         }
         if !self.writes(from) {
             return (0, self.ttl());
         }
-        if self.live(from).is_some() {
+        if self.live(from).is_some() || (only_one && self.write != Some((from, 1))) {
             return (2, 0);
         }
         if from == to {
-            self.end = self.end.max(self.now + lease);
+            if !back {
+                self.end = self.end.max(self.now + lease);
+            }
         } else {
             self.write = Some((to, 1));
             self.reads.clear();
-            self.end = self.now + lease;
+            if !back {
+                self.end = self.now + lease;
+            }
         }
         (1, 0)
     }
 
-    fn downgrade(&mut self, o: usize, lease: i64) -> (i64, i64) {
+    fn downgrade(&mut self, o: usize, lease: i64, whole: bool) -> (i64, i64) {
         let Some((_, writes)) = self.write.filter(|(writer, _)| *writer == o) else { return (0, 0) };
+        let writes = if whole { 1 } else { writes };
         let (reads, until) = self.live(o).unwrap_or((0, 0));
         let until = until.max(self.now + lease);
         self.reads.insert(o, (reads + 1, until));
@@ -268,6 +294,7 @@ impl Rig {
     fn eval(&mut self, script: &Script, args: &[&str]) -> Vec<i64> {
         let keys = match script.name() {
             "write_renew" => vec!["x"],
+            "read_transfer" => vec!["x", "{x}:", "x", "{x}:", "redisson_lock_token:{x}"],
             _ => vec!["x", "{x}:", "redisson_lock_token:{x}"],
         };
         let keys = if script.name() == "read_renew" { &keys[..2] } else { &keys[..] };
@@ -297,7 +324,7 @@ impl Rig {
     fn declaring(&mut self, script: &Script, keys: &[&str], args: &[&str]) -> Value {
         let whose = match script.name() {
             "write_renew" | "write_enter" => return self.send(script.source(), &keys[..1], args),
-            "read_renew" => "3",
+            "read_renew" | "read_transfer" => "3",
             "read_release" | "read_leave" | "rw_force" => "all",
             _ => "2",
         };
@@ -372,7 +399,7 @@ impl Rig {
         let known = dice.roll(4) as i64;
         let known_text = known.to_string();
         let (channel, publish) = ("redisson_rwlock:{x}", "publish");
-        let kind = dice.roll(16);
+        let kind = dice.roll(17);
         let (what, expected, got): (String, Vec<i64>, Vec<i64>) = match kind {
             0 | 1 => {
                 let (count, value) = self.model.read_acquire(o, lease);
@@ -380,9 +407,9 @@ impl Rig {
                 (format!("read_acquire {o} {lease}"), vec![count, value], got)
             }
             2 => {
-                let (count, value) = self.model.read_enter(o, lease, known);
-                let got = self.eval(&scripts::READ_ENTER, &[&me, &lease_text, &known_text]);
-                (format!("read_enter {o} {lease} {known}"), vec![count, value], got)
+                let (count, value) = self.model.read_enter(o, lease);
+                let got = self.eval(&scripts::READ_ENTER, &[&me, &lease_text]);
+                (format!("read_enter {o} {lease}"), vec![count, value], got)
             }
             3 => {
                 let released = self.model.read_release(o);
@@ -409,9 +436,9 @@ impl Rig {
                 (format!("write_acquire {o} {lease}"), vec![count, value], got)
             }
             8 => {
-                let (count, value) = self.model.write_enter(o, lease, known);
-                let got = self.eval(&scripts::WRITE_ENTER, &[&me, &lease_text, &known_text]);
-                (format!("write_enter {o} {lease} {known}"), vec![count, value], got)
+                let (count, value) = self.model.write_enter(o, lease);
+                let got = self.eval(&scripts::WRITE_ENTER, &[&me, &lease_text]);
+                (format!("write_enter {o} {lease}"), vec![count, value], got)
             }
             9 => {
                 let released = self.model.write_release(o);
@@ -433,18 +460,36 @@ impl Rig {
                 (format!("write_renew {o} {lease}"), vec![held], got)
             }
             12 => {
-                let (passed, value) = self.model.transfer(o, other, lease);
-                let args = [me.as_str(), &you, &lease_text, "0"];
+                let moves = dice.roll(3);
+                let (passed, value) = self.model.transfer(o, other, lease, moves);
+                let moves_text = moves.to_string();
+                let args = [me.as_str(), &you, &lease_text, "0", &moves_text];
                 (
-                    format!("write_transfer {o} {other} {lease}"),
+                    format!("write_transfer {o} {other} {lease} {moves}"),
                     vec![passed, value],
                     self.eval(&scripts::WRITE_TRANSFER, &args),
                 )
             }
+            16 => {
+                let back = dice.roll(2) == 1 && o != other;
+                let (passed, value) = self.model.read_transfer(o, other, lease, back);
+                let args = [lease_text.as_str(), &me, &you, "0", if back { "2" } else { "1" }];
+                (
+                    format!("read_transfer {o} {other} {lease} {back}"),
+                    vec![passed, value],
+                    self.eval(&scripts::READ_TRANSFER, &args),
+                )
+            }
             13 => {
-                let (reads, writes) = self.model.downgrade(o, lease);
-                let args = [me.as_str(), &lease_text, channel, publish, "0", "0"];
-                (format!("downgrade {o} {lease}"), vec![reads, writes], self.eval(&scripts::DOWNGRADE, &args))
+                let whole = dice.roll(4) == 0;
+                let (reads, writes) = self.model.downgrade(o, lease, whole);
+                let args =
+                    [me.as_str(), &lease_text, channel, publish, "0", "0", if whole { "1" } else { "0" }];
+                (
+                    format!("downgrade {o} {lease} {whole}"),
+                    vec![reads, writes],
+                    self.eval(&scripts::DOWNGRADE, &args),
+                )
             }
             14 if dice.roll(6) == 0 => {
                 let write = dice.roll(2) == 0;
@@ -503,7 +548,7 @@ fn schedules(schedules: u64, strict: bool) {
             }
         }
     }
-    assert!(ran.len() == 14 && ran.values().all(|times| *times > 100), "{ran:?}");
+    assert!(ran.len() == 15 && ran.values().all(|times| *times > 100), "{ran:?}");
 }
 
 /// More holds than the scripts look at one by one are counted exactly all the same.
@@ -526,11 +571,11 @@ fn many_holds(strict: bool) {
     rig.eval(&scripts::WRITE_ACQUIRE, &[&me, "60000", "0"]);
     rig.eval(&scripts::READ_ACQUIRE, &[&me, "60000", "0"]);
     for n in 2..=1_010 {
-        assert_eq!(rig.eval(&scripts::READ_ENTER, &[&me, "60000", &(n - 1).to_string()]), [n, 0]);
+        assert_eq!(rig.eval(&scripts::READ_ENTER, &[&me, "60000"]), [n, 0]);
     }
     assert_eq!(rig.eval(&scripts::READ_ACQUIRE, &[&me, "60000", "0"]), [1_010, 0]);
     assert_eq!(
-        rig.eval(&scripts::DOWNGRADE, &[&me, "60000", "redisson_rwlock:{x}", "publish", "1", "1010"]),
+        rig.eval(&scripts::DOWNGRADE, &[&me, "60000", "redisson_rwlock:{x}", "publish", "1", "1010", "0"]),
         [1_011, 0]
     );
     for n in (2..=1_011).rev() {

@@ -11,6 +11,7 @@ use redlatch_testkit::{
 
 use crate::fixture::{SOON, ms, soon};
 
+mod adopting;
 mod clients;
 mod counts;
 mod late;

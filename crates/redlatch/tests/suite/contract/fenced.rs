@@ -39,7 +39,7 @@ pub(crate) async fn who_adopts_a_hold_draws_its_token(on: Fixture) {
     let lock = b.fenced_lock(name.as_str());
     let adopted = lock.adopt(&owner, Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
     assert!(adopted.token() > token, "the last one drawn may be another holder's");
-    let entered = lock.acquire().owner(&owner).await.unwrap().unwrap();
+    let entered = lock.acquire().owner(adopted.owner()).await.unwrap().unwrap();
     assert_eq!(entered.token(), adopted.token(), "entering what is held here keeps its token");
     entered.unlock().await.unwrap();
     adopted.unlock().await.unwrap();

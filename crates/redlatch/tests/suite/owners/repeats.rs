@@ -300,3 +300,69 @@ async fn a_repeat_of_granted_permits_is_granted_while_less_than_none_is_free() {
     theirs.add(-3).await.unwrap();
     drop(soon("the permit", taking).await.unwrap().unwrap());
 }
+
+/// It took the write hold for its own whatever the server counted, and readers came in beside the other process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_that_is_on_its_way_takes_no_write_hold_that_another_process_enters() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let owner = writing.owner().clone();
+    let slow = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::DelayRequest(ms(400)));
+    let turning = tokio::spawn(writing.downgrade());
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    let theirs =
+        lock(&rig.other, "write", Some(&owner.to_string().parse().unwrap())).await.expect("it enters");
+    let reading = soon("the downgrade", turning).await.unwrap().unwrap();
+    let third = Client::connect(&rig.server.url()).await.unwrap();
+    assert!(lock(&third, "read", None).await.is_none() && theirs.is_valid(), "a reader beside a writer");
+    assert!(stranger(&rig, "write").await.is_none());
+    assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released);
+    let beside = lock(&third, "read", None).await;
+    assert!(reading.is_valid() && beside.is_some(), "only readers are left");
+    reading.unlock().await.unwrap();
+}
+
+/// The release of a read hold was never answered, and arrived when its owner read again by way of a downgrade.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_with_a_release_on_its_way_turns_into_no_reader() {
+    let rig = rig().await;
+    let brisk = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(900)).connect().await.unwrap();
+    let writing = brisk.read_write_lock("x").write().lock().await.unwrap();
+    let _handed_out = writing.owner().to_string();
+    let reading = writing.reenter().await.unwrap().downgrade().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::READ_LEAVE), Action::CloseBeforeRequest);
+    // Until its lease is over, because it is not repeated.
+    let _gone = soon("the end of the read hold", reading.unlock()).await.unwrap();
+    rig.proxy.remove_rule(lost);
+    match writing.reenter().await.unwrap().downgrade().await {
+        Err(error) => assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}"),
+        Ok(again) => {
+            rig.arrives_late(&scripts::READ_LEAVE);
+            let there = rig.field("x", &again.owner().to_string()) != redis::Value::Nil;
+            assert!(there || !again.is_valid(), "a valid reader that the server does not know");
+        }
+    }
+    assert!(writing.is_valid() && stranger(&rig, "write").await.is_none());
+    writing.unlock().await.unwrap();
+}
+
+/// It waited for an attempt of its owner, and was sent when the server counted another process's hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partial_release_that_waits_until_its_lease_is_over_is_not_sent() {
+    let rig = rig().await;
+    let both = rig.client.read_write_lock("x");
+    let outer = both.write().lock_with_lease(ms(800)).await.unwrap();
+    let owner = handed_out(&outer);
+    let inner = outer.reenter().await.unwrap();
+    let slow = rig.proxy.rule(script(&scripts::READ_ACQUIRE), Action::DelayRequest(ms(1_500)));
+    let (read, by) = (both.read().clone(), owner.clone());
+    let reading = tokio::spawn(async move { read.acquire().owner(&by).await.map(|guard| guard.is_some()) });
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    let left = soon("the partial release", inner.unlock()).await.unwrap();
+    assert!(matches!(left, Unlocked::AlreadyLost(_)), "{left:?}");
+    let leave = scripts::WRITE_LEAVE.sha1().as_bytes();
+    let sent =
+        rig.proxy.with_log(|log| log.requests().any(|request| request.args.iter().any(|arg| arg == leave)));
+    assert!(!sent, "it would count down what another process holds by now");
+    drop((outer, soon("the read hold", reading).await));
+}

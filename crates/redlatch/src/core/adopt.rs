@@ -1,0 +1,148 @@
+//! Taking up a hold that another process left: it moves to an owner of its own, of which nothing else is under way.
+//!
+//! What the other process sent for its owner may arrive at any time: a release, a lease that is to be shorter, a downgrade. It finds that
+//! owner without a hold. And of several processes that take up one hold, one gets it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Core, Heir, Moves, Recipe,
+    jitter::jittered,
+    lease::{Lease, Term},
+    owners::Pending,
+    release::{LATE_LOOKS_MS, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    name::Keys,
+    owner::Owner,
+    store::Fault,
+};
+
+/// A hold that was left, and what is wanted of it. It is no lease of this process.
+pub(crate) struct Left {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) recipe: &'static dyn Recipe,
+    pub(crate) owner: Owner,
+    pub(crate) term: Term,
+    pub(crate) fenced: bool,
+}
+
+/// What became of a hold that was to be taken up.
+pub(crate) enum Taken {
+    /// It has an owner of its own, and this process looks after it.
+    Up(Arc<Lease>),
+    /// The owner has more than this hold, and keeps it.
+    Several,
+    /// The owner has no hold.
+    Gone,
+    WrongKind,
+}
+
+impl Core {
+    /// Moves the one hold of an owner to a fresh one. A move that no task waits for any more, or that was not answered, is undone.
+    pub(crate) async fn take_up(self: &Arc<Self>, left: &Arc<Left>) -> Result<Taken, Fault> {
+        // Nothing else is done in the owner's name until this is through, or undone.
+        let pending = self.owners.pending(&left.keys, &left.owner);
+        let (core, unheard) = (self.clone(), left.clone());
+        let moving = self.drive(self.clone().move_to_own(left.clone(), pending), move |outcome| {
+            if let Ok((Taken::Up(lease), pending)) = outcome {
+                core.lanes.forget(&lease);
+                lease.give_back();
+                core.move_back_later(&unheard, lease.owner.clone(), false, pending);
+            }
+        });
+        let (taken, _) = moving.outcome().await.map_err(Fault::Server)??;
+        Ok(taken)
+    }
+
+    /// The cover goes with the outcome: it lasts until that is taken, and no longer.
+    async fn move_to_own(
+        self: Arc<Self>,
+        left: Arc<Left>,
+        pending: Pending,
+    ) -> Result<(Taken, Pending), Fault> {
+        let Left { term, fenced, .. } = *left;
+        let (own, sent_ms) = (self.fresh_owner(), self.now_ms());
+        let heir = Heir { owner: &own, lease_ms: term.lease_ms, fenced, moves: Moves::One };
+        let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
+        // The owner's next hold would move as well, if this came late.
+        let reply = self.run_undoing(call, own.number(), false, &pending).await;
+        let token = match reply {
+            Ok(reply) => match reply[..] {
+                [_, 1, token] => (fenced && token > 0).then_some(token as u64),
+                [_, 2, _] => return Ok((Taken::Several, pending)),
+                [_, -1, _] => return Ok((Taken::WrongKind, pending)),
+                _ => return Ok((Taken::Gone, pending)),
+            },
+            Err(fault) => {
+                if fault.is_unknown() {
+                    self.move_back_later(&left, own, true, pending);
+                }
+                return Err(fault);
+            }
+        };
+        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sent_ms));
+        let failed = if !lease.is_valid(self.now_ms()) {
+            let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
+            late.remedy("use a longer lease, or look at the server's load")
+        } else if self.is_closed() {
+            self.closed_error()
+        } else {
+            // A shutdown that begins now gives it back like any other.
+            self.took(&lease, None);
+            return Ok((Taken::Up(lease), pending));
+        };
+        lease.give_back();
+        self.move_back(&left, &lease.owner).await;
+        Err(Fault::Server(failed))
+    }
+
+    /// A request that was not answered may still arrive and take the hold up again, so this looks again later.
+    fn move_back_later(
+        self: &Arc<Self>,
+        left: &Arc<Left>,
+        own: Owner,
+        may_arrive_later: bool,
+        pending: Pending,
+    ) {
+        let (core, left) = (self.clone(), left.clone());
+        self.keeper.spawn(async move {
+            let there = core.move_back(&left, &own).await;
+            // The next attempt to take it up waits no longer than this.
+            drop(pending);
+            if there || !may_arrive_later {
+                return;
+            }
+            for look_ms in &LATE_LOOKS_MS[1..] {
+                tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+                if core.move_back(&left, &own).await {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Whether there was something to give back. Asks until it is answered, or the lease is over.
+    async fn move_back(self: &Arc<Self>, left: &Left, own: &Owner) -> bool {
+        let over_ms = self.now_ms().saturating_add(left.term.lease_ms.max(0) as u64);
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            let lease_ms = left.term.lease_ms;
+            let heir = Heir { owner: &left.owner, lease_ms, fenced: false, moves: Moves::Back };
+            let call = left.recipe.transfer(&left.keys, own, &heir);
+            let fault = match self.run_checked(call, left.owner.number(), true).await {
+                Ok(reply) => return reply.get(1) == Some(&1),
+                Err(fault) => fault,
+            };
+            let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
+            if refused || self.is_closed() || self.now_ms() >= over_ms {
+                tracing::warn!(lock = %left.keys.name, error = %fault.into_error(),
+                    "a hold that was taken up for no task could not be given back to its owner; its lease ends it");
+                return false;
+            }
+            self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+}

@@ -17,7 +17,7 @@ use crate::{
     lock::Lock,
     name::LockName,
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
-    owner::{Identity, Owner},
+    owner::Owner,
     permits::PermitSemaphore,
     rate::RateLimiter,
     read_write::ReadWriteLock,
@@ -554,8 +554,8 @@ impl ClientBuilder {
     /// As there.
     pub fn connect_lazy(mut self) -> Result<Client, Error> {
         self.settle_aloud()?;
-        self.config.identity = Some(Identity::default());
         let keeper = self.keeper()?;
+        self.config = self.config.of_client(keeper.call_hook());
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
             None => (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?),
@@ -573,7 +573,7 @@ impl ClientBuilder {
 
     pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
         self.settle_aloud()?;
-        self.config.identity = Some(Identity::default());
+        self.config = self.config.of_client(keeper.call_hook());
         let (origin, store) = match self.store {
             Some(store) => (Origin::Given, store),
             None if store::is_at_hand(&self.config) => {

@@ -15,6 +15,7 @@ pub use redisson::{Notice, RedissonValue, RedissonYaml};
 use crate::{
     error::{Error, ErrorKind},
     owner::Identity,
+    store::CallHook,
 };
 
 /// The lease of holds that are renewed, unless set otherwise: 30 s, as Redisson's `lockWatchdogTimeout`.
@@ -149,6 +150,8 @@ impl std::str::FromStr for ScriptMode {
 pub(crate) struct Config {
     /// Whose connections these are; none before the client is made.
     pub(crate) identity: Option<Identity>,
+    /// Has the background thread of that client watch what they send.
+    pub(crate) calls: CallHook,
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Secret,
@@ -179,6 +182,7 @@ impl fmt::Debug for Config {
         // The URL may carry a password, so it is left out.
         let Config {
             identity: _,
+            calls: _,
             url: _,
             username,
             password,
@@ -228,6 +232,11 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
+    /// From here on it is the configuration of one client, which has this identity and a background thread that watches its calls.
+    pub(crate) fn of_client(self, calls: CallHook) -> Self {
+        Config { identity: Some(Identity::default()), calls, ..self }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.watchdog_lease < WATCHDOG_LEASE_MIN || self.watchdog_lease > LEASE_MAX {
             return Err(Error::new(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
-    core::{Asks, Heir, Recipe, home::Home, lane::LanePolicy, lease::Lease},
+    core::{Asks, Expected, Heir, Recipe, home::Home, lane::LanePolicy, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, force::Forcing, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -51,35 +51,37 @@ impl Recipe for Fair {
         if asks.first_only { call.constant("1") } else { call }
     }
 
-    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        Fair::call(&scripts::FAIR_UNDO, keys, owner, false).bytes(keys.channel()).constant(publish)
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        let call = Fair::call(&scripts::FAIR_UNDO, keys, owner, false);
+        expected.named(call.bytes(keys.channel()).constant(publish))
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        Fair::call(&scripts::FAIR_RELEASE, keys, owner, false)
-            .bytes(keys.channel())
-            .constant(publish)
-            .constant("")
-            .constant("0")
-            .constant("0")
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, false);
+        let call = call.bytes(keys.channel()).constant(publish);
+        expected.named(call.constant("").constant("0").constant("0"))
     }
 
     /// Whoever waits in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
-    fn release_unheard(&self, keys: &Keys, owner: &Owner) -> Option<Call> {
-        Some(PLAIN.release(keys, owner, ""))
+    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+        Some(PLAIN.release(keys, owner, "", expected))
     }
 
-    fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
-        Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced)
-            .bytes(keys.channel())
-            .constant(publish)
-            .text(heir.owner.field())
-            .int(heir.lease_ms)
-            .constant(if heir.fenced { "1" } else { "0" })
+    fn hand_over(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        expected: Expected,
+        heir: &Heir<'_>,
+    ) -> Call {
+        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
+        let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
+        expected.named(call.int(heir.lease_ms).constant(if heir.fenced { "1" } else { "0" }))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {

@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    core::{Heir, Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
+    core::{Expected, Heir, Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
     error::{Error, ErrorKind},
     lock::{
         Guard,
@@ -77,8 +77,8 @@ impl Recipe for Read {
         call.int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        release(&scripts::READ_RELEASE, keys, owner, publish)
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        expected.named(release(&scripts::READ_RELEASE, keys, owner, publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
@@ -123,8 +123,8 @@ impl Recipe for Write {
         call.int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        release(&scripts::WRITE_RELEASE, keys, owner, publish)
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        expected.named(release(&scripts::WRITE_RELEASE, keys, owner, publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    core::{Heir, Recipe, backoff::Backoff, home::Home, lease::Lease},
+    core::{Expected, Heir, Recipe, backoff::Backoff, home::Home, lease::Lease},
     lock::{Guard, PLAIN, face::lock_face, force::Forcing, locker::Locker},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -28,8 +28,8 @@ impl Recipe for Spin {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, _: &'static str) -> Call {
-        PLAIN.release(keys, owner, SILENT)
+    fn release(&self, keys: &Keys, owner: &Owner, _: &'static str, expected: Expected) -> Call {
+        PLAIN.release(keys, owner, SILENT, expected)
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, _: &'static str, known: u32, lease_ms: i64) -> Call {

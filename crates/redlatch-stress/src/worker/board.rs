@@ -29,15 +29,22 @@ pub(crate) struct Left {
 /// Others may ask in the name of an owner while its own process holds: not after that, because they would take a free lock.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
+    /// Its own process gives the hold back at this moment, and one may come in.
+    closes: bool,
     shut: AtomicBool,
     asking: AtomicUsize,
     gone: Notify,
 }
 
 impl Door {
+    /// One through which another process may come in while the hold is on its way back.
+    pub(super) fn closing() -> Self {
+        Door { closes: true, ..Door::default() }
+    }
+
     /// The right to ask, until dropped.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Visit> {
-        if self.shut.load(Ordering::SeqCst) {
+        if self.shut.fetch_or(self.closes, Ordering::SeqCst) {
             return None;
         }
         self.asking.fetch_add(1, Ordering::SeqCst);
@@ -67,6 +74,13 @@ impl Drop for Keeper {
 }
 
 pub(super) struct Visit(Arc<Door>);
+
+impl Visit {
+    /// Whether the visitor has to look if it came in before the hold was gone.
+    pub(super) fn is_late(&self) -> bool {
+        self.0.closes
+    }
+}
 
 impl Drop for Visit {
     fn drop(&mut self) {

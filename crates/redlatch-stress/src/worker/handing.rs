@@ -125,8 +125,18 @@ impl Task {
 
     /// Holds, lets other processes enter under its owner while it enters and leaves itself, and gives back or leaves the hold.
     pub(super) async fn share(&mut self, worker: &Worker) {
-        let ask = self.ask_afresh(worker);
-        let Some(noted) = self.obtain(worker, &ask).await else { return };
+        let mut ask = self.ask_afresh(worker);
+        let own = worker.client.owner();
+        if self.rng.percent(25) {
+            (ask.cut, ask.owner) = (Cut::After(self.rng.ms(0, 12)), Some(own.clone()));
+        }
+        let Some(noted) = self.obtain(worker, &ask).await else {
+            if ask.owner.is_some() {
+                // What it may have been granted is on its way back.
+                self.hands_out_late(worker, &ask, &own).await;
+            }
+            return;
+        };
         let door = Arc::new(Door::default());
         let _keeper = Keeper(door.clone());
         let (mut inside, pause) = (self.beside(), self.rng.ms(0, 12));
@@ -145,11 +155,27 @@ impl Task {
         if !kept || !self.keep(&mut noted, Duration::ZERO).await {
             return;
         }
-        if self.rng.percent(40) {
-            self.part_with(worker, &ask, noted).await;
-        } else {
-            self.give_back(noted, &ask.name).await;
+        match (self.rng.below(10), noted.held.guard()) {
+            (0..4, _) => self.part_with(worker, &ask, noted).await,
+            (4..8, Some(guard)) => {
+                let owner = guard.owner().clone();
+                let mut beside = self.beside();
+                tokio::join!(self.give_back(noted, &ask.name), beside.hands_out_late(worker, &ask, &owner));
+            }
+            _ => self.give_back(noted, &ask.name).await,
         }
+    }
+
+    /// Lets another process in while what ends the hold is on its way.
+    async fn hands_out_late(&mut self, worker: &Worker, ask: &Ask, owner: &Owner) {
+        tokio::time::sleep(self.rng.ms(0, 20)).await;
+        let door = Arc::new(Door::closing());
+        let _keeper = Keeper(door.clone());
+        let (name, label, owner) = (ask.name.clone(), ask.label.clone(), owner.to_string());
+        self.says(format!("hands out {label} of {name}, which is on its way back"));
+        worker.board.put(Left { kind: ask.kind, name, label, owner, door: Some(door.clone()) });
+        tokio::time::sleep(self.rng.ms(0, 60)).await;
+        door.shut().await;
     }
 
     /// A write hold may be turned into a read hold, while others enter under its owner.
@@ -207,12 +233,32 @@ impl Task {
         let mut ask = self.ask(left.kind);
         (ask.name, ask.label, ask.lease) = (left.name, left.label, Lease::Renewed);
         (ask.owner, ask.wait, ask.fenced) = (Some(owner), Wait::No, false);
-        let entered = self.obtain(worker, &ask).await;
+        let entered = if visit.is_late() {
+            self.come_late(worker, &ask).await
+        } else {
+            self.obtain(worker, &ask).await
+        };
         drop(visit);
         let Some(mut noted) = entered else { return };
         let time = self.time() * 2;
         if self.keep(&mut noted, time).await {
             self.give_back(noted, &ask.name).await;
         }
+    }
+
+    /// Enters, and sees that the other process has not gone before: a lock that was free may go with what is still on its way for that one.
+    async fn come_late<'a>(&mut self, worker: &'a Worker, ask: &Ask) -> Option<Noted<'a>> {
+        self.says(format!("comes to {} as {}", ask.name, ask.label));
+        let Some(Ok(Some(held))) = ask.run(worker).await else { return None };
+        let (client, owner) = (&worker.client, ask.owner.as_ref()?);
+        let both = client.read_write_lock(ask.name.as_str());
+        let count = match ask.kind {
+            Kind::Fair => client.fair_lock(ask.name.as_str()).hold_count(owner).await,
+            Kind::Read => both.read().hold_count(owner).await,
+            Kind::Write => both.write().hold_count(owner).await,
+            _ => client.lock(ask.name.as_str()).hold_count(owner).await,
+        };
+        self.says(format!("came to {} as {} : {count:?}", ask.name, ask.label));
+        if count.is_ok_and(|count| count > 1) { self.note(worker, ask, held) } else { None }
     }
 }

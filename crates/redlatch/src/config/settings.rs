@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use redlatch_engine::SystemClock;
 
 use super::{
-    AddressMap, CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
+    AddressMap, CONNECT_TIMEOUT, CallHook, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
     RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
 };
 
@@ -90,6 +90,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             identity: None,
+            calls: CallHook::default(),
             url: String::new(),
             username: None,
             password: Secret(None),

@@ -8,14 +8,14 @@ use futures_util::future::join_all;
 
 use super::release::Unlocked;
 use super::{
-    Core, Grant, Request,
+    Core, Expected, Grant, Request,
     contest::{Attempt, Contender},
     flight::{After, Flight, Rest},
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Pending, Turn},
     pulse::all_shown,
-    release::{Certainty, Step, Way, found},
+    release::{Certainty, Step, Way, expected, found},
     wait::{Deadline, Place},
 };
 use crate::{
@@ -337,6 +337,10 @@ impl Core {
             let channel = lease.recipe.channel(&lease.keys, &lease.owner);
             call = call.text(lease.owner.field());
             call.args.push(channel.map_or(Arg::Static(""), Arg::Bytes));
+            call = match expected(lease) {
+                Expected::Any => call.constant(""),
+                Expected::Count(count) => call.int(count.into()),
+            };
         }
         let sent: Vec<_> = group.iter().map(|ending| ending.pending.sent()).collect();
         let reply = self.run_checked(call, number, false).await;

@@ -25,6 +25,7 @@ use super::{Core, intake::Intake, lease::Lease, pulse::PULSE_MS, watch::WATCH_SO
 use crate::{
     error::{Error, ErrorKind, LossReason},
     fork,
+    store::CallHook,
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -169,13 +170,14 @@ impl Keeper {
 
     /// A call is being made.
     pub(crate) fn touch(&self) {
-        // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
-        if !self.shared.touched.load(Ordering::SeqCst) {
-            self.shared.touched.store(true, Ordering::SeqCst);
-        }
-        if !self.shared.ticking.load(Ordering::SeqCst) && !self.shared.ticking.swap(true, Ordering::SeqCst) {
-            self.shared.wake();
-        }
+        self.shared.touch();
+    }
+
+    /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
+    /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
+    pub(crate) fn call_hook(&self) -> CallHook {
+        let shared = self.shared.clone();
+        CallHook::new(move || shared.touch())
     }
 
     /// Where lanes note the leases that come into being.
@@ -218,6 +220,16 @@ impl Keeper {
 impl Shared {
     fn wake(&self) {
         self.intake.wake();
+    }
+
+    fn touch(&self) {
+        // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
+        if !self.touched.load(Ordering::SeqCst) {
+            self.touched.store(true, Ordering::SeqCst);
+        }
+        if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
+            self.wake();
+        }
     }
 }
 
@@ -289,8 +301,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                 if shared.touched.swap(false, Ordering::SeqCst) || core.store.is_waiting() {
                     busy_ms = now_ms;
                 }
-                // Some quiet time, and no answer pending: nothing to watch. It is a time and not a number of rounds,
-                // because other events may cause many rounds between a call's announcement and its sending.
+                // Some quiet time, and no answer pending: nothing to watch. What is sent from now on wakes us.
                 let mut quiet = now_ms.saturating_sub(busy_ms) >= 2 * TICK_MS;
                 if quiet {
                     shared.ticking.store(false, Ordering::SeqCst);

@@ -64,6 +64,8 @@ pub(crate) struct Lease {
     before: OnceLock<Arc<Lease>>,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
+    /// A request that ends the hold was not answered, and may still arrive.
+    end_in_doubt: AtomicBool,
     /// Until when a request of unknown outcome may have the server keep it, in ms.
     asked_until_ms: AtomicU64,
     pub(crate) schedule: Schedule,
@@ -78,12 +80,19 @@ pub(crate) struct Holds {
     pub(crate) renewed: u32,
     /// How many holds have been given back here and may still be counted on the server.
     leaving: u32,
+    /// How many the server counted when a release expected another number; 0 if none did.
+    told: u32,
 }
 
 impl Holds {
     /// How many the server counts: those that are under way are served one after the other.
     pub(crate) fn on_server(&self) -> u32 {
         self.count + self.leaving
+    }
+
+    /// How many a release of all of them is to find.
+    pub(crate) fn expected(&self) -> u32 {
+        if self.told > 0 { self.told } else { self.on_server().max(1) }
     }
 }
 
@@ -125,7 +134,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), leaving: 0 }),
+            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), leaving: 0, told: 0 }),
             loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
@@ -133,6 +142,7 @@ impl Lease {
             before: OnceLock::new(),
             asked_until_ms: AtomicU64::new(0),
             count_in_doubt: AtomicBool::new(false),
+            end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
                 renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(term.lease_ms)),
                 watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
@@ -155,13 +165,14 @@ impl Lease {
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, leaving: 0, ..self.holds() }),
+            holds: Mutex::new(Holds { count: 1, leaving: 0, told: 0, ..self.holds() }),
             loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
             before: self.before.clone(),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
+            end_in_doubt: AtomicBool::new(false),
             asked_until_ms: AtomicU64::new(self.asked_until_ms.load(Ordering::Relaxed)),
             schedule: Schedule::default(),
             turns: OnceLock::new(),
@@ -213,6 +224,16 @@ impl Lease {
 
     pub(super) fn is_count_in_doubt(&self) -> bool {
         self.count_in_doubt.load(Ordering::Acquire)
+    }
+
+    /// A request that ends it was not answered. Once another process holds under its owner too, nothing is counted down any more: what
+    /// arrives late would find the other one's hold alone.
+    pub(super) fn doubts_end(&self) {
+        self.end_in_doubt.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_end_in_doubt(&self) -> bool {
+        self.end_in_doubt.load(Ordering::Acquire)
     }
 
     /// A request is about to have the server keep it until then.
@@ -335,6 +356,11 @@ impl Lease {
     /// A hold of which the server was to be told no longer counts there, as far as can be known.
     pub(crate) fn has_left(&self) {
         self.change_holds(|holds| holds.leaving = holds.leaving.saturating_sub(1));
+    }
+
+    /// The server counts so many holds, and a release had expected another number.
+    pub(super) fn is_told(&self, count: u32) {
+        self.change_holds(|holds| holds.told = count);
     }
 
     /// As [`leave`](Self::leave), but `None` if it is the last one, which then stays.

@@ -84,8 +84,8 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
-    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        self.release(keys, owner, publish)
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        self.release(keys, owner, publish, expected)
     }
 
     /// Whether a hold whose time is over may still stand in the hash, because others keep the hash.
@@ -96,20 +96,27 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
 
-    /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`.
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call;
+    /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`, or `{number, -1, count}` if it counts another number.
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call;
 
     /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
     /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
-    fn release_unheard(&self, keys: &Keys, owner: &Owner) -> Option<Call> {
-        let _ = (keys, owner);
+    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+        let _ = (keys, owner, expected);
         None
     }
 
     /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
-    fn hand_over(&self, keys: &Keys, owner: &Owner, publish: &'static str, heir: &Heir<'_>) -> Call {
+    fn hand_over(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        expected: Expected,
+        heir: &Heir<'_>,
+    ) -> Call {
         let _ = heir;
-        self.release(keys, owner, publish)
+        self.release(keys, owner, publish, expected)
     }
 
     /// One hold less. Replies `{number, holds left or -1, receivers}`.
@@ -179,6 +186,25 @@ pub(crate) struct Asks {
     /// What such a one subtracts.
     pub(crate) redisson_wait_ms: i64,
     pub(crate) publish: &'static str,
+}
+
+/// How many holds of its owner a release expects on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// It removes whatever is counted.
+    Any,
+    /// It removes nothing if another number is counted: the owner may be handed to another process while the request is on its way.
+    Count(u32),
+}
+
+impl Expected {
+    /// What a call ends with that asks for a count.
+    pub(crate) fn named(self, call: Call) -> Call {
+        match self {
+            Expected::Any => call,
+            Expected::Count(count) => call.int(count.into()),
+        }
+    }
 }
 
 /// Who is to have a lock next.
@@ -384,7 +410,7 @@ impl Core {
             return Err(forked().remedy("connect a new client in the child process"));
         }
         let keeper = Keeper::start()?;
-        let config = Config { identity: Some(Identity::default()), ..self.config.clone() };
+        let config = self.config.clone().of_client(keeper.call_hook());
         let store = store::open_lazily(&config, keeper.handle())?;
         let forebears = self.forebears.iter().chain([&self.id]).cloned().collect();
         Ok(Self::of(config, self.origin, store, keeper, forebears))

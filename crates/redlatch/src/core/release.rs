@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Core, Request,
+    Core, Expected, Request,
     flight::{Flight, Rest, Work},
     jitter::jittered,
     keeper::told,
@@ -70,6 +70,18 @@ pub(super) enum Counted {
     Surely,
     /// A request without an answer may have turned it into another one.
     Perhaps,
+}
+
+/// What undoing a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Undone {
+    /// There was something, and it is gone.
+    Found,
+    Nothing,
+    /// Another process holds under the owner besides.
+    Shared,
+    /// Nobody answered for as long as it can be there.
+    Unknown,
 }
 
 /// What became of a request.
@@ -191,6 +203,7 @@ impl Core {
             Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
             Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
         };
+        lease.doubts_end();
         let (cover, held, core) = (pending.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
@@ -327,7 +340,7 @@ impl Core {
             fenced: next.request.fenced,
             moves: super::Moves::All,
         };
-        let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, &to);
+        let call = lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &to);
         match self.run_ending(call, lease.owner.number(), false, pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
@@ -401,9 +414,11 @@ impl Core {
         }
         let (tell, outcome) = oneshot::channel();
         let (core, held, pending) = (self.clone(), lease.clone(), pending.another());
-        let unanswered = fault.is_unknown();
+        if fault.is_unknown() {
+            lease.doubts_end();
+        }
         self.keeper.spawn(async move {
-            let work = async |pending: &Pending| core.release_until_done(&held, pending, unanswered).await;
+            let work = async |pending: &Pending| core.release_until_done(&held, pending).await;
             let _ = tell.send(pending.covers(work).await);
         });
         told(outcome).await?
@@ -416,7 +431,7 @@ impl Core {
         if lease.owner.is_shared() {
             (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms), Way::OneHold)
         } else {
-            (lease.recipe.release(&lease.keys, &lease.owner, publish), Way::Whole)
+            (lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)), Way::Whole)
         }
     }
 
@@ -427,6 +442,12 @@ impl Core {
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
         self.alone(pending).await;
+        if lease.owner.is_shared() && lease.is_end_in_doubt() {
+            return Err(Fault::Unknown(Error::new(
+                ErrorKind::Timeout,
+                "an earlier release was not answered",
+            )));
+        }
         let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
         if way == Way::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
@@ -435,7 +456,8 @@ impl Core {
         let reply = self.run_undoing(call, number, apart, pending).await;
         match reply.and_then(|items| self.released_as(lease, way, &items)) {
             Err(fault) if fault.is_split() && way == Way::Whole => {
-                let Some(call) = lease.recipe.release_unheard(&lease.keys, &lease.owner) else {
+                let Some(call) = lease.recipe.release_unheard(&lease.keys, &lease.owner, expected(lease))
+                else {
                     return Err(fault);
                 };
                 let items = self.run_ending(call, number, true, pending).await?;
@@ -458,13 +480,21 @@ impl Core {
         self.released_as(lease, way, &reply?)
     }
 
-    /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold.
+    /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold. A whole one
+    /// that has found other holds than it expected replies `{number, -1, count}`, has changed nothing, and is sent anew.
     fn released_as(&self, lease: &Lease, way: Way, reply: &[i64]) -> Result<(Unlocked, i64), Fault> {
         let (gone, heard) = match (way, reply) {
             (Way::OneHold, [_, left, heard]) if *left >= 1 => {
                 return Ok((Unlocked::StillHeld(*left as u32), *heard));
             }
             (Way::OneHold, [_, left, heard]) => (*left == 0, *heard),
+            (Way::Whole, [_, -1, count]) => {
+                lease.is_told(u32::try_from(*count).unwrap_or(u32::MAX));
+                return Err(Fault::NotSent(Error::new(
+                    ErrorKind::Timeout,
+                    "the owner has other holds than this process counts",
+                )));
+            }
             (Way::Whole, [_, released, heard]) => (*released == 1, *heard),
             _ => {
                 return Err(Fault::Unknown(Error::new(
@@ -478,20 +508,19 @@ impl Core {
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
     ///
-    /// A release that was `unanswered` is not repeated where another process may hold under the same owner: it counts down, and two
-    /// of them would take away the other one's hold. Then it is only watched.
+    /// A release that was not answered is not repeated where another process may hold under the same owner: two of them would take away
+    /// the other one's hold. Then it is only watched.
     async fn release_until_done(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         pending: &Pending,
-        mut unanswered: bool,
     ) -> Result<(Unlocked, i64), Error> {
         let over_ms = lease.deadline_ms() + margin_ms(lease.lease_ms) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            let outcome = if unanswered && lease.owner.is_shared() {
+            let outcome = if lease.owner.is_shared() && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms => {
@@ -506,7 +535,9 @@ impl Core {
             } else {
                 self.release_once(lease, true, pending).await
             };
-            unanswered |= outcome.as_ref().is_err_and(Fault::is_unknown);
+            if outcome.as_ref().is_err_and(Fault::is_unknown) {
+                lease.doubts_end();
+            }
             match outcome {
                 // Nothing there within the lease: the first request did it, and only its reply was lost.
                 Ok((Unlocked::AlreadyLost(_), _)) if self.now_ms() < lease.deadline_ms() => {
@@ -631,7 +662,8 @@ impl Core {
             owner: &to,
             lease_ms: term.lease_ms,
             fenced: next.request.fenced,
-            moves: super::Moves::All,
+            // Another process may come to hold under the giver while this is on its way.
+            moves: if lease.owner.is_exposed() { super::Moves::One } else { super::Moves::All },
         };
         let call = lease.recipe.transfer(&lease.keys, &lease.owner, &heir);
         match self.run_ending(call, to.number(), false, &pending).await {
@@ -669,6 +701,9 @@ impl Core {
                 Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
             }
             Err(fault) => {
+                if fault.is_unknown() {
+                    lease.doubts_end();
+                }
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
                 if !next.leaves_it_to_its_task() {
@@ -748,39 +783,42 @@ impl Core {
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
         let mut unanswered = false;
-        if owner.is_shared() {
-            // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
-            // came of a request without an answer ends with its lease.
-            let known = match certainty {
-                Certainty::Granted => 0,
-                _ if place_ms > 0 => HOLDS_STAY,
-                _ => return certainty == Certainty::Arrived,
-            };
-            let undoing =
-                self.undo_until_answered(request, owner, Some(known), over_ms, pending, &mut unanswered);
-            return undoing.await.is_some() && certainty != Certainty::MayArriveLater && !unanswered;
-        }
         for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
                 // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+            if owner.is_shared() {
+                break;
+            }
             match self.undo_until_answered(request, owner, None, over_ms, pending, &mut unanswered).await {
-                Some(true) => {
+                Undone::Found => {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
                     return !unanswered;
                 }
-                Some(false) if certainty == Certainty::MayArriveLater => {}
-                Some(false) => return !unanswered,
-                None => return false,
+                Undone::Nothing if certainty == Certainty::MayArriveLater => {}
+                Undone::Nothing => return !unanswered,
+                Undone::Shared => break,
+                Undone::Unknown => return false,
             }
         }
-        false
+        if !owner.is_shared() {
+            return false;
+        }
+        // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
+        // came of a request without an answer ends with its lease.
+        let known = match certainty {
+            Certainty::Granted if !unanswered => 0,
+            _ if place_ms > 0 => HOLDS_STAY,
+            _ => return certainty == Certainty::Arrived && !unanswered,
+        };
+        let undoing =
+            self.undo_until_answered(request, owner, Some(known), over_ms, pending, &mut unanswered);
+        undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
     }
 
-    /// Removes what an owner may have left, and says whether there was anything; `None` if nobody answers for as long as it can be
-    /// there. With a `known` count it gives back one hold, as [`leave`](super::Recipe::leave) does.
+    /// Removes what an owner may have left. With a `known` count it gives back one hold, as [`leave`](super::Recipe::leave) does.
     async fn undo_until_answered(
         self: &Arc<Self>,
         request: &Request,
@@ -789,19 +827,32 @@ impl Core {
         over_ms: u64,
         pending: &Pending,
         unanswered: &mut bool,
-    ) -> Option<bool> {
+    ) -> Undone {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
+        let mut count = 1;
         loop {
             let publish = self.store.publish_command();
+            // What the owner may have been granted can be handed to another process while this is on its way.
+            let expected = if owner.is_exposed() { Expected::Count(count) } else { Expected::Any };
             let call = match known {
                 Some(known) => {
                     request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms)
                 }
-                None => request.recipe.undo(&request.keys, owner, publish),
+                None => request.recipe.undo(&request.keys, owner, publish, expected),
             };
             let moves = self.store.moves();
             let fault = match self.run_undoing(call, owner.number(), true, pending).await {
-                Ok(reply) => return Some(reply.get(1).is_some_and(|found| *found > 0)),
+                Ok(reply) => match reply[..] {
+                    [_, -1, _] if known.is_none() && owner.is_shared() => return Undone::Shared,
+                    [_, -1, _] if known.is_none() && self.now_ms() >= over_ms => return Undone::Unknown,
+                    // They are all this process's.
+                    [_, -1, counted] if known.is_none() => {
+                        count = u32::try_from(counted).unwrap_or(u32::MAX);
+                        continue;
+                    }
+                    [_, found, ..] if found > 0 => return Undone::Found,
+                    _ => return Undone::Nothing,
+                },
                 Err(fault) => fault,
             };
             *unanswered |= fault.is_unknown();
@@ -809,7 +860,7 @@ impl Core {
             let once = known == Some(0) && fault.is_unknown();
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
             if once || refused || self.is_closed() || self.now_ms() >= over_ms {
-                return None;
+                return Undone::Unknown;
             }
             if self.store.moves() == moves {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
@@ -852,12 +903,18 @@ impl Core {
                     &pending,
                     &mut unanswered,
                 );
-                if undoing.await == Some(true) {
+                if undoing.await == Undone::Found {
                     return;
                 }
             }
         });
     }
+}
+
+/// What a release that removes all holds of a lease is to find. An owner that can be used again can be handed to another process while
+/// the release is on its way, and what that process enters meanwhile is not to go.
+pub(super) fn expected(lease: &Lease) -> Expected {
+    if lease.owner.is_exposed() { Expected::Count(lease.holds().expected()) } else { Expected::Any }
 }
 
 /// What a release found, and how many others heard of it.

@@ -16,7 +16,7 @@ pub use with::WithError;
 
 use self::{face::lock_face, locker::Locker};
 use crate::{
-    core::{Heir, Recipe, home::Home, lease::Lease as CoreLease},
+    core::{Expected, Heir, Recipe, home::Home, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -41,13 +41,9 @@ impl Recipe for Plain {
         Call::new(&scripts::ENTER).key(&keys.key).int(owner.number()).text(owner.field()).int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-        Call::new(&scripts::RELEASE)
-            .key(&keys.key)
-            .int(owner.number())
-            .text(owner.field())
-            .bytes(keys.channel())
-            .constant(publish)
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        let call = Call::new(&scripts::RELEASE).key(&keys.key).int(owner.number()).text(owner.field());
+        expected.named(call.bytes(keys.channel()).constant(publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {

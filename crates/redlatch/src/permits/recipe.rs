@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ids::members;
 use crate::{
-    core::{Heir, Recipe, gate::GateKey, lane::LanePolicy, lease::Lease},
+    core::{Expected, Heir, Recipe, gate::GateKey, lane::LanePolicy, lease::Lease},
     name::Keys,
     owner::Owner,
     scripts::{self, Script},
@@ -67,7 +67,7 @@ impl Recipe for Permits {
         self.acquire(keys, owner, lease_ms, false)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: Expected) -> Call {
         give(keys, owner, publish, ["1", "0"])
     }
 

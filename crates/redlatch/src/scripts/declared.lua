@@ -6,12 +6,12 @@
 --
 -- Check:  every timeout key that the script may touch is declared. It looks at the fields of the hash, the next hold, and the first
 --         hold of an owner without any, which is more than most scripts touch.
--- Change: none. The text that follows sees the keys that it takes and no others. With `some`, a reader whose key is not declared counts
---         as one that needs the whole TTL of the hash, so that the TTL stays as it is; and its key is left to its own end.
+-- Change: none. The text that follows sees the keys and arguments that it takes and no others. With `some`, a reader whose key is not
+--         declared counts as one that needs the whole TTL of the hash, so that the TTL stays as it is; and its key is left to its own end.
 -- Reply:  {first argument, {keys to declare}} if one was not declared; otherwise what the script replies.
 local given, KEYS, redis = KEYS, {}, redis
 do
-  local takes, whose = tonumber(ARGV[#ARGV - 1]), ARGV[#ARGV]
+  local whose, takes = table.remove(ARGV), tonumber(table.remove(ARGV))
   local declared, wanted, complete = {}, {}, true
   for i, key in ipairs(given) do
     declared[key] = true

@@ -1,16 +1,26 @@
--- Release a fair lock whose owner field belongs to one hold alone, and tell the next in the queue or grant to it.
+-- Release a fair lock whose owner field belongs to one process alone, and tell the next in the queue or grant to it.
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   KEYS[4] token counter, if the heir draws a token
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] heir: the owner of this process that has waited longest, or ''   ARGV[6] its lease in ms   ARGV[7] 1 = it draws a token
+-- ARGV[8] only if the owner counts so many, as in release.lua
 --
--- Check:  queue and times can be read, which comes first because it may fail.
+-- Check:  queue and times can be read, which comes first because it may fail. With a count: another one means that another process
+--         has come to hold under the owner.
 -- Change: heads of the queue whose time is over are dropped. HDEL removes the owner field, and with the only field the hash goes
 --         too. If the head is the heir, it gets the lock here and now, as it would by asking; if it is anybody else,
 --         it is told. Whatever is refused to the heir, or fails for it, leaves the lock free and the heir told.
--- Reply:  {number, 1, receivers}; {number, 2, token or 0} when the heir has it; {number, 0, 0} when the owner held nothing.
+-- Reply:  {number, 1, receivers}; {number, 2, token or 0} when the heir has it; {number, 0, 0} when the owner held nothing;
+--         {number, -1, count} when it counts another number.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])
+if ARGV[8] then
+  local count = redis.call('hget', key, ARGV[2])
+  if count and count ~= ARGV[8] then
+    redis.call('hdel', key, '')
+    return {n, -1, tonumber(count)}
+  end
+end
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local head = false

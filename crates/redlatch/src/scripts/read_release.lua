@@ -2,17 +2,23 @@
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
 -- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
+-- ARGV[5] only if the owner counts so many, as in release.lua
 --
--- Check:  the owner field exists. One whose timeout keys have all ended is removed too, but was lost before (R5).
+-- Check:  the owner field exists. With a count: another one means that another process has come to hold under the owner. One whose
+--         timeout keys have all ended is removed too, but was lost before (R5).
 -- Change: the field and its timeout keys go. While the owner's own write hold stays, the TTL stays (R2). While other readers
 --         stay, the TTL falls to what the longest of them needs; they are looked at only until one is found that needs all of
 --         it. One look mostly finds it; then no more than that is asked. Otherwise it goes on only if the hold that went may have
 --         been the one that set the TTL. When nobody is left, or nobody whose time has not ended, the hash goes and `0` is sent.
 -- Reply:  {number, 1, receivers} when released (0: no message was due, -1: it was refused); {number, 0, 0} when nothing was
---         held any more, which is also what a repeat gets.
+--         held any more, which is also what a repeat gets; {number, -1, count} when the owner counts another number.
 local key, base, owner = KEYS[1], KEYS[2], ARGV[2]
 local own = base .. owner .. ':rwlock_timeout:'
 local count = redis.call('hget', key, owner)
+if ARGV[5] and count and count ~= ARGV[5] then
+  redis.call('hdel', key, '')
+  return {tonumber(ARGV[1]), -1, tonumber(count)}
+end
 local found, ttl = redis.call('hdel', key, owner), redis.call('pttl', key)
 -- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
 local enough = ttl - 10

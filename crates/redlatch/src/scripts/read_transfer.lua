@@ -7,7 +7,8 @@
 -- Check:  the giver has one read hold whose timeout key is there (R5), and no write hold; or the taker reads already (a repeat). What goes
 --         back to an owner that has come to read again is one more hold of it.
 -- Change: the token and the timeout keys come first, because they are what may be refused: then no lock has changed. The taker's hold
---         lasts for the lease, one that goes back for what was left, holds of a taker that reads for the longest; the giver's goes, and the TTL of the hash only grows.
+--         lasts for the lease, one that goes back for what was left, holds of a taker that reads for the longest; the giver's goes,
+--         and the TTL of the hash only grows.
 -- Reply:  {number, 1, token or 0}; {number, 2, 0} the giver has more than may be moved, and keeps it; {number, 0, ttl ms} when the giver
 --         no longer read.
 local key, from, to = KEYS[1], ARGV[3], ARGV[4]

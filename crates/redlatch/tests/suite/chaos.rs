@@ -1,8 +1,9 @@
 //! Everything at once: many tasks, few locks, faults without end, and a checker that judges the recorded history.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -17,7 +18,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{SOON, ms, soon},
     kinds::{AnyLock, Face},
 };
 
@@ -33,6 +34,14 @@ const NAMES: u64 = 4;
 struct Run {
     stop: AtomicBool,
     grants: AtomicU64,
+    /// What each task does at present, for those that do not come to their end.
+    does: Mutex<HashMap<u64, String>>,
+}
+
+impl Run {
+    fn does(&self, task: u64, what: impl Into<String>) {
+        self.does.lock().unwrap().insert(task, what.into());
+    }
 }
 
 /// One task: takes a lock, stays a moment, gives it back, and writes down when.
@@ -52,6 +61,7 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, run: Ar
             _ => acquire,
         };
         let called = now_ns();
+        run.does(task, format!("asks for {name}, way {}", (round >> 40) % 4));
         let outcome = acquire.await;
         let event =
             Event::new(Kind::AcquireRet, name.as_str(), holder.as_str()).op(0, op).span(called, now_ns());
@@ -67,6 +77,7 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, run: Ar
             }
         };
         run.grants.fetch_add(1, Ordering::Relaxed);
+        run.does(task, format!("holds {name}"));
         let mut valid_until = now_ns() + guard.remaining().as_nanos() as u64;
         let event = match guard.token() {
             Some(token) => event.token(token),
@@ -86,6 +97,7 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, run: Ar
             recorder.record(notice.span(valid_until.min(now_ns()), now_ns()));
         }
         let released = now_ns();
+        run.does(task, format!("gives back {}, way {}", guard.name(), (round >> 40) % 4));
         let outcome = match guard.unlock().await {
             Ok(Unlocked::Released) => Outcome::Ok,
             Ok(_) => Outcome::No,
@@ -169,14 +181,15 @@ async fn everything_at_once(face: Face) {
         run.stop.store(true, Ordering::Relaxed);
     };
     let (faults, ()) = tokio::join!(trouble(&server, &proxy, &run), timer);
-    for task in tasks {
-        soon("each task's end", task).await.unwrap();
+    for (n, task) in tasks.into_iter().enumerate() {
+        let end = tokio::time::timeout(SOON, task).await;
+        end.unwrap_or_else(|_| {
+            let stats: Vec<_> = clients.iter().map(Client::stats).collect();
+            panic!("task {n} does not end, of {:#?}\nwith {stats:?}", run.does.lock().unwrap())
+        })
+        .unwrap();
+        run.does.lock().unwrap().remove(&(n as u64));
     }
-    let verdict = check(&recorder.events(), &CheckOptions::default());
-    println!("{faults} faults: {verdict}");
-    verdict.assert_ok();
-    assert!(verdict.stats.grants > GRANTS_MIN, "too few grants to mean anything: {verdict}");
-    assert!(faults > 20, "too few faults: {faults}");
     soon("quiet", async {
         while clients.iter().any(|client| client.stats().names + client.stats().background_jobs > 0) {
             tokio::time::sleep(ms(20)).await;
@@ -191,6 +204,17 @@ async fn everything_at_once(face: Face) {
         }
     })
     .await;
+    // It is the end of what no answer told of.
+    for n in 0..NAMES {
+        let op = recorder.next_op_id();
+        let free = Event::new(Kind::SeenFree, format!("chaos-{n}"), "").op(0, op);
+        recorder.record(free.span(now_ns(), now_ns()));
+    }
+    let verdict = check(&recorder.events(), &CheckOptions::default());
+    println!("{faults} faults: {verdict}");
+    verdict.assert_ok();
+    assert!(verdict.stats.grants > GRANTS_MIN, "too few grants to mean anything: {verdict}");
+    assert!(faults > 20, "too few faults: {faults}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

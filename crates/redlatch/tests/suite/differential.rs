@@ -92,7 +92,7 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
     let texts = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
     let (keys, mut args) = match script.name() {
         "acquire" => (vec![name, token], vec![number, owner, lease, fenced]),
-        "release" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into()]),
+        "release" => (vec![name], expecting(dice, vec![number, owner, CHANNEL.into(), "publish".into()])),
         "acquire_all" => {
             // No key of two types at once, so that most calls are answered.
             let mut keys = vec![name];
@@ -108,10 +108,13 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         }
         "release_all" => {
             let mut keys = vec![name];
-            let mut args = vec![number, "publish".into(), owner, CHANNEL.into()];
-            for _ in 0..dice.roll(4) {
-                keys.push(dice.pick(&["a", "b", "{t}x", "c", "d", "string"]).to_owned());
-                args.extend([dice.pick(&OWNERS).to_owned(), dice.pick(&["", CHANNEL]).to_owned()]);
+            let mut args = vec![number, "publish".into()];
+            for nth in 0..=dice.roll(4) {
+                if nth > 0 {
+                    keys.push(dice.pick(&["a", "b", "{t}x", "c", "d", "string"]).to_owned());
+                }
+                let (channel, expected) = (dice.pick(&["", CHANNEL]), dice.pick(&["", "", "1", "2"]));
+                args.extend(texts(&[dice.pick(&OWNERS), channel, expected]));
             }
             (keys, args)
         }
@@ -161,10 +164,11 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "fair_release" => {
             let heir = if dice.roll(3) == 0 { String::new() } else { other };
             let (channel, publish) = (CHANNEL.into(), "publish".into());
-            ([fair, vec![token]].concat(), vec![number, owner, channel, publish, heir, lease, fenced])
+            let args = vec![number, owner, channel, publish, heir, lease, fenced];
+            ([fair, vec![token]].concat(), expecting(dice, args))
         }
         "fair_leave" => (fair, vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
-        "fair_undo" => (fair, vec![number, owner, CHANNEL.into(), "publish".into()]),
+        "fair_undo" => (fair, expecting(dice, vec![number, owner, CHANNEL.into(), "publish".into()])),
         "fair_force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
             let args = vec![number, expected, CHANNEL.into(), "publish".into(), "somebody\n".into()];
@@ -260,6 +264,15 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
     (script, keys, args)
 }
 
+/// Now and then a release expects a count.
+fn expecting(dice: &mut Dice, mut args: Vec<String>) -> Vec<String> {
+    match dice.pick(&["", "1", "2"]) {
+        "" => {}
+        count => args.push(count.to_owned()),
+    }
+    args
+}
+
 /// The keys of a rate limiter, mostly of one that is there.
 fn rate_keys(dice: &mut Dice) -> Vec<String> {
     let name = *["rate", "rate", "rate", "rate", "rate", "rate", "string", "a"].get(dice.roll(8)).unwrap();
@@ -295,7 +308,7 @@ fn read_write(
             vec![name.clone(), base.clone(), name, base, token],
             vec![number, lease, owner, other, fenced, dice.pick(&["1", "2"]).to_owned()],
         ),
-        "read_release" | "write_release" => (keys, vec![number, owner, channel, publish]),
+        "read_release" | "write_release" => (keys, expecting(dice, vec![number, owner, channel, publish])),
         "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
         "read_renew" | "write_renew" => {
             let (mut keys, mut args) =

@@ -89,11 +89,15 @@ impl Model {
         self.settle();
     }
 
-    fn read_release(&mut self, o: usize) -> i64 {
-        let Some((_, until)) = self.reads.get(&o).copied() else { return 0 };
+    /// Another number than the one that is expected stays; 0 expects none.
+    fn read_release(&mut self, o: usize, expected: i64) -> (i64, i64) {
+        let Some((count, until)) = self.reads.get(&o).copied() else { return (0, 0) };
+        if expected > 0 && count != expected {
+            return (-1, count);
+        }
         let held = until > self.now;
         self.read_gone(o, until);
-        i64::from(held)
+        (i64::from(held), 0)
     }
 
     fn read_leave(&mut self, o: usize, known: i64, lease: i64) -> i64 {
@@ -165,12 +169,15 @@ impl Model {
         self.settle();
     }
 
-    fn write_release(&mut self, o: usize) -> i64 {
-        if !self.writes(o) {
-            return 0;
+    fn write_release(&mut self, o: usize, expected: i64) -> (i64, i64) {
+        match self.write {
+            Some((writer, count)) if writer == o && expected > 0 && count != expected => (-1, count),
+            Some((writer, _)) if writer == o => {
+                self.write_gone(o);
+                (1, 0)
+            }
+            _ => (0, 0),
         }
-        self.write_gone(o);
-        1
     }
 
     fn write_leave(&mut self, o: usize, known: i64, lease: i64) -> i64 {
@@ -399,6 +406,8 @@ impl Rig {
         let known = dice.roll(4) as i64;
         let known_text = known.to_string();
         let (channel, publish) = ("redisson_rwlock:{x}", "publish");
+        let release = [me.as_str(), channel, publish, &known_text];
+        let release = if known > 0 { &release[..] } else { &release[..3] };
         let kind = dice.roll(17);
         let (what, expected, got): (String, Vec<i64>, Vec<i64>) = match kind {
             0 | 1 => {
@@ -412,9 +421,9 @@ impl Rig {
                 (format!("read_enter {o} {lease}"), vec![count, value], got)
             }
             3 => {
-                let released = self.model.read_release(o);
-                let got = self.eval(&scripts::READ_RELEASE, &[&me, channel, publish]);
-                (format!("read_release {o}"), vec![released, 0], got)
+                let (released, counted) = self.model.read_release(o, known);
+                let got = self.eval(&scripts::READ_RELEASE, release);
+                (format!("read_release {o} {known}"), vec![released, counted], got)
             }
             4 => {
                 let left = self.model.read_leave(o, known, lease);
@@ -441,9 +450,9 @@ impl Rig {
                 (format!("write_enter {o} {lease}"), vec![count, value], got)
             }
             9 => {
-                let released = self.model.write_release(o);
-                let got = self.eval(&scripts::WRITE_RELEASE, &[&me, channel, publish]);
-                (format!("write_release {o}"), vec![released, 0], got)
+                let (released, counted) = self.model.write_release(o, known);
+                let got = self.eval(&scripts::WRITE_RELEASE, release);
+                (format!("write_release {o} {known}"), vec![released, counted], got)
             }
             10 => {
                 let left = self.model.write_leave(o, known, lease);

@@ -15,6 +15,7 @@ mod adopting;
 mod clients;
 mod counts;
 mod late;
+mod on_the_way;
 mod repeats;
 mod undone;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::{
     super::{
-        Recipe,
+        Expected, Recipe,
         lease::{Lease, Term},
     },
     *,
@@ -60,7 +60,7 @@ impl Rig {
     }
 
     fn release(&self, number: i64) -> Call {
-        READ.release(&self.keys, &owner(number), "publish")
+        READ.release(&self.keys, &owner(number), "publish", Expected::Any)
     }
 
     /// The TTL of the hash, and the holds of an owner.

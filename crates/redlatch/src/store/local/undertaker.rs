@@ -3,7 +3,7 @@
 use redlatch_engine::daemon::{Step, Trace, TracePlace, Undertaker};
 
 use crate::{
-    core::Recipe,
+    core::{Expected, Recipe},
     fair::FAIR,
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -35,17 +35,17 @@ impl Undertaker for Bequests {
                 // Nothing tells a fair lock from any other while nobody queues.
                 let keys = keys(&trace.key, Kind::Fair);
                 let told = Step::Publish { channel: keys.channel().to_vec(), payload: "0" };
-                vec![script(FAIR.undo(&keys, &owner, "publish")), told]
+                vec![script(FAIR.undo(&keys, &owner, "publish", Expected::Any)), told]
             }
             TracePlace::ReadWrite if is_write => {
-                vec![script(WRITE.release(&keys(&trace.key, Kind::Write), &owner, "publish"))]
+                vec![script(WRITE.release(&keys(&trace.key, Kind::Write), &owner, "publish", Expected::Any))]
             }
             TracePlace::ReadWrite => {
-                vec![script(READ.release(&keys(&trace.key, Kind::Read), &owner, "publish"))]
+                vec![script(READ.release(&keys(&trace.key, Kind::Read), &owner, "publish", Expected::Any))]
             }
             TracePlace::Queue => {
                 let keys = keys(queued_for(&trace.key), Kind::Fair);
-                vec![script(FAIR.undo(&keys, &owner, "publish"))]
+                vec![script(FAIR.undo(&keys, &owner, "publish", Expected::Any))]
             }
             _ => Vec::new(),
         }

@@ -37,7 +37,7 @@ use crate::{
     doctor::{Finding, Severity},
     error::{Error, ErrorKind},
     store::{
-        ChangeHook, Fault,
+        CallHook, ChangeHook, Fault,
         url::{Addr, Server},
     },
 };
@@ -80,6 +80,7 @@ pub(crate) struct Dial {
     /// Whom servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
     kin: Option<Arc<Kin>>,
+    calls: CallHook,
 }
 
 impl Dial {
@@ -107,6 +108,7 @@ impl Dial {
             master_only: false,
             changes: None,
             kin: None,
+            calls: config.calls.clone(),
         };
         if dial.shows_password() {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -116,6 +118,11 @@ impl Dial {
             }
         }
         Ok(dial)
+    }
+
+    /// Whom its connections tell of each request that they send.
+    pub(super) fn call_hook(&self) -> &CallHook {
+        &self.calls
     }
 
     /// The same way to log in, at another address.

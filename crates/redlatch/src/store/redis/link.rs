@@ -2,10 +2,11 @@
 
 use std::{
     future::Future,
+    io,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll},
 };
@@ -15,7 +16,7 @@ use redis::{
 };
 use tokio::{
     runtime::Handle,
-    sync::OnceCell,
+    sync::{Notify, OnceCell},
     task::{AbortHandle, JoinHandle},
 };
 
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{Fault, Reply},
+    store::{CallHook, Fault, Reply},
 };
 
 /// Room for requests between tasks and the driver. The default of the client library is small for thousands of tasks.
@@ -94,6 +95,8 @@ pub(super) struct Link {
     server: Arc<str>,
     connection: MultiplexedConnection,
     tally: Arc<Tally>,
+    /// Has what is sent watched.
+    calls: CallHook,
     mark: Mutex<Mark>,
     dead: AtomicBool,
     driver: AbortHandle,
@@ -117,19 +120,86 @@ type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>);
 
 /// What drives a connection. A runtime that no longer runs never drops the tasks that it was told to abort, and with them the
 /// calls that wait; so this can be dropped from outside.
-struct DriverWork(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+///
+/// What is queued while it ends may stay in the queue, which lives as long as those who wait do: the queue is emptied once, and a task
+/// may be about to put something into it. So those who wait look at the phase once they have queued
+/// ([`heard`](Self::heard)).
+struct DriverWork {
+    work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    phase: AtomicU8,
+    /// Wakes those who queued while it was at work, which may have been its end.
+    ended: Notify,
+}
+
+/// What is in the queue by now is served or dropped later.
+const RESTS: u8 = 0;
+/// It is being polled, and may come to its end by that.
+const WORKS: u8 = 1;
+const OVER: u8 = 2;
 
 impl DriverWork {
+    fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        let work = Mutex::new(Some(Box::pin(work) as Pin<Box<dyn Future<Output = ()> + Send>>));
+        DriverWork { work, phase: AtomicU8::new(RESTS), ended: Notify::new() }
+    }
+
+    /// What is in the queue after this may be missed by what follows, and finds the phase; what was there before is seen.
+    fn enters(&self, phase: u8) {
+        self.phase.store(phase, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        work.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(cx))
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(driver) = work.as_mut() else { return Poll::Ready(()) };
+        self.enters(WORKS);
+        if driver.as_mut().poll(cx).is_pending() {
+            self.enters(RESTS);
+            return Poll::Pending;
+        }
+        let driver = work.take();
+        self.enters(OVER);
+        drop(work);
+        drop(driver);
+        self.ended.notify_waiters();
+        Poll::Ready(())
     }
 
     /// Drops it, unless it is being polled this very moment: then its runtime runs, and aborts it.
     fn end(&self) {
-        let work = self.0.try_lock().ok().and_then(|mut work| work.take());
+        let mut work = match self.work.try_lock() {
+            Ok(work) => work,
+            Err(TryLockError::Poisoned(work)) => work.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let driver = work.take();
+        self.enters(OVER);
         // Without the mutex, because this wakes those who wait for answers.
         drop(work);
+        drop(driver);
+        self.ended.notify_waiters();
+    }
+
+    /// Waits for the answer to what is put into the driver's queue, or for the driver's end.
+    async fn heard<T>(&self, answer: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+        let (mut answer, mut ended) = (std::pin::pin!(answer), std::pin::pin!(self.ended.notified()));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            // It has been queued, unless the queue is full, and then it comes by here again.
+            fence(Ordering::SeqCst);
+            if self.phase.load(Ordering::SeqCst) == RESTS {
+                return Poll::Pending;
+            }
+            let is_over = ended.as_mut().poll(cx).is_ready() || self.phase.load(Ordering::SeqCst) == OVER;
+            if is_over {
+                Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
     }
 }
 
@@ -225,6 +295,7 @@ impl Link {
             server: dial.describe().into(),
             connection,
             tally: Arc::default(),
+            calls: dial.call_hook().clone(),
             mark: Mutex::default(),
             dead: AtomicBool::new(false),
             driver: abort,
@@ -263,7 +334,7 @@ impl Link {
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Reply, Failure> {
         let mut connection = self.connection.clone();
         let sent = self.count();
-        let outcome = connection.send_packed_command(cmd).await;
+        let outcome = self.work.heard(connection.send_packed_command(cmd)).await;
         sent.answered();
         match outcome {
             Ok(value) => reply(value).map_err(|failure| failure.at(&self.server)),
@@ -278,7 +349,7 @@ impl Link {
         both.cmd("ASKING").add_command(cmd.clone());
         let mut connection = self.connection.clone();
         let sent = self.count();
-        let outcome = connection.send_packed_commands(&both, 1, 1).await;
+        let outcome = self.work.heard(connection.send_packed_commands(&both, 1, 1)).await;
         sent.answered();
         match outcome {
             Ok(mut values) => {
@@ -306,7 +377,7 @@ impl Link {
         }
         let mut connection = self.connection.clone();
         let sent = self.count();
-        let outcome = connection.send_packed_commands(&both, 0, both.len()).await;
+        let outcome = self.work.heard(connection.send_packed_commands(&both, 0, both.len())).await;
         sent.answered();
         let values = outcome.map_err(|error| self.failure(error))?;
         // The word before counts for the next request, so they go out together, and a refusal of either is a refusal.
@@ -342,6 +413,7 @@ impl Link {
 
     fn count(&self) -> Sent<'_> {
         self.tally.sent.0.fetch_add(1, Ordering::Relaxed);
+        self.calls.call();
         Sent { link: self, is_answered: false }
     }
 
@@ -352,7 +424,7 @@ impl Link {
         if self.is_dead() || self.tally.asking.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (tally, mut connection) = (self.tally.clone(), self.connection.clone());
+        let (tally, work, mut connection) = (self.tally.clone(), self.work.clone(), self.connection.clone());
         self.home.spawn(async move {
             loop {
                 let left = tally.left.swap(0, Ordering::SeqCst);
@@ -364,7 +436,7 @@ impl Link {
                     }
                     continue;
                 }
-                match connection.send_packed_command(&redis::cmd("PING")).await {
+                match work.heard(connection.send_packed_command(&redis::cmd("PING"))).await {
                     Err(error) if error.code().is_none() => return,
                     Ok(_) | Err(_) => tally.answered.0.fetch_add(left, Ordering::Relaxed),
                 };
@@ -451,7 +523,7 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
     let (mut connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
         .map_err(|error| Begun::NotLoggedIn(dial.refused(&error)))?;
-    let work = Arc::new(DriverWork(Mutex::new(Some(Box::pin(driver)))));
+    let work = Arc::new(DriverWork::new(driver));
     let driven = Driven(work.clone());
     let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
     let abort = driver.abort_handle();
@@ -505,7 +577,11 @@ mod tests {
     use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
     use super::*;
-    use crate::{client::Client, store::StoreUrl};
+    use crate::{
+        client::Client,
+        scripts,
+        store::{Call, StoreUrl},
+    };
 
     async fn link(server: &FakeServer) -> Arc<Link> {
         let url = server.url();
@@ -546,6 +622,80 @@ mod tests {
         assert!(!link.is_dead(), "the time is not up");
         link.check_stall(1_500, 500);
         assert!(link.is_dead(), "nothing has come for as long as that");
+    }
+
+    /// What a task queued while the driver came to its end stayed in the queue, and the task waited for ever: the driver empties its queue once,
+    /// and a sender may be about to write into it.
+    #[tokio::test]
+    async fn what_is_queued_while_the_driver_ends_is_not_waited_for() {
+        type Waits = Pin<Box<dyn Future<Output = Result<(), RedisError>> + Send>>;
+        // Nothing answers what is queued here.
+        let waits = |work: &Arc<DriverWork>| {
+            let work = work.clone();
+            Box::pin(async move { work.heard(std::future::pending()).await }) as Waits
+        };
+        let (mut cx, soon) = (Context::from_waker(std::task::Waker::noop()), Duration::from_secs(20));
+
+        // In the middle of the last time that it is polled, by another thread.
+        let queued: Arc<Mutex<Option<Waits>>> = Arc::default();
+        let ending = queued.clone();
+        let work = Arc::new(DriverWork::new(std::future::poll_fn(move |cx| {
+            let mut queued = ending.lock().unwrap();
+            let waits = queued.as_mut().unwrap();
+            assert!(waits.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })));
+        *queued.lock().unwrap() = Some(waits(&work));
+        assert!(work.poll(&mut cx).is_ready());
+        let waits_on = queued.lock().unwrap().take().unwrap();
+        tokio::time::timeout(soon, waits_on).await.expect("it ends").unwrap_err();
+
+        // After that, and after it was dropped from outside.
+        tokio::time::timeout(soon, waits(&work)).await.expect("it ends").unwrap_err();
+        let work = Arc::new(DriverWork::new(std::future::pending()));
+        let mut before = waits(&work);
+        assert!(work.poll(&mut cx).is_pending());
+        assert!(before.as_mut().poll(&mut cx).is_pending(), "it is at rest, and sees what is queued");
+        work.end();
+        tokio::time::timeout(soon, waits(&work)).await.expect("it ends").unwrap_err();
+    }
+
+    /// The same with everything that is real. It needs two threads at one moment, so it proves little when it is green.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn calls_on_a_connection_that_is_cut_come_to_their_end() {
+        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+        for _ in 0..200 {
+            let link = link(&server).await;
+            let calls: Vec<_> = (0..6)
+                .map(|_| {
+                    let link = link.clone();
+                    tokio::spawn(async move { while link.ask(&redis::cmd("PING")).await.is_ok() {} })
+                })
+                .collect();
+            tokio::task::yield_now().await;
+            link.cut();
+            for call in calls {
+                tokio::time::timeout(Duration::from_secs(20), call).await.expect("it ends").unwrap();
+            }
+        }
+    }
+
+    /// A thread stood still for half a second between the announcement of a call and its sending, by when the keeper had stopped looking:
+    /// an unlock waited for ever for a server that had died.
+    #[tokio::test]
+    async fn what_is_sent_is_watched_though_nothing_announces_it() {
+        let server = FakeServer::start(|request| match &request[0].to_ascii_uppercase()[..] {
+            b"EVALSHA" => FakeReply::Silence,
+            _ => FakeReply::Default,
+        })
+        .unwrap();
+        let timeout = Duration::from_millis(200);
+        let client = Client::builder().url(server.url()).response_timeout(timeout).connect().await.unwrap();
+        let call = Call::new(&scripts::QUERY).key(&Arc::from(&b"x"[..])).text(&"".into());
+        let answer = client.core.store.run(call);
+        let fault =
+            tokio::time::timeout(Duration::from_secs(20), answer).await.expect("it ends").unwrap_err();
+        assert!(fault.is_unknown(), "{fault}");
     }
 
     #[tokio::test]

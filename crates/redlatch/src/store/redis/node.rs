@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -83,6 +83,8 @@ pub(super) struct Node {
     scripts: ScriptMode,
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
     links: RwLock<Vec<(Id, Slot)>>,
+    /// All that are open, also those whose place another one has taken: calls may still be made on them.
+    open: Mutex<Vec<Weak<Link>>>,
     interruption: Arc<Interruption>,
     /// The connections on which replicas are waited for.
     desk: Arc<Desk>,
@@ -112,6 +114,7 @@ impl Node {
             background: background.clone(),
             response_timeout: config.response_timeout,
             links: RwLock::new(Vec::new()),
+            open: Mutex::default(),
             interruption,
             desk: Desk::new(dial, background),
             closed: CancellationToken::new(),
@@ -222,6 +225,16 @@ impl Node {
             // It has changed sides, and older connections are to the same server.
             self.distrust();
         }
+        if let Ok(link) = &opened {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.retain(|link| link.strong_count() > 0);
+            open.push(Arc::downgrade(link));
+            drop(open);
+            // Nobody watches the connections of a server that was left.
+            if self.closed.is_cancelled() {
+                link.cut();
+            }
+        }
         opened
     }
 
@@ -327,13 +340,16 @@ impl Node {
 
     pub(super) fn tick(&self, now_ms: u64) {
         let timeout_ms = self.response_timeout.as_millis() as u64;
-        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
-        for (_, slot) in links.iter() {
-            if let Slot::Ready(link) = slot {
-                link.check_stall(now_ms, timeout_ms);
-            }
+        // Without the mutex, because a connection that is cut wakes those who wait.
+        for link in self.open_links() {
+            link.check_stall(now_ms, timeout_ms);
         }
         self.desk.tick(now_ms, timeout_ms);
+    }
+
+    fn open_links(&self) -> Vec<Arc<Link>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -341,21 +357,19 @@ impl Node {
             return true;
         }
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
-        links.iter().any(|(_, slot)| match slot {
-            Slot::Ready(link) => link.is_waiting(),
-            // Calls wait behind it that have not been counted yet.
-            Slot::Connecting(_) => true,
-        })
+        // Calls wait behind it that have not been counted yet.
+        let connecting = links.iter().any(|(_, slot)| matches!(slot, Slot::Connecting(_)));
+        drop(links);
+        connecting || self.open_links().iter().any(|link| link.is_waiting())
     }
 
     /// Ends every connection; the next call makes a new one.
     pub(super) fn distrust(&self) {
         self.desk.cut();
-        let links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
-        for (_, slot) in links {
-            if let Slot::Ready(link) = slot {
-                link.cut();
-            }
+        // Dropped without the mutex.
+        let _links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
+        for link in self.open_links() {
+            link.cut();
         }
     }
 

@@ -1,0 +1,215 @@
+//! What is on its way for an owner when another process is handed it: it takes along nothing that this process enters meanwhile.
+
+use std::future::IntoFuture;
+
+use redlatch::{Client, Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
+use redlatch_testkit::proxy::{Action, Nth};
+
+use super::{Rig, begun, rig, script};
+use crate::fixture::{SOON, ms, soon};
+
+const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
+/// How long what is on its way takes.
+const SLOW: std::time::Duration = ms(300);
+
+macro_rules! of_kind {
+    ($client:expr, $kind:expr, $lock:ident => $what:expr) => {{
+        let both = $client.read_write_lock("x");
+        match $kind {
+            "fair" => {
+                let $lock = $client.fair_lock("x");
+                $what
+            }
+            "write" => {
+                let $lock = both.write();
+                $what
+            }
+            "read" => {
+                let $lock = both.read();
+                $what
+            }
+            _ => {
+                let $lock = $client.lock("x");
+                $what
+            }
+        }
+    }};
+}
+
+fn releasing(kind: &str) -> &'static scripts::Script {
+    match kind {
+        "fair" => &scripts::FAIR_RELEASE,
+        "write" => &scripts::WRITE_RELEASE,
+        "read" => &scripts::READ_RELEASE,
+        _ => &scripts::RELEASE,
+    }
+}
+
+async fn take(client: &Client, kind: &str) -> Guard {
+    of_kind!(client, kind, lock => lock.lock_with_lease(ms(20_000)).await.unwrap().into_guard())
+}
+
+/// Another process comes to hold under an owner that it was handed as text.
+async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
+    let handed: Owner = owner.to_string().parse().unwrap();
+    let entered = of_kind!(rig.other, kind, lock =>
+        lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
+    entered.expect("the owner holds it")
+}
+
+/// Who would be a second holder.
+async fn stranger(rig: &Rig, kind: &str) -> bool {
+    let third = Client::connect(&rig.server.url()).await.unwrap();
+    let kind = if kind == "read" { "write" } else { kind };
+    of_kind!(third, kind, lock => lock.try_lock().await.unwrap().is_some())
+}
+
+/// What was entered is there alone, and goes like any hold.
+async fn is_the_only_hold(rig: &Rig, kind: &str, entered: Guard) {
+    assert!(!stranger(rig, kind).await && entered.is_valid(), "{kind}: two valid holders");
+    assert_eq!(entered.unlock().await.unwrap(), Unlocked::Released, "{kind}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_takes_nothing_along_that_another_process_enters() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard = take(&rig.client, kind).await;
+        let owner = guard.owner().clone();
+        let slow = rig.proxy.rule(script(releasing(kind)).which(Nth::First(1)), Action::DelayRequest(SLOW));
+        let unlocking = tokio::spawn(guard.unlock());
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let entered = enter(&rig, kind, &owner).await;
+        let unlocked = soon("the release", unlocking).await.unwrap().unwrap();
+        assert_eq!(unlocked, Unlocked::StillHeld(1), "{kind}");
+        is_the_only_hold(&rig, kind, entered).await;
+        assert!(stranger(&rig, kind).await, "{kind}: nothing is left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_guard_takes_nothing_along_that_another_process_enters() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard = take(&rig.client, kind).await;
+        let owner = guard.owner().clone();
+        let slow = rig.proxy.rule(script(releasing(kind)).which(Nth::First(1)), Action::DelayRequest(SLOW));
+        drop(guard);
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let entered = enter(&rig, kind, &owner).await;
+        rig.quiet().await;
+        is_the_only_hold(&rig, kind, entered).await;
+        assert!(stranger(&rig, kind).await, "{kind}: nothing is left");
+    }
+}
+
+/// A repeat finds the hold of the other process alone, and its first request may still arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_answer_is_lost_takes_nothing_along_that_another_process_enters() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard = take(&rig.client, kind).await;
+        let owner = guard.owner().clone();
+        let lost = rig.proxy.rule(script(releasing(kind)).which(Nth::First(1)), Action::CloseBeforeRequest);
+        let slow = rig.proxy.rule(script(releasing(kind)).which(Nth::Only(2)), Action::DelayRequest(SLOW));
+        drop(guard);
+        rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let entered = enter(&rig, kind, &owner).await;
+        tokio::time::sleep(2 * SLOW).await;
+        rig.arrives_late(releasing(kind));
+        is_there_with_what_was_not_counted_down(&rig, kind, entered).await;
+    }
+}
+
+/// Nothing is counted down, because the first request may still arrive; what is left ends with its lease.
+async fn is_there_with_what_was_not_counted_down(rig: &Rig, kind: &str, entered: Guard) {
+    assert!(!stranger(rig, kind).await && entered.is_valid(), "{kind}: two valid holders");
+    assert_eq!(entered.unlock().await.unwrap(), Unlocked::StillHeld(1), "{kind}");
+}
+
+/// The lock was to go to a task that waits in the process that gives it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_goes_to_a_waiting_task_takes_nothing_along_that_another_process_enters() {
+    for kind in ["plain", "fair", "write"] {
+        let rig = rig().await;
+        let guard = take(&rig.client, kind).await;
+        let owner = guard.owner().clone();
+        let own = rig.client.owner();
+        let next = of_kind!(rig.client, kind, lock => {
+            let lock = lock.clone();
+            tokio::spawn(begun(async move {
+                let acquire = lock.acquire().owner(&own).wait(Wait::Forever);
+                acquire.lease(Lease::Fixed(ms(20_000))).await.map(|guard| guard.map(Hold::into_guard))
+            }))
+        });
+        if kind == "fair" {
+            soon("its place", async {
+                while rig.server.cmd(&["LLEN", "redisson_lock_queue:{x}"]).unwrap() != redis::Value::Int(1) {}
+            })
+            .await;
+        }
+        let moving = match kind {
+            "plain" => &scripts::TRANSFER,
+            "fair" => &scripts::FAIR_RELEASE,
+            _ => &scripts::WRITE_TRANSFER,
+        };
+        let slow = rig.proxy.rule(script(moving).which(Nth::First(1)), Action::DelayRequest(SLOW));
+        let unlocking = tokio::spawn(guard.unlock());
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let entered = enter(&rig, kind, &owner).await;
+        let unlocked = soon("the release", unlocking).await.unwrap().unwrap();
+        assert_eq!(unlocked, Unlocked::StillHeld(1), "{kind}");
+        is_the_only_hold(&rig, kind, entered).await;
+        let next = soon("the next holder", next).await.unwrap().unwrap().expect("it waits");
+        assert!(!stranger(&rig, kind).await && next.is_valid(), "{kind}");
+        assert_eq!(next.unlock().await.unwrap(), Unlocked::Released, "{kind}");
+    }
+}
+
+/// A grant that a task did not wait for is given back while another process comes to hold under its owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_undone_takes_nothing_along_that_another_process_enters() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let owner = rig.client.owner();
+        let (taking, undoing) = match kind {
+            "fair" => (&scripts::FAIR_ACQUIRE, &scripts::FAIR_UNDO),
+            "write" => (&scripts::WRITE_ACQUIRE, &scripts::WRITE_RELEASE),
+            "read" => (&scripts::READ_ACQUIRE, &scripts::READ_RELEASE),
+            _ => (&scripts::ACQUIRE, &scripts::RELEASE),
+        };
+        let taken = rig.proxy.rule(script(taking).which(Nth::First(1)), Action::DelayReply(ms(100)));
+        let slow = rig.proxy.rule(script(undoing).which(Nth::First(1)), Action::DelayRequest(SLOW));
+        let dropped = of_kind!(rig.client, kind, lock => {
+            let acquire = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(20_000))).into_future();
+            tokio::time::timeout(ms(40), acquire).await.is_err()
+        });
+        assert!(dropped, "{kind}: its answer takes longer");
+        rig.proxy.wait_fired(taken, 1, SOON).await.unwrap();
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let entered = enter(&rig, kind, &owner).await;
+        rig.quiet().await;
+        is_the_only_hold(&rig, kind, entered).await;
+        assert!(stranger(&rig, kind).await, "{kind}: nothing is left");
+    }
+}
+
+/// Locks that are given back in one request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_several_takes_nothing_along_that_another_process_enters() {
+    let rig = rig().await;
+    let owner = rig.client.owner();
+    let both = MultiLock::new([rig.client.lock("x"), rig.client.lock("y")]).unwrap();
+    let guard =
+        both.acquire().owner(&owner).lease(Lease::Fixed(ms(20_000))).await.unwrap().expect("they are free");
+    let slow = rig.proxy.rule(script(&scripts::RELEASE_ALL).which(Nth::First(1)), Action::DelayRequest(SLOW));
+    let unlocking = tokio::spawn(guard.unlock());
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    let entered = enter(&rig, "plain", &owner).await;
+    let report = soon("the release", unlocking).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    is_the_only_hold(&rig, "plain", entered).await;
+    assert!(stranger(&rig, "plain").await, "nothing is left");
+    assert!(rig.other.lock("y").try_lock().await.unwrap().is_some(), "the other one went");
+}

@@ -3,13 +3,38 @@
 
 use std::future::{Future, IntoFuture};
 
-use redlatch::{Client, ErrorKind, Owner, Unlocked, Wait, scripts};
+use redlatch::{Client, ErrorKind, Guard, Hold, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
 };
 
 use crate::fixture::{SOON, ms, soon};
+
+/// Runs something for a lock of a kind that is given by name.
+macro_rules! of_kind {
+    ($client:expr, $kind:expr, $lock:ident => $what:expr) => {{
+        let both = $client.read_write_lock("x");
+        match $kind {
+            "fair" => {
+                let $lock = $client.fair_lock("x");
+                $what
+            }
+            "write" => {
+                let $lock = both.write();
+                $what
+            }
+            "read" => {
+                let $lock = both.read();
+                $what
+            }
+            _ => {
+                let $lock = $client.lock("x");
+                $what
+            }
+        }
+    }};
+}
 
 mod adopting;
 mod clients;
@@ -18,6 +43,8 @@ mod late;
 mod on_the_way;
 mod repeats;
 mod undone;
+
+const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
 
 struct Rig {
     server: RedisServer,
@@ -42,6 +69,17 @@ async fn rig() -> Rig {
         .unwrap();
     let other = Client::connect(&server.url()).await.unwrap();
     Rig { server, proxy, client, other }
+}
+
+async fn take(client: &Client, kind: &str) -> Guard {
+    of_kind!(client, kind, lock => lock.lock_with_lease(ms(20_000)).await.unwrap().into_guard())
+}
+
+/// Who would be a second holder.
+async fn stranger(rig: &Rig, kind: &str) -> bool {
+    let third = Client::connect(&rig.server.url()).await.unwrap();
+    let kind = if kind == "read" { "write" } else { kind };
+    of_kind!(third, kind, lock => lock.try_lock().await.unwrap().is_some())
 }
 
 fn script(script: &scripts::Script) -> Match {

@@ -120,7 +120,7 @@ impl Dial {
         Ok(dial)
     }
 
-    /// Whom its connections tell of each request that they send.
+    /// What its connections call with each request that they send.
     pub(super) fn call_hook(&self) -> &CallHook {
         &self.calls
     }

@@ -3,48 +3,11 @@
 use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, Nth};
 
-use super::{Rig, rig, script};
+use super::{KINDS, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
-
-const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
-
-macro_rules! of_kind {
-    ($client:expr, $kind:expr, $lock:ident => $what:expr) => {{
-        let both = $client.read_write_lock("x");
-        match $kind {
-            "fair" => {
-                let $lock = $client.fair_lock("x");
-                $what
-            }
-            "write" => {
-                let $lock = both.write();
-                $what
-            }
-            "read" => {
-                let $lock = both.read();
-                $what
-            }
-            _ => {
-                let $lock = $client.lock("x");
-                $what
-            }
-        }
-    }};
-}
-
-async fn take(client: &Client, kind: &str) -> Guard {
-    of_kind!(client, kind, lock => lock.lock_with_lease(ms(20_000)).await.unwrap().into_guard())
-}
 
 async fn adopt(client: &Client, kind: &str, owner: &Owner) -> Result<Option<Guard>, redlatch::Error> {
     of_kind!(client, kind, lock => lock.adopt(owner, Lease::Renewed).await.map(|guard| guard.map(Hold::into_guard)))
-}
-
-/// Who would be a second holder.
-async fn stranger(rig: &Rig, kind: &str) -> bool {
-    let third = Client::connect(&rig.server.url()).await.unwrap();
-    let kind = if kind == "read" { "write" } else { kind };
-    of_kind!(third, kind, lock => lock.try_lock().await.unwrap().is_some())
 }
 
 fn as_text(owner: &Owner) -> Owner {

@@ -2,39 +2,14 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
+use redlatch::{Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Nth};
 
-use super::{Rig, begun, rig, script};
+use super::{KINDS, Rig, begun, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
 
-const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
 /// How long what is on its way takes.
 const SLOW: std::time::Duration = ms(300);
-
-macro_rules! of_kind {
-    ($client:expr, $kind:expr, $lock:ident => $what:expr) => {{
-        let both = $client.read_write_lock("x");
-        match $kind {
-            "fair" => {
-                let $lock = $client.fair_lock("x");
-                $what
-            }
-            "write" => {
-                let $lock = both.write();
-                $what
-            }
-            "read" => {
-                let $lock = both.read();
-                $what
-            }
-            _ => {
-                let $lock = $client.lock("x");
-                $what
-            }
-        }
-    }};
-}
 
 fn releasing(kind: &str) -> &'static scripts::Script {
     match kind {
@@ -45,23 +20,12 @@ fn releasing(kind: &str) -> &'static scripts::Script {
     }
 }
 
-async fn take(client: &Client, kind: &str) -> Guard {
-    of_kind!(client, kind, lock => lock.lock_with_lease(ms(20_000)).await.unwrap().into_guard())
-}
-
 /// Another process comes to hold under an owner that it was handed as text.
 async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
     let handed: Owner = owner.to_string().parse().unwrap();
     let entered = of_kind!(rig.other, kind, lock =>
         lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
     entered.expect("the owner holds it")
-}
-
-/// Who would be a second holder.
-async fn stranger(rig: &Rig, kind: &str) -> bool {
-    let third = Client::connect(&rig.server.url()).await.unwrap();
-    let kind = if kind == "read" { "write" } else { kind };
-    of_kind!(third, kind, lock => lock.try_lock().await.unwrap().is_some())
 }
 
 /// What was entered is there alone, and goes like any hold.

@@ -4,7 +4,7 @@
 //! Nothing is held while something is waited for, so that no two sets can wait for each other in a ring: whoever finds a member
 //! busy gives everything back, waits for that one alone, and then asks for the rest without waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use crate::{
     Guard, Owner, Wait,
@@ -248,7 +248,7 @@ impl Round<'_> {
         if let (Some(ack), Some(left)) = (&mut request.ack, self.deadline.left(core)) {
             ack.within = ack.within.min(left * 3 / 4);
         }
-        match self.deadline.bound(core, core.acquire(request)).await {
+        match self.deadline.bound(core, pin!(core.acquire(request))).await {
             Some(Ok(Some(grant))) => {
                 self.hold(at, grant);
                 Ok(())

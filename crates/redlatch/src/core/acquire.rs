@@ -6,6 +6,7 @@
 //! one more if there is one: then an unknown outcome may leave a hold too many, which its lease ends, and never one too few.
 
 use std::{
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -20,7 +21,7 @@ use super::{
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Turn},
-    release::Certainty,
+    undo::Certainty,
     wait::{Deadline, Handed, Place, Waker},
 };
 use crate::{
@@ -53,10 +54,10 @@ impl Core {
         let began_ms = self.now_ms();
         let outcome = match &request.owner {
             None => {
-                let work = self.acquire_in_lane(&request, &deadline, None);
+                let work = pin!(self.acquire_in_lane(&request, &deadline, None));
                 request.pulse.shown(work).await.map(Entered::grant)
             }
-            Some(owner) => request.pulse.shown(self.acquire_as(&request, owner, &deadline)).await,
+            Some(owner) => request.pulse.shown(pin!(self.acquire_as(&request, owner, &deadline))).await,
         };
         if let Ok(grant) = &outcome {
             // Written without `Display`, which would count as showing the owner to others.

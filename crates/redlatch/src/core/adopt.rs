@@ -6,11 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Core, Heir, Moves, Recipe,
+    Core, Heir, Recipe,
     jitter::jittered,
     lease::{Lease, Term},
     owners::Pending,
-    release::{LATE_LOOKS_MS, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+    undo::LATE_LOOKS_MS,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -64,7 +65,7 @@ impl Core {
     ) -> Result<(Taken, Pending), Fault> {
         let Left { term, fenced, .. } = *left;
         let (own, sent_ms) = (self.fresh_owner(), self.now_ms());
-        let heir = Heir { owner: &own, lease_ms: term.lease_ms, fenced, moves: Moves::One };
+        let heir = Heir::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
         let reply = self.run_undoing(call, own.number(), false, &pending).await;
@@ -128,9 +129,7 @@ impl Core {
         let over_ms = self.now_ms().saturating_add(left.term.lease_ms.max(0) as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
-            let lease_ms = left.term.lease_ms;
-            let heir = Heir { owner: &left.owner, lease_ms, fenced: false, moves: Moves::Back };
-            let call = left.recipe.transfer(&left.keys, own, &heir);
+            let call = left.recipe.transfer(&left.keys, own, &Heir::former(&left.owner, left.term));
             let fault = match self.run_checked(call, left.owner.number(), true).await {
                 Ok(reply) => return reply.get(1) == Some(&1),
                 Err(fault) => fault,

@@ -12,7 +12,7 @@ use super::{
     jitter,
     lane::{Handoff, InLine, LanePolicy, Queued},
     lease::Lease,
-    release::Certainty,
+    undo::Certainty,
     wait::Deadline,
 };
 use crate::{error::ErrorKind, owner::Owner, store::Fault};

@@ -2,7 +2,10 @@
 //!
 //! Each of them has a lane and a lease of its own, as if it had been taken alone. Only the traffic is shared.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+};
 
 use futures_util::future::join_all;
 
@@ -15,7 +18,8 @@ use super::{
     lease::Lease,
     owners::{Asking, Pending, Turn},
     pulse::all_shown,
-    release::{Certainty, Step, Way, expected, found},
+    release::{Step, Way, expected, found},
+    undo::Certainty,
     wait::{Deadline, Place},
 };
 use crate::{
@@ -128,7 +132,7 @@ impl Core {
             }
         }
         let mut group = Group { core: self, requests, owner, deadline, tainted: false, granted: false };
-        let prize = all_shown(requests, self.contest(&mut group, first.wait, deadline, false)).await;
+        let prize = all_shown(requests, pin!(self.contest(&mut group, first.wait, deadline, false))).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
             Some(Prize::All(leases)) => leases,
             Some(Prize::Busy(at)) => return Ok(Batch::Busy(at)),

@@ -4,6 +4,7 @@
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -96,7 +97,7 @@ impl Core {
     ) -> Result<Option<C::Prize>, Error> {
         let task = Arc::new(Pulse::default());
         let gated = contender.gate().is_some();
-        let work = self.contest_at(&task, contender, wait, deadline, after_others);
+        let work = pin!(self.contest_at(&task, contender, wait, deadline, after_others));
         // Others wait behind those only who take turns in asking.
         if gated { task.shown(work).await } else { work.await }
     }
@@ -136,7 +137,7 @@ impl Core {
             }
             let (sent_ms, moves) = (self.now_ms(), self.store.moves());
             let time_is_short = deadline.is_near(self);
-            let Some(outcome) = deadline.bound(self, contender.attempt()).await else {
+            let Some(outcome) = deadline.bound(self, pin!(contender.attempt())).await else {
                 contender.outcome_unknown();
                 return match last {
                     // It was busy nearly all the time that there was; this look was one more.

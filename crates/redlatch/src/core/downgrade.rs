@@ -6,8 +6,10 @@ use super::{
     Core, Grant, Request, Wait,
     jitter::jittered,
     lease::{Lease, Term},
+    leave::Counted,
     owners::{Asking, Pending, Turn},
-    release::{Certainty, Counted, Step},
+    release::Step,
+    undo::Certainty,
     wait::{Deadline, Waker},
 };
 use crate::{

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use super::{
@@ -110,11 +111,11 @@ impl Core {
         let (tell, outcome) = oneshot::channel();
         let abandoned: Arc<dyn Fn(T) + Send + Sync> = Arc::new(abandoned);
         let unheard = abandoned.clone();
-        self.keeper.spawn(async move {
-            if let Err(outcome) = tell.send(work.await) {
+        self.keeper.spawn(work.map(move |outcome| {
+            if let Err(outcome) = tell.send(outcome) {
                 unheard(outcome);
             }
-        });
+        }));
         Driven { outcome, abandoned }
     }
 }

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::{
     runtime::{Builder, Handle},
     sync::{Notify, oneshot},
@@ -137,10 +138,7 @@ impl Keeper {
     /// Does some work in the background. Shutting down waits for it.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let job = self.begin();
-        self.handle.spawn(async move {
-            work.await;
-            drop(job);
-        });
+        self.handle.spawn(work.map(move |()| drop(job)));
     }
 
     /// Notes that some work is under way; shutting down waits until the note is dropped.

@@ -54,15 +54,15 @@ pub(crate) enum Leaving {
     /// Nothing: the next task has it.
     Passed,
     /// Hand it to this task, which needs an owner, token or term of its own.
-    Transfer(Box<Heir>),
+    Transfer(Box<NextTask>),
     /// Release it, and let the server hand over to this task if it is the next in its queue.
-    HandOver(Box<Heir>),
+    HandOver(Box<NextTask>),
     /// Release it on the server; `leads` says whether the lane must be told afterwards.
     Release { leads: bool },
 }
 
 /// The task that is to have a lock next by way of the server.
-pub(crate) struct Heir {
+pub(crate) struct NextTask {
     pub(crate) queued: Queued,
     /// Covers what is done in its owner's name: should the task give up, its owner is granted nothing until that is through.
     pub(crate) pending: Option<Pending>,
@@ -508,13 +508,13 @@ impl Lanes {
     }
 
     /// The first in line that still waits, with a cover for its owner.
-    fn first_heir(&self, lane: &mut Lane, lease: &Lease, spent: &mut Vec<Pending>) -> Option<Heir> {
+    fn first_heir(&self, lane: &mut Lane, lease: &Lease, spent: &mut Vec<Pending>) -> Option<NextTask> {
         while let Some(queued) = lane.first_in_line() {
             let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
             // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
             // that owner finds the cover.
             if !queued.tell.is_closed() {
-                return Some(Heir { queued, pending });
+                return Some(NextTask { queued, pending });
             }
             spent.extend(pending);
         }

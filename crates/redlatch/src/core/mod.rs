@@ -1,6 +1,6 @@
 //! The engine behind all primitives: acquiring, waiting, renewing, releasing, and finishing what was interrupted.
 //!
-//! A primitive is a face and a [`Recipe`]; it has no waiting or renewing code of its own.
+//! A primitive is a face and a [`Recipe`] (`recipe.rs`); it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
 pub(crate) mod adopt;
@@ -13,6 +13,7 @@ mod declare;
 mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
+mod hand_on;
 pub(crate) mod home;
 mod intake;
 pub(crate) mod jitter;
@@ -20,13 +21,17 @@ pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod lease;
+mod leave;
 mod lookout;
 mod lost;
 pub(crate) mod owners;
 mod pulse;
+mod recipe;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
+mod request;
+mod undo;
 pub(crate) mod wait;
 mod watch;
 
@@ -41,201 +46,29 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
+pub use self::request::Wait;
 use self::{
-    backoff::Backoff,
-    gate::{GateKey, Gates},
+    gate::Gates,
     keeper::Keeper,
-    lane::{LanePolicy, Lost},
+    lane::Lost,
     lanes::{Bounds, Lanes},
     lease::{Lease, Term},
     owners::{Owners, Pending},
-    pulse::Pulse,
-    release::Certainty,
+    undo::Certainty,
+};
+pub(crate) use self::{
+    recipe::{Asks, BEHIND, Expected, Heir, OWN_HOLD, Recipe},
+    request::{Grant, Request},
 };
 use crate::{
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
-    lock::force::Forcing,
-    name::{Keys, LockName},
+    name::LockName,
     owner::{Identity, Owner},
-    replica_ack::Replication,
     scripts::Script,
     store::{self, Call, Fault, Reply, Store, protocol_error},
 };
-
-/// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
-pub(crate) trait Recipe: Send + Sync + 'static {
-    /// How the tasks of one process get along.
-    fn lane(&self) -> LanePolicy {
-        LanePolicy::Queue
-    }
-
-    /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
-    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
-
-    /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
-    /// kinds with a queue on the server; whether only its first hold is wanted, and otherwise the reply is `{number, 0,`
-    /// [`OWN_HOLD`]`}`; and the command to publish with.
-    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
-        let call = self.acquire(keys, owner, lease_ms, fenced);
-        if asks.first_only { call.constant("1") } else { call }
-    }
-
-    /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
-    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        self.release(keys, owner, publish, expected)
-    }
-
-    /// Whether a hold whose time is over may still stand in the hash, because others keep the hash.
-    fn leaves_traces(&self) -> bool {
-        false
-    }
-
-    /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
-
-    /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`, or `{number, -1, count}` if it counts another number.
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call;
-
-    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
-    /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
-    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
-        let _ = (keys, owner, expected);
-        None
-    }
-
-    /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
-    fn hand_over(
-        &self,
-        keys: &Keys,
-        owner: &Owner,
-        publish: &'static str,
-        expected: Expected,
-        heir: &Heir<'_>,
-    ) -> Call {
-        let _ = heir;
-        self.release(keys, owner, publish, expected)
-    }
-
-    /// One hold less. Replies `{number, holds left or -1, receivers}`.
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
-
-    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
-    /// hash belongs to a lock of another kind.
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call;
-
-    /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
-    fn renew(&self, batch: i64, leases: &[Arc<Lease>], lease_ms: i64) -> Call;
-
-    /// The key that changes when a hold ends.
-    fn watched<'a>(&self, keys: &'a Keys) -> &'a Arc<[u8]> {
-        &keys.key
-    }
-
-    /// Frees it whoever holds it, or only while the owner that is named does. Replies `{number, 1 or 0, receivers}`,
-    /// -1 when another owner holds it, -2 when another kind of lock does.
-    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
-        let call = Call::new(&crate::scripts::FORCE).key(&keys.key).int(forcing.number);
-        let call = call.text(&forcing.owner.into()).bytes(keys.channel()).constant(forcing.publish);
-        forcing.recorded(call)
-    }
-
-    /// Reads `{ttl, holds of the owner}`; the TTL is -2 when nobody holds it. The owner may be empty.
-    fn query(&self, keys: &Keys, owner: &str) -> Call {
-        Call::new(&crate::scripts::QUERY).key(&keys.key).text(&owner.into())
-    }
-
-    /// Where the tasks of this process that wait for the same take turns in asking; `None` when each asks for itself.
-    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
-        let _ = (keys, owner);
-        None
-    }
-
-    /// Whether several of them go into one script, which takes and releases as this recipe does.
-    fn batches(&self) -> bool {
-        false
-    }
-
-    /// Whether the last item of a grant's reply says that nothing is left for others who want as much.
-    fn took_the_last(&self, owner: &Owner, value: i64) -> bool {
-        let _ = (owner, value);
-        false
-    }
-
-    /// Where waiters are told; `None` when nobody is told and waiting is looking again.
-    fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>>;
-}
-
-/// The time of a busy reply that means: others come before this owner. One less: some of them may subtract from its
-/// time in the queue.
-pub(crate) const BEHIND: i64 = -3;
-
-/// The time of a reply that means: the owner holds it already, and its first hold was asked for.
-pub(crate) const OWN_HOLD: i64 = -5;
-
-/// What else a request says.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asks {
-    pub(crate) waits: bool,
-    /// Somebody before the owner in the queue may subtract from its time, so that they have to be counted.
-    pub(crate) recount: bool,
-    /// Another process may hold under the owner, and then this is no repeat.
-    pub(crate) first_only: bool,
-    /// What such a one subtracts.
-    pub(crate) redisson_wait_ms: i64,
-    pub(crate) publish: &'static str,
-}
-
-/// How many holds of its owner a release expects on the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// It removes whatever is counted.
-    Any,
-    /// It removes nothing if another number is counted: the owner may be handed to another process while the request is on its way.
-    Count(u32),
-}
-
-impl Expected {
-    /// What a call ends with that asks for a count.
-    pub(crate) fn named(self, call: Call) -> Call {
-        match self {
-            Expected::Any => call,
-            Expected::Count(count) => call.int(count.into()),
-        }
-    }
-}
-
-/// Who is to have a lock next.
-pub(crate) struct Heir<'a> {
-    pub(crate) owner: &'a Owner,
-    pub(crate) lease_ms: i64,
-    pub(crate) fenced: bool,
-    pub(crate) moves: Moves,
-}
-
-/// What of a giver's holds goes to its heir.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moves {
-    All,
-    /// Only if it is one: what the giver has besides is other processes'.
-    One,
-    /// The same, to the owner that it was taken from, and the lease stays.
-    Back,
-}
-
-impl Heir<'_> {
-    /// What a call that moves a hold ends with.
-    pub(crate) fn named(&self, call: Call) -> Call {
-        let moves = match self.moves {
-            Moves::All => "0",
-            Moves::One => "1",
-            Moves::Back => "2",
-        };
-        call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
-    }
-}
 
 /// What all handles and guards of one client share.
 pub(crate) struct Core {
@@ -467,16 +300,16 @@ impl Core {
     }
 
     /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it, and it is
-    /// sent when no attempt of the owner asks.
+    /// made and sent when no attempt of the owner asks.
     pub(crate) async fn run_ending(
         self: &Arc<Self>,
-        call: Call,
+        call: impl FnOnce() -> Call,
         number: i64,
         apart: bool,
         pending: &Pending,
     ) -> Result<Numbers, Fault> {
         self.alone(pending).await;
-        self.run_undoing(call, number, apart, pending).await
+        self.run_undoing(call(), number, apart, pending).await
     }
 
     /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
@@ -685,74 +518,6 @@ pub(crate) type Numbers = SmallVec<[i64; 4]>;
 
 fn numbers(reply: &Reply) -> Option<Numbers> {
     reply.array()?.iter().map(Reply::int).collect()
-}
-
-/// What an acquire asks for.
-#[derive(Clone)]
-pub(crate) struct Request {
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) recipe: &'static dyn Recipe,
-    pub(crate) owner: Option<Owner>,
-    pub(crate) term: Term,
-    pub(crate) fenced: bool,
-    pub(crate) wait: Wait,
-    /// Whether an owner may enter a lock that it holds.
-    pub(crate) reentrant: bool,
-    /// The pauses between looks, for kinds without a channel.
-    pub(crate) backoff: Option<Backoff>,
-    /// Tasks of this process that want these keys go first.
-    pub(crate) yields_to: Option<Arc<Keys>>,
-    /// The replicas that have to confirm the grant.
-    pub(crate) ack: Option<Replication>,
-    /// Whether the task that asks is still polled.
-    pub(crate) pulse: Pulse,
-}
-
-impl Request {
-    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: Term, wait: Wait) -> Self {
-        Request {
-            keys: keys.clone(),
-            recipe,
-            owner: None,
-            term,
-            fenced: false,
-            wait,
-            reentrant: true,
-            backoff: None,
-            yields_to: None,
-            ack: None,
-            pulse: Pulse::default(),
-        }
-    }
-}
-
-/// How long to wait for a lock that is busy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wait {
-    /// Not at all.
-    No,
-    /// As long as it takes.
-    Forever,
-    /// At most this long, everything included: connecting, waiting, retrying. Less than 1 ms is [`No`](Self::No): one look,
-    /// whose answer may take its time.
-    AtMost(Duration),
-}
-
-impl Wait {
-    /// A wait that has no time to wait for anybody is a look, and a look needs an answer.
-    pub(crate) fn or_look(self) -> Wait {
-        match self {
-            Wait::AtMost(limit) if limit.as_millis() == 0 => Wait::No,
-            wait => wait,
-        }
-    }
-}
-
-/// What an acquire got: a hold on a lease.
-pub(crate) struct Grant {
-    pub(crate) lease: Arc<Lease>,
-    pub(crate) renewed: bool,
 }
 
 #[cfg(test)]

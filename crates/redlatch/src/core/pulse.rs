@@ -7,7 +7,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -59,9 +59,9 @@ impl Pulse {
         self.waker.wake();
     }
 
-    /// Does some work, showing with each poll that the task is polled.
-    pub(super) async fn shown<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
+    /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: a future that is moved in is
+    /// in each of them twice.
+    pub(super) async fn shown<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             self.show(context);
             work.as_mut().poll(context)
@@ -71,8 +71,10 @@ impl Pulse {
 }
 
 /// As [`Pulse::shown`] for what several requests are made by one task.
-pub(super) async fn all_shown<T>(requests: &[Arc<Request>], work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
+pub(super) async fn all_shown<T>(
+    requests: &[Arc<Request>],
+    mut work: Pin<&mut impl Future<Output = T>>,
+) -> T {
     poll_fn(|context| {
         requests.iter().for_each(|request| request.pulse.show(context));
         work.as_mut().poll(context)
@@ -82,14 +84,15 @@ pub(super) async fn all_shown<T>(requests: &[Arc<Request>], work: impl Future<Ou
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::{future::pending, pin::pin};
 
     use super::*;
 
     #[tokio::test]
     async fn a_task_that_is_polled_shows_itself_and_another_one_does_not() {
         let pulse = Pulse::default();
-        let mut work = Box::pin(pulse.shown(pending::<()>()));
+        let never = pin!(pending::<()>());
+        let mut work = pin!(pulse.shown(never));
         assert!(pulse.ask() && !pulse.ask(), "it was never polled");
         assert!(futures_util::poll!(&mut work).is_pending());
         assert!(pulse.ask(), "it was polled");

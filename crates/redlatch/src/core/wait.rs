@@ -2,7 +2,7 @@
 //!
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
@@ -11,7 +11,7 @@ use super::{
     jitter::jittered,
     lane::{Handoff, InLine},
     lease::Lease,
-    release::Certainty,
+    undo::Certainty,
 };
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
@@ -62,7 +62,11 @@ impl Deadline {
     }
 
     /// Waits for the work no longer than until the deadline. The work is dropped when time is up.
-    pub(crate) async fn bound<T>(&self, core: &Core, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn bound<T>(
+        &self,
+        core: &Core,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         match self.left(core) {
             None => Some(work.await),
             Some(left) => {
@@ -71,7 +75,6 @@ impl Deadline {
                 let due_ms =
                     core.now_ms().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 let limit = core.keeper.sleep(time);
-                let mut work = std::pin::pin!(work);
                 tokio::select! {
                     biased;
                     outcome = &mut work => Some(outcome),

@@ -219,7 +219,7 @@ impl Locker {
         let pending = self.core.owners.pending(&self.keys, owner);
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
         let (core, number) = (self.core.clone(), owner.number());
-        let work = async move { core.run_ending(call, number, false, &pending).await };
+        let work = async move { core.run_ending(|| call, number, false, &pending).await };
         let reply = Flight::new(&self.core, Box::pin(work), || None).await;
         let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         match reply.get(1) {

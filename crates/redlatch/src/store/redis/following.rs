@@ -605,16 +605,17 @@ impl Store for FollowingStore {
     fn run(&self, call: Call) -> RunFuture {
         let shared = self.shared.clone();
         let (era, node) = shared.master.seat();
-        let first = node.run(call.clone());
-        Box::pin(async move { shared.follow(era, first, |node, _| node.run(call.clone())).await })
+        let first = Box::pin(node.run(call.clone()));
+        Box::pin(async move { shared.follow(era, first, |node, _| Box::pin(node.run(call.clone()))).await })
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let shared = self.shared.clone();
         let (era, node) = shared.master.seat();
-        let first = shared.run_acked_at(&node, era, call.clone(), count, must);
+        let first = Box::pin(shared.run_acked_at(&node, era, call.clone(), count, must));
         Box::pin(async move {
-            let again = |node: &Arc<Node>, era| shared.run_acked_at(node, era, call.clone(), count, must);
+            let again =
+                |node: &Arc<Node>, era| Box::pin(shared.run_acked_at(node, era, call.clone(), count, must));
             shared.follow(era, first, again).await
         })
     }

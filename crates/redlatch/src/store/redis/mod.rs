@@ -32,6 +32,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 pub(crate) use cluster::ClusterStore;
 pub(crate) use connect::{Dial, Greeter};
 pub(crate) use following::FollowingStore;
+use futures_util::TryFutureExt;
 pub(crate) use slots::slot_of;
 use tokio::runtime::Handle;
 
@@ -86,13 +87,12 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn run(&self, call: Call) -> RunFuture {
-        let answer = self.node.run(call);
-        Box::pin(async move { Ok(answer.await.map_err(without_cluster)?) })
+        Box::pin(self.node.run(call).map_err(|failure| without_cluster(failure).into()))
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let answer = self.node.run_acked(call, count, must, None);
-        Box::pin(async move { Ok(answer.await.map_err(without_cluster)?) })
+        Box::pin(answer.map_err(|failure| without_cluster(failure).into()))
     }
 
     fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::TryFutureExt;
 use redis::Cmd;
 use tokio::{
     runtime::{Handle, Id},
@@ -306,8 +307,7 @@ impl Node {
     }
 
     fn run_boxed(self: &Arc<Self>, call: Call) -> RunFuture {
-        let answer = self.run(call);
-        Box::pin(async move { Ok(answer.await?) })
+        Box::pin(self.run(call).map_err(Fault::from))
     }
 
     /// As [`run`](Self::run), for those who may have to ask elsewhere. `sent_on`: another node has named this one for this once.

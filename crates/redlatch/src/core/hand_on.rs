@@ -1,0 +1,169 @@
+//! Handing a lock on by way of the server: the script that ends the holder's hold grants to the next task of this process.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{
+    Core, Heir, Request, Wait,
+    lane::Queued,
+    lanes::NextTask,
+    lease::Lease,
+    owners::Pending,
+    release::{Unlocked, Way, expected},
+    undo::Certainty,
+};
+use crate::error::{Error, LossReason};
+
+impl Core {
+    /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
+    /// that queue, the same script grants to it, and it gets the lease from here without asking.
+    pub(super) async fn hand_over(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        heir: Box<NextTask>,
+        pending: &Pending,
+    ) -> Result<(Unlocked, i64), Error> {
+        let NextTask { queued: next, pending: heir_pending } = *heir;
+        // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
+        let cannot = next.request.ack.is_some()
+            || lease.has_turns()
+            || lease.tainted.load(Ordering::Relaxed)
+            || lease.owner.is_shared();
+        // One that other processes may use, too, asks for itself: its own look may be on its way, and would count a second hold.
+        let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
+            drop(heir_pending);
+            let outcome = self.release_whole(lease, false, pending).await;
+            self.lanes.handed_over(&lease.keys, Some(next));
+            return outcome;
+        };
+        let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
+        let (term, fenced) = (next.request.term, next.request.fenced);
+        let call = || {
+            let heir = Heir::after(lease, &owner, term, fenced);
+            lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
+        };
+        match self.run_ending(call, lease.owner.number(), false, pending).await {
+            Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
+                let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
+                let held = Arc::new(Lease::new(
+                    lease.keys.clone(),
+                    owner,
+                    lease.recipe,
+                    token,
+                    next.request.term,
+                    sent_ms,
+                ));
+                let now_ms = self.now_ms();
+                held.offer(now_ms);
+                let waits_on = match self.lanes.moved(&held, &next, now_ms) {
+                    // A task that waits no more has found its grant by itself, or has given up and removes what it left.
+                    None => Some(next).filter(|next| !next.tell.is_closed()),
+                    Some(lost) => {
+                        self.tell_displaced(lost, &held);
+                        if let Err(held) = next.hand(held) {
+                            self.lanes.forget(&held);
+                        }
+                        None
+                    }
+                };
+                self.lanes.handed_over(&lease.keys, waits_on);
+                Ok((Unlocked::Released, 0))
+            }
+            outcome => {
+                self.lanes.handed_over(&lease.keys, Some(next));
+                let read = outcome.and_then(|items| self.released_as(lease, Way::Whole, &items));
+                match read {
+                    Ok(outcome) => Ok(outcome),
+                    Err(fault) => self.release_again(lease, pending, fault).await,
+                }
+            }
+        }
+    }
+
+    /// Moves the lock to a waiting task that needs an owner, a token or a term of its own.
+    pub(super) async fn transfer(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        heir: Box<NextTask>,
+        pending: Pending,
+    ) -> Result<Unlocked, Error> {
+        let NextTask { queued: next, pending: heir_pending } = *heir;
+        let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
+        if to.is_shared() || next.request.ack.is_some() {
+            // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
+            // wants its grant confirmed by replicas, because nobody would ask them for this one.
+            drop(heir_pending);
+            return self.release_and_lead(lease, next, pending).await;
+        }
+        let sent_ms = self.now_ms();
+        let (term, fenced) = (next.request.term, next.request.fenced);
+        let call =
+            || lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease, &to, term, fenced));
+        match self.run_ending(call, to.number(), false, &pending).await {
+            Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
+                let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
+                let held = Arc::new(Lease::new(
+                    lease.keys.clone(),
+                    to,
+                    lease.recipe,
+                    token,
+                    next.request.term,
+                    sent_ms,
+                ));
+                self.sweep_if_tainted(&lease);
+                held.offer(self.now_ms());
+                let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
+                    self.lanes.requeue(&lease.keys, next);
+                    self.lanes.leave(&lease.keys, false);
+                    return Ok(Unlocked::Released);
+                };
+                self.tell_displaced(lost, &held);
+                let renewed = next.request.term.renewed;
+                if let Err(held) = next.hand(held) {
+                    // The task gave up meanwhile; its hold is given back like any other.
+                    self.drop_hold(&held, renewed);
+                }
+                Ok(Unlocked::Released)
+            }
+            // The owner has other holds that shut the next one out, so this is an ordinary release.
+            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, pending).await,
+            Ok(_) => {
+                self.sweep_if_tainted(&lease);
+                self.lanes.requeue(&lease.keys, next);
+                self.lanes.leave(&lease.keys, false);
+                Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
+            }
+            Err(fault) => {
+                if fault.is_unknown() {
+                    lease.doubts_end();
+                }
+                // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
+                // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
+                if !next.leaves_it_to_its_task() {
+                    let request = Request::new(&lease.keys, lease.recipe, next.request.term, Wait::No);
+                    drop(self.undo_later(&Arc::new(request), &to, Certainty::MayArriveLater));
+                }
+                let outcome = self.release_and_lead(lease.clone(), next, pending).await?;
+                // What is not there any more within its time has moved.
+                let moved = fault.is_unknown() && self.now_ms() < lease.deadline_ms();
+                Ok(match outcome {
+                    Unlocked::AlreadyLost(LossReason::Deleted) if moved => Unlocked::Released,
+                    outcome => outcome,
+                })
+            }
+        }
+    }
+
+    async fn release_and_lead(
+        self: &Arc<Self>,
+        lease: Arc<Lease>,
+        next: Queued,
+        pending: Pending,
+    ) -> Result<Unlocked, Error> {
+        let outcome = self.release_whole(&lease, false, &pending).await;
+        drop(pending);
+        self.lanes.requeue(&lease.keys, next);
+        let others = self.others_heard(&lease, &outcome);
+        self.lanes.leave(&lease.keys, others);
+        outcome.map(|(unlocked, _)| unlocked)
+    }
+}

@@ -1,0 +1,104 @@
+//! Giving back one of several holds of a lease: the server counts one down.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Core,
+    jitter::jittered,
+    lease::Lease,
+    owners::Pending,
+    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
+};
+use crate::{error::Error, store::Fault};
+
+/// Whether the server counts a hold that goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counted {
+    Surely,
+    /// A request without an answer may have turned it into another one.
+    Perhaps,
+}
+
+impl Core {
+    /// Gives back one of several holds.
+    pub(super) async fn leave_one(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        pending: Pending,
+        counted: Counted,
+    ) -> Result<Unlocked, Error> {
+        let turns = lease.turns();
+        let _turn = turns.lock().await;
+        let outcome = self.leave_in_turn(&lease, &pending, counted).await;
+        lease.has_left();
+        outcome
+    }
+
+    /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
+    /// than there are guards.
+    async fn leave_in_turn(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        pending: &Pending,
+        counted: Counted,
+    ) -> Result<Unlocked, Error> {
+        let owner = &lease.owner;
+        let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            // First of all: what is looked at from here on is as it is when the request is sent.
+            self.alone(pending).await;
+            if lease.is_count_in_doubt() {
+                return Ok(self.left_here(lease));
+            }
+            let is_shared = owner.is_shared();
+            if is_shared && counted == Counted::Perhaps {
+                // Counting down would take what another process has.
+                lease.doubts_count();
+                return Ok(self.left_here(lease));
+            }
+            if is_shared && lease.is_over(self.now_ms()) {
+                // The server does not count it any more, and would count down another hold of the owner.
+                return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
+            }
+            let known = if is_shared { 0 } else { lease.holds().on_server() };
+            let publish = self.store.publish_command();
+            let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
+            let fault = match self.run_undoing(call, owner.number(), false, pending).await {
+                Ok(reply) => match reply[..] {
+                    [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),
+                    [_, 0, _] => return Ok(Unlocked::Released),
+                    // The whole lease was released meanwhile by the last guard.
+                    _ if !lease.is_held() && lease.loss().is_none() => return Ok(Unlocked::Released),
+                    _ => {
+                        self.gone(lease).await;
+                        return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
+                    }
+                },
+                Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
+                Err(fault) => fault,
+            };
+            if fault.is_unknown() {
+                lease.doubts_count();
+                if owner.is_shared() {
+                    return Err(fault.into_error());
+                }
+            } else if self.now_ms() >= over_ms {
+                return Err(fault.into_error());
+            }
+            self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+
+    /// What has become of a hold that was given back here alone.
+    fn left_here(self: &Arc<Self>, lease: &Arc<Lease>) -> Unlocked {
+        if lease.is_valid(self.now_ms()) {
+            return Unlocked::StillHeld(lease.holds().count.max(1));
+        }
+        match lease.loss() {
+            None if !lease.is_held() => Unlocked::Released,
+            _ => Unlocked::AlreadyLost(lease.missing(self.now_ms())),
+        }
+    }
+}

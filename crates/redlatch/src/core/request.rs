@@ -1,0 +1,79 @@
+//! What an acquire asks for, and what it gets.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    backoff::Backoff,
+    lease::{Lease, Term},
+    pulse::Pulse,
+    recipe::Recipe,
+};
+use crate::{name::Keys, owner::Owner, replica_ack::Replication};
+
+/// What an acquire asks for.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) recipe: &'static dyn Recipe,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) term: Term,
+    pub(crate) fenced: bool,
+    pub(crate) wait: Wait,
+    /// Whether an owner may enter a lock that it holds.
+    pub(crate) reentrant: bool,
+    /// The pauses between looks, for kinds without a channel.
+    pub(crate) backoff: Option<Backoff>,
+    /// Tasks of this process that want these keys go first.
+    pub(crate) yields_to: Option<Arc<Keys>>,
+    /// The replicas that have to confirm the grant.
+    pub(crate) ack: Option<Replication>,
+    /// Whether the task that asks is still polled.
+    pub(crate) pulse: Pulse,
+}
+
+impl Request {
+    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: Term, wait: Wait) -> Self {
+        Request {
+            keys: keys.clone(),
+            recipe,
+            owner: None,
+            term,
+            fenced: false,
+            wait,
+            reentrant: true,
+            backoff: None,
+            yields_to: None,
+            ack: None,
+            pulse: Pulse::default(),
+        }
+    }
+}
+
+/// How long to wait for a lock that is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// As long as it takes.
+    Forever,
+    /// At most this long, everything included: connecting, waiting, retrying. Less than 1 ms is [`No`](Self::No): one look,
+    /// whose answer may take its time.
+    AtMost(Duration),
+}
+
+impl Wait {
+    /// A wait that has no time to wait for anybody is a look, and a look needs an answer.
+    pub(crate) fn or_look(self) -> Wait {
+        match self {
+            Wait::AtMost(limit) if limit.as_millis() == 0 => Wait::No,
+            wait => wait,
+        }
+    }
+}
+
+/// What an acquire got: a hold on a lease.
+pub(crate) struct Grant {
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) renewed: bool,
+}

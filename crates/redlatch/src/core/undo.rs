@@ -1,0 +1,221 @@
+//! Undoing: what a request may have left on the server without a task that has it is removed again.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Core, Expected, Request, Wait,
+    jitter::jittered,
+    lane::LanePolicy,
+    lease::{Lease, Term},
+    owners::Pending,
+    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+};
+use crate::{config::FAIR_WAIT, owner::Owner, store::Fault};
+
+/// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
+pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
+/// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
+const HOLDS_STAY: u32 = u32::MAX;
+
+/// Whether a request may still be on its way to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    /// Its answer tells of a grant.
+    Granted,
+    /// It has been answered, and not with a grant: one look finds all that it left.
+    Arrived,
+    /// Its outcome is unknown, and it may run later.
+    MayArriveLater,
+}
+
+/// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
+/// attempt takes over what arrives later.
+fn late_looks_ms(owner: &Owner) -> &'static [u64] {
+    if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+}
+
+/// What undoing a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Undone {
+    /// There was something, and it is gone.
+    Found,
+    Nothing,
+    /// Another process holds under the owner besides.
+    Shared,
+    /// Nobody answered for as long as it can be there.
+    Unknown,
+}
+
+impl Core {
+    /// Removes what a request may have left, now and, if the request may still be on its way, later. Answers when done, and
+    /// whether it is certain that nothing is left.
+    pub(crate) fn undo_later(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        certainty: Certainty,
+    ) -> oneshot::Receiver<bool> {
+        let (tell, done) = oneshot::channel();
+        if self.is_forked() {
+            return done;
+        }
+        // From here on the owner is granted nothing until this is through.
+        let pending = self.owners.pending(&request.keys, owner);
+        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        self.keeper.spawn(async move {
+            let certain = core.undo(&request, &owner, certainty, &pending).await;
+            drop(pending);
+            // Mostly no task waits for it.
+            let _ = tell.send(certain);
+        });
+        done
+    }
+
+    async fn undo(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        certainty: Certainty,
+        pending: &Pending,
+    ) -> bool {
+        let lease_ms = request.term.lease_ms.max(0) as u64;
+        // A place in a queue on the server keeps others out for longer than a short lease would.
+        let place_ms = match request.recipe.lane() {
+            LanePolicy::Ordered => FAIR_WAIT.as_millis() as u64,
+            LanePolicy::Queue | LanePolicy::Beside => 0,
+        };
+        let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
+        // A request without an answer may still arrive, and end what the owner is granted meanwhile.
+        let mut unanswered = false;
+        for look_ms in late_looks_ms(owner) {
+            if *look_ms > lease_ms.max(place_ms) {
+                // Whatever the request left has ended.
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+            if owner.is_shared() {
+                break;
+            }
+            match self.undo_until_answered(request, owner, None, over_ms, pending, &mut unanswered).await {
+                Undone::Found => {
+                    tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
+                    return !unanswered;
+                }
+                Undone::Nothing if certainty == Certainty::MayArriveLater => {}
+                Undone::Nothing => return !unanswered,
+                Undone::Shared => break,
+                Undone::Unknown => return false,
+            }
+        }
+        if !owner.is_shared() {
+            return false;
+        }
+        // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
+        // came of a request without an answer ends with its lease.
+        let known = match certainty {
+            Certainty::Granted if !unanswered => 0,
+            _ if place_ms > 0 => HOLDS_STAY,
+            _ => return certainty == Certainty::Arrived && !unanswered,
+        };
+        let undoing =
+            self.undo_until_answered(request, owner, Some(known), over_ms, pending, &mut unanswered);
+        undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
+    }
+
+    /// Removes what an owner may have left. With a `known` count it gives back one hold, as [`leave`](super::Recipe::leave) does.
+    async fn undo_until_answered(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        known: Option<u32>,
+        over_ms: u64,
+        pending: &Pending,
+        unanswered: &mut bool,
+    ) -> Undone {
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        let mut count = 1;
+        loop {
+            let publish = self.store.publish_command();
+            // What the owner may have been granted can be handed to another process while this is on its way.
+            let expected = Expected::of(owner, || count);
+            let call = match known {
+                Some(known) => {
+                    request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms)
+                }
+                None => request.recipe.undo(&request.keys, owner, publish, expected),
+            };
+            let moves = self.store.moves();
+            let fault = match self.run_undoing(call, owner.number(), true, pending).await {
+                Ok(reply) => match reply[..] {
+                    [_, -1, _] if known.is_none() && owner.is_shared() => return Undone::Shared,
+                    [_, -1, _] if known.is_none() && self.now_ms() >= over_ms => return Undone::Unknown,
+                    // They are all this process's.
+                    [_, -1, counted] if known.is_none() => {
+                        count = u32::try_from(counted).unwrap_or(u32::MAX);
+                        continue;
+                    }
+                    [_, found, ..] if found > 0 => return Undone::Found,
+                    _ => return Undone::Nothing,
+                },
+                Err(fault) => fault,
+            };
+            *unanswered |= fault.is_unknown();
+            // Counting down twice would take away what another process holds under this owner.
+            let once = known == Some(0) && fault.is_unknown();
+            let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
+            if once || refused || self.is_closed() || self.now_ms() >= over_ms {
+                return Undone::Unknown;
+            }
+            if self.store.moves() == moves {
+                self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
+            }
+            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        }
+    }
+
+    /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, once its owner has let go
+    /// of it. Where the owner is at work again, what it finds is its own.
+    pub(super) fn sweep_if_tainted(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if let Some(before) = lease.before() {
+            self.sweep_if_tainted(before);
+        }
+        if !lease.tainted.load(Ordering::Relaxed) {
+            return;
+        }
+        let (core, lease) = (self.clone(), lease.clone());
+        // Not counted as work to wait for: the hold itself is released by the caller.
+        self.keeper.handle().spawn(async move {
+            let term = Term { lease_ms: lease.lease_ms, renewed: false };
+            let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
+            for look_ms in &LATE_LOOKS_MS[1..] {
+                tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+                if lease.owner.is_shared() {
+                    return;
+                }
+                let Some(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
+                    continue;
+                };
+                if core.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
+                    continue;
+                }
+                let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
+                let undoing = core.undo_until_answered(
+                    &request,
+                    &lease.owner,
+                    None,
+                    over_ms,
+                    &pending,
+                    &mut unanswered,
+                );
+                if undoing.await == Undone::Found {
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
-    acquire::Look,
+    attempt::Look,
     contest::{Attempt, Contender},
     gate::GateKey,
     jitter,

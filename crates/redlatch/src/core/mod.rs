@@ -5,6 +5,7 @@
 pub(crate) mod acquire;
 pub(crate) mod adopt;
 mod asker;
+mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod bell;

@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -36,6 +36,8 @@ struct Inner {
     pinned: AtomicBool,
     /// How many calls under way need the thread to stay this owner.
     staying: AtomicU32,
+    /// Until when the server was asked to keep a hold of it.
+    asked_until_ms: AtomicU64,
 }
 
 impl Owner {
@@ -54,7 +56,17 @@ impl Owner {
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
+            asked_until_ms: AtomicU64::new(0),
         }))
+    }
+
+    /// A request is about to have the server keep a hold of it until then.
+    pub(crate) fn asks_until(&self, until_ms: u64) {
+        self.0.asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+    }
+
+    pub(crate) fn asked_until_ms(&self) -> u64 {
+        self.0.asked_until_ms.load(Ordering::Acquire)
     }
 
     /// The owner of permits, whose text is their ids.
@@ -69,6 +81,7 @@ impl Owner {
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
+            asked_until_ms: AtomicU64::new(0),
         }))
     }
 
@@ -233,6 +246,7 @@ impl FromStr for Owner {
                 holds: AtomicU32::new(0),
                 pinned: AtomicBool::new(false),
                 staying: AtomicU32::new(0),
+                asked_until_ms: AtomicU64::new(0),
             }))),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
                 .remedy("pass the owner as its guard or `redlatch lock` wrote it out")),

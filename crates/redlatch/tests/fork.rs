@@ -191,6 +191,10 @@ fn a_child_takes_up_and_releases_nothing_of_an_owner_that_it_inherited() {
             must!(lock.release(&owner).await.map_err(kind) == Err(ErrorKind::Forked));
             let renewed = lock.renew(&owner, Duration::from_secs(60)).await;
             must!(renewed.map_err(kind) == Err(ErrorKind::Forked));
+            // As text, too: the parent does not know that it was written out here, and its release would take what is entered along.
+            let text: redlatch::Owner = owner.to_string().parse().unwrap();
+            let entered = lock.acquire().owner(&text).await.map(|guard| guard.is_some());
+            must!(entered.map_err(kind) == Err(ErrorKind::Forked));
             Ok(())
         })
     })

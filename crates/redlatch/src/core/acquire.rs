@@ -126,11 +126,17 @@ impl Core {
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waker::default().take_turn(self, turn.begun_with_a_hold(), &moment).await?.ok_or_else(busy)?;
         let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
-        if elsewhere || self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+        if elsewhere || self.has_guard(keys, owner) {
             return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
                 .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
         }
         Ok(turn)
+    }
+
+    /// Whether this client has a guard under an owner, of this kind of lock or of the one that shares its field on the server.
+    pub(crate) fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let holds = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held());
+        holds(keys) || keys.twin().is_some_and(holds)
     }
 
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for

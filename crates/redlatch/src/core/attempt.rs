@@ -41,10 +41,11 @@ impl Core {
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
-        let sent_ms = self.now_ms();
+        let (sent_ms, reign) = (self.now_ms(), self.store.reign(&request.keys.key));
         let shared = owner.is_shared();
         let call = request.acquire_call(owner, look.recount, shared, self);
-        let (outcome, confirm) = self.ask(request, owner, call, shared, look.lines_up).await;
+        let (outcome, confirm) =
+            self.ask(request, owner, call, Asking { shared, lines_up: look.lines_up, reign }).await;
         if let Err(fault) = &outcome
             && fault.is_split()
             && let Some(ttl_ms) = self.held_by_another(request, owner).await
@@ -67,7 +68,7 @@ impl Core {
         }
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
-            self.undo_first(&[request], owner).await?;
+            self.undo_first(&[request], owner, reign).await?;
             return Err(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 "a fenced grant came without a token",
@@ -76,7 +77,8 @@ impl Core {
         let replicated = match (request.ack, confirm) {
             (Some(ack), Some(confirm)) => {
                 let requests = std::slice::from_ref(request);
-                Some(self.confirm(requests, owner, ack, confirm, look.deadline).await?)
+                let grant = Unconfirmed { core: self, requests, owner, reign, is_ours: true };
+                Some(self.confirm(grant, ack, confirm, look.deadline).await?)
             }
             _ => None,
         };
@@ -85,8 +87,11 @@ impl Core {
         lease.replicated = replicated;
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
+        if shared && reply.count > 1 {
+            lease.entered_in(reign, true);
+        }
         if !lease.is_valid(self.now_ms()) {
-            self.undo_first(&[request], owner).await?;
+            self.undo_first(&[request], owner, reign).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
@@ -112,9 +117,11 @@ impl Core {
         self: &Arc<Self>,
         requests: &[&Arc<Request>],
         owner: &Owner,
+        reign: u64,
     ) -> Result<(), Fault> {
+        let granted = Certainty::Granted { reign };
         let undoing: Vec<_> =
-            requests.iter().map(|request| self.undo_later(request, owner, Certainty::Granted)).collect();
+            requests.iter().map(|request| self.undo_later(request, owner, granted)).collect();
         let mut certain = true;
         for undone in undoing {
             certain &= undone.await.unwrap_or(false);
@@ -131,19 +138,19 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         call: Call,
-        shared: bool,
-        lines_up: bool,
+        asking: Asking,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
+        let Asking { shared, .. } = asking;
         if request.ack.is_none() && !shared {
             self.keeper.touch();
             let flight = Flight::new(self, self.run(call), || {
-                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, lines_up))))
+                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, asking))))
             });
             return (flight.await, None);
         }
         let work = self.clone().ask_slowly(request.clone(), owner.clone(), call, shared);
         let flight = Flight::new(self, Box::pin(work), || {
-            let after = self.abandoned(request, owner, lines_up);
+            let after = self.abandoned(request, owner, asking);
             let after: Box<dyn FnOnce(Result<Answered, Fault>) + Send> =
                 Box::new(move |outcome| after(Ok(outcome.map(|(reply, _)| reply))));
             Some(Rest::Then(after))
@@ -159,14 +166,14 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        lines_up: bool,
+        asking: Asking,
     ) -> impl FnOnce(Result<Raw, Work<Raw>>) + Send + 'static {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let pending = self.owners.pending(&request.keys, &owner);
         move |outcome| match outcome {
             Ok(outcome) => {
-                core.undo_unheard(&request, &owner, outcome, lines_up);
+                core.undo_unheard(&request, &owner, outcome, asking);
                 drop(pending);
             }
             Err(work) => {
@@ -174,7 +181,7 @@ impl Core {
                 core.keeper.handle().clone().spawn(async move {
                     // Until it is answered it may still be granted.
                     let outcome = work.await;
-                    core.undo_unheard(&request, &owner, outcome, lines_up);
+                    core.undo_unheard(&request, &owner, outcome, asking);
                     drop(pending);
                 });
             }
@@ -182,14 +189,14 @@ impl Core {
     }
 
     /// Undoes what the answer to an abandoned request tells of.
-    fn undo_unheard(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, outcome: Raw, lines_up: bool) {
+    fn undo_unheard(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, outcome: Raw, asking: Asking) {
         let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
         let certainty = match reply.and_then(|items| Asked::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
-            Ok(reply) if reply.count <= 0 && lines_up => Certainty::Arrived,
+            Ok(reply) if reply.count <= 0 && asking.lines_up => Certainty::Arrived,
             Ok(reply) if reply.count <= 0 => return,
             // It was granted, and no task is there to take it.
-            Ok(_) => Certainty::Granted,
+            Ok(_) => Certainty::Granted { reign: asking.reign },
             Err(Fault::NotSent(_) | Fault::Server(_)) => return,
             Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
         };
@@ -259,14 +266,13 @@ impl Core {
     /// all the same, all of it is given back.
     pub(super) async fn confirm(
         self: &Arc<Self>,
-        requests: &[Arc<Request>],
-        owner: &Owner,
+        mut grant: Unconfirmed<'_>,
         ack: Replication,
         confirm: Confirm,
         deadline: &Deadline,
     ) -> Result<Confirmed, Fault> {
-        // Whoever drops this future gives the grant back at once, whatever the replicas say later.
-        let mut grant = Unconfirmed { core: self, requests, owner, is_ours: true };
+        // Dropping this future gives the grant back at once, whatever the replicas say later.
+        let Unconfirmed { requests, owner, reign, .. } = grant;
         let lease_ms = requests.first().map_or(0, |request| request.term.lease_ms);
         let half_ms = u64::try_from(lease_ms / 2).unwrap_or(0);
         let mut within = ack.within.min(Duration::from_millis(half_ms));
@@ -281,7 +287,8 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let jobs = requests.iter().map(|request| self.undo_later(request, owner, Certainty::Granted));
+                let granted = Certainty::Granted { reign };
+                let jobs = requests.iter().map(|request| self.undo_later(request, owner, granted));
                 let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
                 let undone = tokio::select! {
@@ -293,7 +300,7 @@ impl Core {
                 // A request that gives it back and is not answered would end what the owner is granted next.
                 Err(Fault::Server(if undone { shortfall } else { in_doubt(shortfall) }))
             }
-            // Asking again would count one more. The server that granted it is still there, and takes it back.
+            // Asking again would count one more. The server that granted it takes it back, unless another one has taken over.
             Err(Fault::Server(error)) if owner.is_shared() => Err(Fault::Server(error)),
             Err(fault) => {
                 // The same owner asks again and so writes again, by which the replicas can be asked on any connection; or it
@@ -310,6 +317,16 @@ impl Core {
 fn in_doubt(what: impl std::fmt::Display) -> Error {
     let message = format!("{what}; a request that gives it back was not answered");
     Error::new(ErrorKind::OwnerInDoubt, message).remedy("ask again, with a fresh owner")
+}
+
+/// How a request is sent, for undoing what nobody hears of.
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    /// Another process may hold under the owner.
+    shared: bool,
+    lines_up: bool,
+    /// Read before it is sent.
+    reign: u64,
 }
 
 /// What became of a request, unread.
@@ -329,17 +346,19 @@ pub(super) struct Look<'a> {
 }
 
 /// A grant that replicas have not confirmed; dropping it gives it back.
-struct Unconfirmed<'a> {
-    core: &'a Arc<Core>,
-    requests: &'a [Arc<Request>],
-    owner: &'a Owner,
-    is_ours: bool,
+pub(super) struct Unconfirmed<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) requests: &'a [Arc<Request>],
+    pub(super) owner: &'a Owner,
+    /// Of the server that granted it.
+    pub(super) reign: u64,
+    pub(super) is_ours: bool,
 }
 
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            self.core.undo_all(self.requests, self.owner, Certainty::Granted);
+            self.core.undo_all(self.requests, self.owner, Certainty::Granted { reign: self.reign });
         }
     }
 }

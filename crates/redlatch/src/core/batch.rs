@@ -9,7 +9,6 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::release::Unlocked;
 use super::{
     Core, Expected, Grant, Request,
     contest::{Attempt, Contender},
@@ -22,6 +21,7 @@ use super::{
     undo::Certainty,
     wait::{Deadline, Place},
 };
+use super::{attempt::Unconfirmed, release::Unlocked};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -165,7 +165,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Attempt<Prize>, Fault> {
         let first = &requests[0];
-        let sent_ms = self.now_ms();
+        let (sent_ms, reign) = (self.now_ms(), self.store.reign(&first.keys.key));
         let mut call =
             requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
         if first.fenced {
@@ -180,13 +180,13 @@ impl Core {
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.store.run(call), || {
-                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner))))
+                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner, reign))))
                 });
                 (flight.await, None)
             }
             Some(ack) => {
                 let flight = Flight::new(self, self.store.run_acked(call, ack.count, !ack.keep), || {
-                    let after = self.all_abandoned(requests, owner);
+                    let after = self.all_abandoned(requests, owner, reign);
                     let after: After<Result<(Reply, Confirm), Fault>> =
                         Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));
                     after
@@ -220,7 +220,10 @@ impl Core {
             }
         };
         let replicated = match confirm {
-            Some((ack, confirm)) => Some(self.confirm(requests, owner, ack, confirm, deadline).await?),
+            Some((ack, confirm)) => {
+                let grant = Unconfirmed { core: self, requests, owner, reign, is_ours: true };
+                Some(self.confirm(grant, ack, confirm, deadline).await?)
+            }
             None => None,
         };
         let leases = requests.iter().enumerate().map(|(at, request)| {
@@ -232,7 +235,7 @@ impl Core {
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner).await?;
+            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, reign).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(Prize::All(leases)))
@@ -243,6 +246,7 @@ impl Core {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         owner: &Owner,
+        reign: u64,
     ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
         let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
@@ -253,7 +257,7 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
-                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted),
+                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted { reign }),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
             drop(pending);

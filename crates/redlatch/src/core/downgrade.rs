@@ -188,15 +188,18 @@ impl Core {
     ) -> Result<Grant, NotTurned> {
         let owner = &lease.owner;
         let turns = lease.turns();
-        let _turn = turns.lock().await;
+        let _turn = turns.next.lock().await;
         // Read holds that the owner has besides are counted in the same field, so they wait, too.
         let nested_turns = nested.as_ref().map(|held| held.turns());
         let _nested_turn = match &nested_turns {
-            Some(turns) => Some(turns.lock().await),
+            Some(turns) => Some(turns.next.lock().await),
             None => None,
         };
-        if matches!(part, Part::Last) && lease.is_count_in_doubt() && owner.is_shared() {
-            // The server may count a write hold of ours too many, which would stay beside the read hold and be renewed with it.
+        let reign = self.store.reign(&lease.keys.key);
+        let elsewhere = owner.is_shared() && lease.counts_in().is_some_and(|counts| counts != reign);
+        if elsewhere || (matches!(part, Part::Last) && lease.is_count_in_doubt() && owner.is_shared()) {
+            // The server may count a write hold of ours too many, which would stay beside the read hold and be renewed with it; or one of
+            // ours too few, and what it counts is another process's.
             self.leave_uncounted(nested, term);
             let what = "an earlier re-entry or release of this owner was never answered, and another process may hold under it";
             let error = Error::new(ErrorKind::OwnerInDoubt, what).remedy("acquire the read lock anew");

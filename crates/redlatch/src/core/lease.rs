@@ -66,11 +66,9 @@ pub(crate) struct Lease {
     count_in_doubt: AtomicBool,
     /// A request that ends the hold was not answered, and may still arrive.
     end_in_doubt: AtomicBool,
-    /// Until when a request of unknown outcome may have the server keep it, in ms.
-    asked_until_ms: AtomicU64,
     pub(crate) schedule: Schedule,
     /// Serialises re-entries and their releases, which are counted on the server.
-    turns: OnceLock<Arc<tokio::sync::Mutex<()>>>,
+    turns: OnceLock<Arc<Turns>>,
 }
 
 /// How many guards share the lease, and how many of them want it renewed.
@@ -140,7 +138,6 @@ impl Lease {
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
             before: OnceLock::new(),
-            asked_until_ms: AtomicU64::new(0),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
@@ -173,7 +170,6 @@ impl Lease {
             before: self.before.clone(),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
-            asked_until_ms: AtomicU64::new(self.asked_until_ms.load(Ordering::Relaxed)),
             schedule: Schedule::default(),
             turns: OnceLock::new(),
         };
@@ -236,14 +232,14 @@ impl Lease {
         self.end_in_doubt.load(Ordering::Acquire)
     }
 
-    /// A request is about to have the server keep it until then.
+    /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold.
     pub(crate) fn asks_until(&self, until_ms: u64) {
-        self.asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+        self.owner.asks_until(until_ms);
     }
 
     /// Whether the server may keep it after this moment, because of a request whose answer is not known.
     pub(crate) fn may_last_after(&self, now_ms: u64) -> bool {
-        self.asked_until_ms.load(Ordering::Acquire) > now_ms
+        self.owner.asked_until_ms() > now_ms
     }
 
     /// It was turned from a tainted hold.
@@ -454,12 +450,48 @@ impl Lease {
         }
     }
 
-    pub(crate) fn turns(&self) -> Arc<tokio::sync::Mutex<()>> {
+    pub(crate) fn turns(&self) -> Arc<Turns> {
         self.turns.get_or_init(Arc::default).clone()
+    }
+
+    /// The server of this reign has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
+    /// owner another process holds.
+    pub(super) fn entered_in(&self, reign: u64, guest: bool) {
+        let turns = self.turns();
+        turns.entered_in.store(reign, Ordering::Release);
+        turns.guest.fetch_or(guest, Ordering::Release);
+    }
+
+    /// Since when what was counted last is counted, if more than one hold ever was.
+    pub(super) fn counts_in(&self) -> Option<u64> {
+        let reign = self.turns.get()?.entered_in.load(Ordering::Acquire);
+        (reign != NEVER).then_some(reign)
+    }
+
+    /// Whether another process held under the owner before this lease began.
+    pub(super) fn is_guest(&self) -> bool {
+        self.turns.get().is_some_and(|turns| turns.guest.load(Ordering::Acquire))
     }
 
     pub(crate) fn has_turns(&self) -> bool {
         self.turns.get().is_some()
+    }
+}
+
+/// What the guards of a lease that was ever entered share.
+pub(crate) struct Turns {
+    /// Requests that change the count go one after the other.
+    pub(super) next: tokio::sync::Mutex<()>,
+    /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
+    entered_in: AtomicU64,
+    guest: AtomicBool,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns { next: Default::default(), entered_in: AtomicU64::new(NEVER), guest: AtomicBool::new(false) }
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::MutexGuard;
+
 use super::{
     Core,
     jitter::jittered,
-    lease::Lease,
+    lease::{Lease, Turns},
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
 };
@@ -28,10 +30,22 @@ impl Core {
         counted: Counted,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
-        let _turn = turns.lock().await;
+        let _turn = self.turn_alone(&turns, &pending).await;
         let outcome = self.leave_in_turn(&lease, &pending, counted).await;
         lease.has_left();
         outcome
+    }
+
+    /// Takes the turn of a lease at a moment at which no attempt of its owner asks. Such an attempt may want the turn itself, so it is never
+    /// waited for with the turn in hand.
+    pub(super) async fn turn_alone<'a>(&self, turns: &'a Turns, pending: &Pending) -> MutexGuard<'a, ()> {
+        loop {
+            self.alone(pending).await;
+            let turn = turns.next.lock().await;
+            if pending.is_alone() {
+                return turn;
+            }
+        }
     }
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
@@ -48,6 +62,11 @@ impl Core {
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent.
             self.alone(pending).await;
+            let counts = lease.counts_in().filter(|_| owner.is_shared());
+            if counts.is_some_and(|reign| reign != self.store.reign(&lease.keys.key)) {
+                // The server that answers now may lack what was entered, and what it counts may be another process's.
+                lease.doubts_count();
+            }
             if lease.is_count_in_doubt() {
                 return Ok(self.left_here(lease));
             }
@@ -63,7 +82,8 @@ impl Core {
             }
             let known = if is_shared { 0 } else { lease.holds().on_server() };
             let publish = self.store.publish_command();
-            let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
+            let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
+            call.in_reign = counts;
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) => match reply[..] {
                     [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),

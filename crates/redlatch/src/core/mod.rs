@@ -271,10 +271,14 @@ impl Core {
     /// client made is shared from here on.
     pub(crate) fn check_owner(&self, owner: &Owner) -> Result<(), Error> {
         let of = |id: &Arc<str>| owner.field().strip_prefix(&**id).is_some_and(|rest| rest.starts_with(':'));
-        if owner.is_foreign() || self.has_made(owner) {
+        if self.has_made(owner) {
             return Ok(());
         }
+        // Also as text: the parent does not know that a child has written its owner out.
         if !self.forebears.iter().any(of) {
+            if owner.is_foreign() {
+                return Ok(());
+            }
             // Another client's of this process, which does not know how often this one holds, nor this one of the other.
             owner.expose().share();
             return Ok(());
@@ -468,7 +472,7 @@ impl Core {
                 let (core, held) = (self.clone(), lease.clone());
                 self.keeper.spawn(async move {
                     let pending = core.owners.pending(&held.keys, &held.owner);
-                    let work = async |pending: &Pending| core.release_whole(&held, true, pending).await;
+                    let work = async |pending: &Pending| core.release_all_holds(&held, pending).await;
                     let _ = tell.send(pending.covers(work).await);
                 });
                 releases.push((lease, told));

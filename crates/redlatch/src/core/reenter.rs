@@ -38,7 +38,7 @@ impl Core {
     /// holds as there are guards here, or more.
     async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
         let turns = lease.turns();
-        let _turn = turns.lock().await;
+        let turn = turns.next.lock().await;
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -52,7 +52,7 @@ impl Core {
             if !lease.is_valid(self.now_ms()) {
                 return Err(lost());
             }
-            let sent_ms = self.now_ms();
+            let (sent_ms, reign) = (self.now_ms(), self.store.reign(&lease.keys.key));
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
@@ -61,16 +61,19 @@ impl Core {
                         // counts down.
                         if owner.is_shared() && !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
-                            self.alone(&pending).await;
+                            drop(turn);
+                            let _turn = self.turn_alone(&turns, &pending).await;
                             // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
                             if !lease.is_over(self.now_ms()) {
                                 let publish = self.store.publish_command();
                                 let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
+                                let call = call.in_reign(reign);
                                 let _ = self.run_undoing(call, owner.number(), false, &pending).await;
                             }
                         }
                         return Err(lost());
                     }
+                    lease.entered_in(reign, false);
                     self.schedule(&lease);
                     return Ok(());
                 }

@@ -279,7 +279,7 @@ impl Core {
         if lease.has_turns() {
             // A partial release may be on its way; it must reach the server first.
             let turns = lease.turns();
-            drop(turns.lock().await);
+            drop(turns.next.lock().await);
         }
         let outcome = match self.release_once(lease, apart, pending).await {
             Ok(outcome) => Ok(outcome),
@@ -288,6 +288,22 @@ impl Core {
         // Not before: it would find the hold that this release is about, and this release nothing.
         self.sweep_if_tainted(lease);
         outcome
+    }
+
+    /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.
+    pub(super) async fn release_all_holds(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        pending: &Pending,
+    ) -> Result<(Unlocked, i64), Error> {
+        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
+        for _ in 1..guards {
+            let outcome = self.release_whole(lease, true, pending).await?;
+            if !matches!(outcome.0, Unlocked::StillHeld(_)) {
+                return Ok(outcome);
+            }
+        }
+        self.release_whole(lease, true, pending).await
     }
 
     /// After a release that failed: has the keeper repeat it, if that can help.
@@ -343,6 +359,14 @@ impl Core {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
         }
+        let call = match lease.counts_in().filter(|_| way == Way::OneHold && lease.is_guest()) {
+            // The server that answers now may lack the entry, and what it counts may be another process's.
+            Some(reign) if self.store.reign(&lease.keys.key) != reign => {
+                return Ok((Unlocked::StillHeld(1), 0));
+            }
+            Some(reign) => call.in_reign(reign),
+            None => call,
+        };
         let reply = self.run_undoing(call, number, apart, pending).await;
         match reply.and_then(|items| self.released_as(lease, way, &items)) {
             Err(fault) if fault.is_split() && way == Way::Whole => {

@@ -25,8 +25,8 @@ const HOLDS_STAY: u32 = u32::MAX;
 /// Whether a request may still be on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// Its answer tells of a grant.
-    Granted,
+    /// Its answer tells of a grant, by the server of this [reign](crate::store::Store::reign).
+    Granted { reign: u64 },
     /// It has been answered, and not with a grant: one look finds all that it left.
     Arrived,
     /// Its outcome is unknown, and it may run later.
@@ -37,6 +37,17 @@ pub(crate) enum Certainty {
 /// attempt takes over what arrives later.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+}
+
+/// What is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// All that the owner has.
+    Everything,
+    /// Its place in the queue, and none of its holds.
+    Place,
+    /// One hold, at the server that granted it: another one that has taken over counts other processes' holds alone.
+    OneHold { reign: u64 },
 }
 
 /// What undoing a request came to.
@@ -101,7 +112,9 @@ impl Core {
             if owner.is_shared() {
                 break;
             }
-            match self.undo_until_answered(request, owner, None, over_ms, pending, &mut unanswered).await {
+            let undoing =
+                self.undo_until_answered(request, owner, What::Everything, over_ms, pending, &mut unanswered);
+            match undoing.await {
                 Undone::Found => {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
                     return !unanswered;
@@ -117,22 +130,21 @@ impl Core {
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
         // came of a request without an answer ends with its lease.
-        let known = match certainty {
-            Certainty::Granted if !unanswered => 0,
-            _ if place_ms > 0 => HOLDS_STAY,
+        let what = match certainty {
+            Certainty::Granted { reign } if !unanswered => What::OneHold { reign },
+            _ if place_ms > 0 => What::Place,
             _ => return certainty == Certainty::Arrived && !unanswered,
         };
-        let undoing =
-            self.undo_until_answered(request, owner, Some(known), over_ms, pending, &mut unanswered);
+        let undoing = self.undo_until_answered(request, owner, what, over_ms, pending, &mut unanswered);
         undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
     }
 
-    /// Removes what an owner may have left. With a `known` count it gives back one hold, as [`leave`](super::Recipe::leave) does.
+    /// Removes what an owner may have left.
     async fn undo_until_answered(
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
-        known: Option<u32>,
+        what: What,
         over_ms: u64,
         pending: &Pending,
         unanswered: &mut bool,
@@ -143,19 +155,21 @@ impl Core {
             let publish = self.store.publish_command();
             // What the owner may have been granted can be handed to another process while this is on its way.
             let expected = Expected::of(owner, || count);
-            let call = match known {
-                Some(known) => {
-                    request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms)
-                }
-                None => request.recipe.undo(&request.keys, owner, publish, expected),
+            let leave =
+                |known| request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms);
+            let call = match what {
+                What::Everything => request.recipe.undo(&request.keys, owner, publish, expected),
+                What::Place => leave(HOLDS_STAY),
+                What::OneHold { reign } => leave(0).in_reign(reign),
             };
+            let counts = what != What::Everything;
             let moves = self.store.moves();
             let fault = match self.run_undoing(call, owner.number(), true, pending).await {
                 Ok(reply) => match reply[..] {
-                    [_, -1, _] if known.is_none() && owner.is_shared() => return Undone::Shared,
-                    [_, -1, _] if known.is_none() && self.now_ms() >= over_ms => return Undone::Unknown,
+                    [_, -1, _] if !counts && owner.is_shared() => return Undone::Shared,
+                    [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
                     // They are all this process's.
-                    [_, -1, counted] if known.is_none() => {
+                    [_, -1, counted] if !counts => {
                         count = u32::try_from(counted).unwrap_or(u32::MAX);
                         continue;
                     }
@@ -166,9 +180,16 @@ impl Core {
             };
             *unanswered |= fault.is_unknown();
             // Counting down twice would take away what another process holds under this owner.
-            let once = known == Some(0) && fault.is_unknown();
+            let one_hold = matches!(what, What::OneHold { .. });
+            let once = one_hold && fault.is_unknown();
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
             if once || refused || self.is_closed() || self.now_ms() >= over_ms {
+                return Undone::Unknown;
+            }
+            if let What::OneHold { reign } = what
+                && self.store.reign(&request.keys.key) != reign
+            {
+                // The server that answers now may lack the grant, and what it counts may be another process's.
                 return Undone::Unknown;
             }
             if self.store.moves() == moves {
@@ -207,7 +228,7 @@ impl Core {
                 let undoing = core.undo_until_answered(
                     &request,
                     &lease.owner,
-                    None,
+                    What::Everything,
                     over_ms,
                     &pending,
                     &mut unanswered,

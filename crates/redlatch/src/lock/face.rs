@@ -240,8 +240,9 @@ macro_rules! lock_face {
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::NotOwner`](crate::ErrorKind::NotOwner) if the owner does not hold the lock; a server that is
-            /// unreachable or refuses.
+            /// [`ErrorKind::NotOwner`](crate::ErrorKind::NotOwner) if the owner does not hold the lock;
+            /// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld) if a guard of this client holds under it; a server that
+            /// is unreachable or refuses.
             pub async fn release(&self, owner: &$crate::Owner) -> Result<$crate::Unlocked, $crate::Error> {
                 self.0.release(owner).await
             }

@@ -217,6 +217,13 @@ impl Locker {
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.owner_here(owner)?;
         let pending = self.core.owners.pending(&self.keys, owner);
+        // The guard would not hear of it, and say that it is valid.
+        if self.core.has_guard(&self.keys, owner) {
+            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
+                .on(self.name())
+                .by(owner)
+                .remedy("unlock or drop the guard"));
+        }
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
         let (core, number) = (self.core.clone(), owner.number());
         let work = async move { core.run_ending(|| call, number, false, &pending).await };

@@ -203,6 +203,10 @@ impl Store for LazyStore {
         self.0.opened.get().map_or(0, |store| store.moves())
     }
 
+    fn reign(&self, key: &[u8]) -> u64 {
+        self.0.opened.get().map_or(0, |store| store.reign(key))
+    }
+
     fn distrust(&self, key: &[u8]) {
         if let Some(store) = self.0.opened.get() {
             store.distrust(key);

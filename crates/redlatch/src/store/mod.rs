@@ -51,11 +51,18 @@ pub struct Call {
     pub keys: SmallVec<[Arc<[u8]>; 2]>,
     /// Its arguments.
     pub args: SmallVec<[Arg; 6]>,
+    /// It is right only for the server that was asked in this [reign](Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
+    pub in_reign: Option<u64>,
 }
 
 impl Call {
     pub(crate) fn new(script: &'static Script) -> Self {
-        Call { script, keys: SmallVec::new(), args: SmallVec::new() }
+        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_reign: None }
+    }
+
+    pub(crate) fn in_reign(mut self, reign: u64) -> Self {
+        self.in_reign = Some(reign);
+        self
     }
 
     pub(crate) fn key(mut self, key: &Arc<[u8]>) -> Self {
@@ -82,6 +89,14 @@ impl Call {
         self.args.push(Arg::Static(value));
         self
     }
+}
+
+/// Why a call was not sent that is right for one server only.
+pub(crate) fn of_another_reign() -> Fault {
+    Fault::NotSent(Error::new(
+        ErrorKind::Unreachable,
+        "another server answers now, which may lack what was granted",
+    ))
 }
 
 /// What a script answered.
@@ -252,6 +267,12 @@ pub trait Store: Send + Sync + 'static {
     /// How often another server has taken the keyspace over. After each time, and after telling so by the hook of
     /// [`on_interruption`](Self::on_interruption), every hold is looked at, also those whose last renewal failed.
     fn moves(&self) -> u64 {
+        0
+    }
+
+    /// Whose turn it is to answer for a key: another number as soon as calls go to another server, which may not have what this one has
+    /// answered. Read before a call is sent, it tells later whether what that call did is still there to be counted.
+    fn reign(&self, _key: &[u8]) -> u64 {
         0
     }
 

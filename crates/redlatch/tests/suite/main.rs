@@ -34,6 +34,7 @@ mod rate_model;
 mod redisson;
 mod replicas;
 mod replicas_moving;
+mod replicas_shared;
 mod replicated;
 mod resumed;
 mod rights;

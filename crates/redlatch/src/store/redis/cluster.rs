@@ -187,6 +187,10 @@ impl Store for ClusterStore {
         self.inner.topology.moves()
     }
 
+    fn reign(&self, key: &[u8]) -> u64 {
+        self.inner.topology.reign(slot_of(key))
+    }
+
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
         let (inner, kinds, prefix) = (self.inner.clone(), kinds.to_vec(), prefix.to_owned());
         Box::pin(async move { inner.try_rights(&kinds, &prefix).await })

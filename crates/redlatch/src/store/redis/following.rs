@@ -42,7 +42,7 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         AckedFuture, Call, ChangeHook, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
-        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture, WatchFuture,
+        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture, WatchFuture, of_another_reign,
         url::{Addr, Nodes, Sentinels, Server},
     },
 };
@@ -500,6 +500,27 @@ impl Shared {
         Err(fault)
     }
 
+    /// As [`follow`](Self::follow), for what no other master may be asked.
+    async fn ask_in(
+        &self,
+        reign: u64,
+        era: u64,
+        first: impl Future<Output = Result<Reply, Failure>>,
+    ) -> Result<Reply, Fault> {
+        if reign != era {
+            return Err(of_another_reign());
+        }
+        match first.await {
+            Ok(answer) => self.believe(answer, era),
+            Err(failure) => {
+                if !matches!(standing(&failure), Standing::Answered) {
+                    self.look.ask();
+                }
+                Err(failure.into())
+            }
+        }
+    }
+
     /// Runs a script at one master, and asks the replicas of that one: their answer counts only while it is the master.
     fn run_acked_at(
         self: &Arc<Self>,
@@ -606,6 +627,9 @@ impl Store for FollowingStore {
         let shared = self.shared.clone();
         let (era, node) = shared.master.seat();
         let first = Box::pin(node.run(call.clone()));
+        if let Some(reign) = call.in_reign {
+            return Box::pin(async move { shared.ask_in(reign, era, first).await });
+        }
         Box::pin(async move { shared.follow(era, first, |node, _| Box::pin(node.run(call.clone()))).await })
     }
 
@@ -653,6 +677,10 @@ impl Store for FollowingStore {
 
     fn moves(&self) -> u64 {
         self.shared.moves.load(Ordering::SeqCst)
+    }
+
+    fn reign(&self, _key: &[u8]) -> u64 {
+        self.shared.master.era()
     }
 
     fn distrust(&self, _key: &[u8]) {

@@ -63,6 +63,8 @@ struct Table {
     owners: Vec<u16>,
     /// Slots whose master was learned from a redirection, and when: other nodes may not have heard of it yet.
     told: HashMap<u16, Instant>,
+    /// How often a slot has got another master, for those that have.
+    reigns: HashMap<u16, u64>,
     replicas: Vec<(Addr, Option<Addr>)>,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
@@ -141,6 +143,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 told: HashMap::new(),
+                reigns: HashMap::new(),
                 replicas: Vec::new(),
                 id: None,
             }),
@@ -260,6 +263,7 @@ impl Topology {
                 return;
             }
             table.owners[usize::from(slot)] = table.place(&member);
+            *table.reigns.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
             table.told.insert(slot, Instant::from_std(std::time::Instant::now()));
         }
@@ -300,6 +304,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 told: HashMap::new(),
+                reigns: table.reigns.clone(),
                 replicas: layout.replicas,
                 id,
             };
@@ -315,9 +320,14 @@ impl Topology {
                     new.told.insert(*slot, *at);
                 }
             }
-            let old = std::mem::replace(&mut *table, new);
             let addr = |table: &Table, slot| table.owner(slot).map(|owner| owner.addr.clone());
-            !old.masters.is_empty() && (0..SLOTS as u16).any(|slot| addr(&old, slot) != addr(&table, slot))
+            let moved = (0..SLOTS as u16).filter(|slot| addr(&table, *slot) != addr(&new, *slot));
+            let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
+            for slot in &moved {
+                *new.reigns.entry(*slot).or_default() += 1;
+            }
+            *table = new;
+            !moved.is_empty()
         };
         if changed {
             tracing::debug!("the masters of the cluster have changed");
@@ -478,6 +488,12 @@ impl Topology {
                 () = tokio::time::sleep(RING_PAUSE) => {}
             }
         }
+    }
+
+    /// How often a slot has got another master: one that lost it and got it back may lack what it had. Read after the owner, it is not
+    /// that of an earlier one.
+    pub(super) fn reign(&self, slot: u16) -> u64 {
+        self.table().reigns.get(&slot).copied().unwrap_or(0)
     }
 
     /// How many changes of owners holders have been told of.

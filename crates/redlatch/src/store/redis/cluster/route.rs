@@ -23,7 +23,7 @@ use crate::{
     core::jitter::jittered,
     error::{Error, ErrorKind},
     scripts::{BOTH, COUNTER_GET},
-    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, url::Addr},
+    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, of_another_reign, url::Addr},
 };
 
 /// How often one call goes elsewhere or tries again.
@@ -55,7 +55,7 @@ impl Form {
     pub(super) fn of(self, call: &Call) -> Cow<'_, Call> {
         match call.script.gathering() {
             Some(script) if self.gathered => {
-                let mut gathered = Call { script, keys: call.keys[..1].into(), args: call.args.clone() };
+                let mut gathered = Call { keys: call.keys[..1].into(), script, ..call.clone() };
                 gathered.args.extend(call.keys.iter().cloned().map(Arg::Bytes));
                 Cow::Owned(gathered.int(call.keys.len() as i64))
             }
@@ -88,6 +88,9 @@ impl Inner {
                 self.again(&mut budget, true, Fault::Server(error)).await?;
                 continue;
             };
+            if call.in_reign.is_some_and(|reign| form.asking || self.topology.reign(slot) != reign) {
+                return Err(of_another_reign());
+            }
             let mut connected = Ok(());
             if !form.asking && member.node.ready_link().is_none() {
                 // Nothing has been sent, so a call need not insist on a server whose slot another one takes over.

@@ -1,0 +1,115 @@
+//! What is done under an owner that has a guard in the same process, and what a shutdown leaves.
+
+use redlatch::{ErrorKind, Hold, Lease, Wait, scripts};
+use redlatch_testkit::proxy::Action;
+
+use super::{KINDS, rig, script, stranger, take};
+use crate::fixture::{SOON, ms, soon};
+
+/// Fair locks and plain ones have one field on the server and a lane each here: the hold was taken away from a guard that went on saying that it
+/// was valid, for as long as 8.5 s.
+#[tokio::test]
+async fn an_owner_with_a_guard_of_the_other_kind_is_not_adopted() {
+    let rig = rig().await;
+    let client = &rig.client;
+    for (from, to) in [("fair", "plain"), ("fair", "fenced"), ("fair", "spin"), ("plain", "fair")] {
+        let (name, owner) = (format!("{from}-{to}"), client.owner());
+        let name = name.as_str();
+        let held = match from {
+            "fair" => client.fair_lock(name).acquire().owner(&owner).await,
+            _ => client.lock(name).acquire().owner(&owner).await,
+        };
+        let held = held.unwrap().unwrap();
+        let adopted = match to {
+            "fair" => client.fair_lock(name).adopt(&owner, Lease::Renewed).await,
+            "fenced" => client
+                .fenced_lock(name)
+                .adopt(&owner, Lease::Renewed)
+                .await
+                .map(|guard| guard.map(Hold::into_guard)),
+            "spin" => client.spin_lock(name).adopt(&owner, Lease::Renewed).await,
+            _ => client.lock(name).adopt(&owner, Lease::Renewed).await,
+        };
+        assert_eq!(adopted.unwrap_err().kind(), ErrorKind::AlreadyHeld, "{from}, {to}");
+        assert!(held.is_valid());
+    }
+}
+
+/// The guard did not hear of it.
+#[tokio::test]
+async fn an_owner_with_a_guard_is_not_released_beside_it() {
+    let rig = rig().await;
+    let owner = rig.client.owner();
+    for fair in [false, true] {
+        let held = match fair {
+            true => rig.client.fair_lock("x").acquire().owner(&owner).await,
+            false => rig.client.lock("x").acquire().owner(&owner).await,
+        };
+        let held = held.unwrap().unwrap();
+        for released in
+            [rig.client.lock("x").release(&owner).await, rig.client.fair_lock("x").release(&owner).await]
+        {
+            assert_eq!(released.unwrap_err().kind(), ErrorKind::AlreadyHeld);
+        }
+        assert!(rig.other.lock("x").try_lock().await.unwrap().is_none() && held.is_valid());
+        // Once it is left, it is released by its owner.
+        drop(held.detach());
+        rig.client.lock("x").release(&owner).await.unwrap();
+    }
+}
+
+/// One of several holds was counted down, and the lock stayed for its lease, though the report said that it was released.
+#[tokio::test]
+async fn a_shutdown_leaves_no_hold_of_an_owner_that_was_written_out() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard = take(&rig.client, kind).await;
+        let guards = [guard.reenter().await.unwrap(), guard.reenter().await.unwrap()];
+        let _text = guard.owner().to_string();
+        let report = rig.client.clone().shutdown(SOON).await;
+        assert!(report.failed.is_empty(), "{kind}: {report:?}");
+        assert!(!guard.is_valid() && guards.iter().all(|guard| !guard.is_valid()));
+        assert!(stranger(&rig, kind).await, "{kind}: a hold is left");
+    }
+}
+
+/// An extension that arrived in the owner's next hold kept the lock for its hour, though that hold was over after three seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_extension_does_not_keep_the_next_hold_of_its_owner() {
+    let rig = rig().await;
+    let (owner, hour) = (rig.client.owner(), ms(3_600_000));
+    let lock = rig.client.lock("x");
+    let first = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(5_000))).await.unwrap().unwrap();
+    let slow = rig.proxy.rule(script(&scripts::RENEW).arg_contains("3600000"), Action::DelayRequest(ms(600)));
+    let first = std::sync::Arc::new(first);
+    let extended = first.clone();
+    // Over a connection of another runtime, or what comes after would wait behind it.
+    let extending = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            assert!(tokio::time::timeout(ms(150), extended.extend(hour)).await.is_err());
+            drop(extended);
+            // So that the request is sent on.
+            tokio::time::sleep(ms(1_000)).await;
+        });
+    });
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    let first = soon("the extension is given up", async {
+        let mut shared = first;
+        loop {
+            match std::sync::Arc::try_unwrap(shared) {
+                Ok(first) => return first,
+                Err(both) => shared = both,
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    first.unlock().await.unwrap();
+    let term = Lease::Fixed(ms(1_500));
+    let second = lock.acquire().owner(&owner).lease(term).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || extending.join().unwrap()).await.unwrap();
+    soon("the end of the second hold", second.lost()).await;
+    let taken = rig.other.lock("x").acquire().wait(Wait::AtMost(SOON)).await.unwrap();
+    assert!(taken.is_some(), "the server keeps it for the hour");
+}

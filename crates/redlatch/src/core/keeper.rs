@@ -294,9 +294,11 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
             let longest = if holding { SLEEP_HOLDING_MS_MAX } else { SLEEP_IDLE_MS_MAX };
             until_ms = until_ms.min(now_ms + longest);
             if shared.ticking.load(Ordering::Acquire) {
+                core.config.calls.tick(now_ms, core.config.response_timeout.as_millis() as u64);
                 core.store.tick(now_ms);
                 core.look_out(now_ms);
-                if shared.touched.swap(false, Ordering::SeqCst) || core.store.is_waiting() {
+                let touched = shared.touched.swap(false, Ordering::SeqCst);
+                if touched || core.config.calls.is_waiting() || core.store.is_waiting() {
                     busy_ms = now_ms;
                 }
                 // Some quiet time, and no answer pending: nothing to watch. What is sent from now on wakes us.

@@ -3,8 +3,8 @@
 //! A new backend or topology implements [`Store`]; no primitive changes. The built-in ones are the in-process engine
 //! (`memory:`), the engine behind a socket (`local:`) and Redis or Valkey.
 
+mod calls;
 mod fault;
-
 mod lazy;
 mod local;
 mod memory;
@@ -13,6 +13,7 @@ pub(crate) mod url;
 
 use std::{fmt, future::Future, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
+pub(crate) use calls::{CallHook, Connection};
 pub use fault::Fault;
 pub use local::Bequests;
 pub(crate) use redis::slot_of;
@@ -161,22 +162,6 @@ pub enum Change {
 
 /// Who is told of changes; called from the store's own thread, so it must not block.
 pub type ChangeHook = Arc<dyn Fn(Change) + Send + Sync>;
-
-/// What a connection calls when it has counted a request as sent: from then on the request is watched until it has its answer.
-#[derive(Clone, Default)]
-pub(crate) struct CallHook(Option<Arc<dyn Fn() + Send + Sync>>);
-
-impl CallHook {
-    pub(crate) fn new(hook: impl Fn() + Send + Sync + 'static) -> Self {
-        CallHook(Some(Arc::new(hook)))
-    }
-
-    pub(crate) fn call(&self) {
-        if let Some(hook) = &self.0 {
-            hook();
-        }
-    }
-}
 
 /// How many of the keys to watch exist, on its way.
 pub type WatchFuture = Pin<Box<dyn Future<Output = Result<Option<u64>, Fault>> + Send + 'static>>;

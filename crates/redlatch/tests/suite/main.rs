@@ -52,6 +52,7 @@ mod topology_faults;
 mod traps;
 mod traps_fair;
 mod under_test;
+mod unpolled;
 mod watched;
 mod wire;
 mod wire_fair;

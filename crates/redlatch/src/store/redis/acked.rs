@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -20,11 +20,12 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
     link::{Failure, Link},
-    node::{first_try, run_on},
+    node::{closed_error, first_try, run_on},
 };
 use crate::{
     config::ScriptMode,
@@ -165,6 +166,8 @@ pub(super) struct Desk {
     /// `WAIT` is there and allowed. Only the good news is kept: an account that is given the right need not reconnect.
     waits: AtomicBool,
     census: AtomicU8,
+    /// The node is left for good.
+    closed: CancellationToken,
 }
 
 #[derive(Default)]
@@ -177,10 +180,9 @@ struct State {
     age: u64,
 }
 
-/// A connection that may be blocked on purpose, for so long.
+/// A connection that may be blocked on purpose.
 struct Blocked {
     link: Arc<Link>,
-    allowed_ms: AtomicU64,
     age: u64,
 }
 
@@ -265,7 +267,7 @@ impl Ready {
 }
 
 impl Desk {
-    pub(super) fn new(dial: Arc<Dial>, background: &Handle) -> Arc<Desk> {
+    pub(super) fn new(dial: Arc<Dial>, background: &Handle, closed: CancellationToken) -> Arc<Desk> {
         Arc::new(Desk {
             dial,
             background: background.clone(),
@@ -273,6 +275,7 @@ impl Desk {
             state: Mutex::default(),
             waits: AtomicBool::new(false),
             census: AtomicU8::new(Census::UNKNOWN),
+            closed,
         })
     }
 
@@ -340,18 +343,35 @@ impl Desk {
         let blocked = match idle {
             Some((blocked, _)) => blocked,
             None => {
-                let dial = self.dial.clone();
                 // Driven by the background thread: these connections outlive the runtime that asked first.
-                let opening = self.background.spawn(async move { Link::open(&dial, Box::new(|| {})).await });
-                let link = opening.await.map_err(|_| gone())?.map_err(Fault::NotSent)?;
-                let blocked = Arc::new(Blocked { link, allowed_ms: AtomicU64::new(0), age });
-                let mut state = self.state();
-                state.open.retain(|open| open.strong_count() > 0);
-                state.open.push(Arc::downgrade(&blocked));
-                blocked
+                let opening = self.background.spawn(self.clone().open_one(age));
+                opening.await.map_err(|_| gone())?.map_err(Fault::NotSent)?
             }
         };
+        // The caller may not have been polled for a while, and nothing has been sent yet.
+        if self.closed.is_cancelled() {
+            return Err(closed_error());
+        }
+        if blocked.link.is_dead() {
+            let error = Error::new(ErrorKind::Unreachable, "the connection ended before it was used");
+            return Err(Fault::NotSent(error));
+        }
         Ok(Seat { desk: self.clone(), blocked, asking: false, _permit: permit })
+    }
+
+    /// Opens a connection, unless all are given up meanwhile.
+    async fn open_one(self: Arc<Self>, age: u64) -> Result<Arc<Blocked>, Error> {
+        let link = Link::open(&self.dial, Box::new(|| {})).await?;
+        let blocked = Arc::new(Blocked { link, age });
+        let mut state = self.state();
+        state.open.retain(|open| open.strong_count() > 0);
+        state.open.push(Arc::downgrade(&blocked));
+        let given_up = state.age != age || self.closed.is_cancelled();
+        drop(state);
+        if given_up {
+            blocked.link.cut();
+        }
+        Ok(blocked)
     }
 
     fn put_back(self: &Arc<Self>, blocked: &Arc<Blocked>) {
@@ -362,15 +382,6 @@ impl Desk {
         state.idle.push((blocked.clone(), Instant::now()));
         if !std::mem::replace(&mut state.sweeping, true) {
             self.background.spawn(sweep(Arc::downgrade(self)));
-        }
-    }
-
-    /// As for other connections, but with the time for which the server was asked to wait.
-    pub(super) fn tick(&self, now_ms: u64, timeout_ms: u64) {
-        for blocked in self.open() {
-            blocked
-                .link
-                .check_stall(now_ms, timeout_ms.saturating_add(blocked.allowed_ms.load(Ordering::Relaxed)));
         }
     }
 
@@ -399,9 +410,9 @@ impl Seat {
     async fn confirm(mut self, wanted: u32, within: Duration) -> Result<Replicas, Fault> {
         // To the server 0 ms means for ever.
         let limit_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
-        self.blocked.allowed_ms.store(limit_ms, Ordering::Relaxed);
+        self.blocked.link.allow_silence(limit_ms);
         let outcome = self.ask(&wait(wanted, limit_ms)).await;
-        self.blocked.allowed_ms.store(0, Ordering::Relaxed);
+        self.blocked.link.allow_silence(0);
         match outcome {
             Ok(reply) => match reply.int().and_then(|count| u32::try_from(count).ok()) {
                 Some(acknowledged) => Ok(Replicas::new(acknowledged, wanted)),

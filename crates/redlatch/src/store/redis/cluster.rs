@@ -149,12 +149,6 @@ impl Store for ClusterStore {
         self.inner.ears.subscribe(channel, listener)
     }
 
-    fn tick(&self, now_ms: u64) {
-        for member in self.inner.topology.members() {
-            member.node.tick(now_ms);
-        }
-    }
-
     fn is_waiting(&self) -> bool {
         self.inner.searching.any()
             || self.inner.topology.members().iter().any(|member| member.node.is_waiting())
@@ -212,7 +206,7 @@ impl Store for ClusterStore {
         match topology.owner(slot_of(key)) {
             Some(owner) if topology.is_settled() => owner.node.distrust(),
             // The answer may have come from another node than the one that has the slot now.
-            _ => topology.members().iter().for_each(|member| member.node.distrust()),
+            _ => topology.everyone().iter().for_each(|member| member.node.distrust()),
         }
     }
 

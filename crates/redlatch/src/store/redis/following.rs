@@ -648,10 +648,6 @@ impl Store for FollowingStore {
         self.shared.hub.subscribe(channel, listener)
     }
 
-    fn tick(&self, now_ms: u64) {
-        self.shared.master().tick(now_ms);
-    }
-
     fn is_waiting(&self) -> bool {
         self.shared.searching.any() || self.shared.master().is_waiting()
     }

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{CallHook, Fault, Reply},
+    store::{CallHook, Connection, Fault, Reply},
 };
 
 /// Room for requests between tasks and the driver. The default of the client library is small for thousands of tasks.
@@ -98,6 +98,8 @@ pub(super) struct Link {
     /// Has what is sent watched.
     calls: CallHook,
     mark: Mutex<Mark>,
+    /// For how long the server has been asked to be silent.
+    silence_ms: AtomicU64,
     dead: AtomicBool,
     driver: AbortHandle,
     work: Arc<DriverWork>,
@@ -301,6 +303,7 @@ impl Link {
             tally: Arc::default(),
             calls: dial.call_hook().clone(),
             mark: Mutex::default(),
+            silence_ms: AtomicU64::new(0),
             dead: AtomicBool::new(false),
             driver: abort,
             work,
@@ -309,6 +312,7 @@ impl Link {
             is_local: dial.is_local(),
         });
         let weak = Arc::downgrade(&link);
+        dial.call_hook().opened(weak.clone());
         tokio::spawn(async move {
             let _ = driver.await;
             if let Some(link) = weak.upgrade() {
@@ -448,12 +452,18 @@ impl Link {
         });
     }
 
+    /// Notes that the server has been asked to answer later than usual by this much.
+    pub(super) fn allow_silence(&self, silence_ms: u64) {
+        self.silence_ms.store(silence_ms, Ordering::Relaxed);
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         let Tally { sent, answered, .. } = &*self.tally;
         !self.is_dead() && sent.0.load(Ordering::Relaxed) > answered.0.load(Ordering::Relaxed)
     }
 
     pub(super) fn check_stall(&self, now_ms: u64, timeout_ms: u64) {
+        let timeout_ms = timeout_ms.saturating_add(self.silence_ms.load(Ordering::Relaxed));
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = self.tally.sent.0.load(Ordering::Relaxed);
         let answered = self.tally.answered.0.load(Ordering::Relaxed);
@@ -475,6 +485,16 @@ impl Link {
             ErrorKind::Unreachable,
             format!("the connection ended while waiting for an answer ({})", error.category()),
         )))
+    }
+}
+
+impl Connection for Link {
+    fn is_waiting(&self) -> bool {
+        self.is_waiting()
+    }
+
+    fn check_stall(&self, now_ms: u64, timeout_ms: u64) {
+        self.check_stall(now_ms, timeout_ms);
     }
 }
 

@@ -99,10 +99,6 @@ impl Store for RedisStore {
         self.hub.subscribe(channel, listener)
     }
 
-    fn tick(&self, now_ms: u64) {
-        self.node.tick(now_ms);
-    }
-
     fn is_waiting(&self) -> bool {
         self.node.is_waiting()
     }

@@ -3,12 +3,9 @@
 //! Each runtime that calls gets a connection whose driver lives on that runtime, so that an uncontended call makes no
 //! thread hop; the background thread has its own, so that renewals go on while the user's runtime is busy.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, PoisonError, RwLock, Weak,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use futures_util::TryFutureExt;
@@ -80,7 +77,6 @@ impl Drop for Found<'_> {
 pub(super) struct Node {
     dial: Arc<Dial>,
     background: Handle,
-    response_timeout: Duration,
     scripts: ScriptMode,
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
     links: RwLock<Vec<(Id, Slot)>>,
@@ -109,16 +105,16 @@ impl Node {
     ) -> Arc<Node> {
         // The local engine runs its own scripts only, and has no functions.
         let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
+        let closed = CancellationToken::new();
         Arc::new(Node {
             dial: dial.clone(),
             scripts,
             background: background.clone(),
-            response_timeout: config.response_timeout,
             links: RwLock::new(Vec::new()),
             open: Mutex::default(),
             interruption,
-            desk: Desk::new(dial, background),
-            closed: CancellationToken::new(),
+            desk: Desk::new(dial, background, closed.clone()),
+            closed,
         })
     }
 
@@ -231,7 +227,7 @@ impl Node {
             open.retain(|link| link.strong_count() > 0);
             open.push(Arc::downgrade(link));
             drop(open);
-            // Nobody watches the connections of a server that was left.
+            // It was not among those that were cut.
             if self.closed.is_cancelled() {
                 link.cut();
             }
@@ -336,15 +332,6 @@ impl Node {
         let pairs = reply.array().unwrap_or_default().chunks_exact(2);
         let counts: Vec<u64> = pairs.filter_map(|pair| u64::try_from(pair[1].int()?).ok()).collect();
         Ok((counts.len() == channels.len()).then_some(counts))
-    }
-
-    pub(super) fn tick(&self, now_ms: u64) {
-        let timeout_ms = self.response_timeout.as_millis() as u64;
-        // Without the mutex, because a connection that is cut wakes those who wait.
-        for link in self.open_links() {
-            link.check_stall(now_ms, timeout_ms);
-        }
-        self.desk.tick(now_ms, timeout_ms);
     }
 
     fn open_links(&self) -> Vec<Arc<Link>> {

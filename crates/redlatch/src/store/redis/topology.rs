@@ -98,6 +98,8 @@ pub(super) struct Topology {
     table: RwLock<Table>,
     /// All servers with connections, also those that have no slots any more but still owe answers.
     members: Mutex<HashMap<Addr, Arc<Member>>>,
+    /// Servers that were let go of, for as long as somebody has them: a call may yet be made there.
+    past: Mutex<Vec<Weak<Member>>>,
     /// A look at the whole picture is wanted.
     wanted: Notify,
     /// Somebody has used the cluster since the last look.
@@ -148,6 +150,7 @@ impl Topology {
                 id: None,
             }),
             members: Mutex::default(),
+            past: Mutex::default(),
             wanted: Notify::new(),
             used: AtomicBool::new(false),
             looks: watch::Sender::new(0),
@@ -254,6 +257,13 @@ impl Topology {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// The same, and those that were let go of while somebody had them.
+    pub(super) fn everyone(&self) -> Vec<Arc<Member>> {
+        let mut all = self.members();
+        all.extend(self.past.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade));
+        all
+    }
+
     /// A node has said who has a slot.
     pub(super) fn moved(&self, slot: u16, to: &Addr) {
         let member = self.member(to);
@@ -350,8 +360,14 @@ impl Topology {
     fn forget(&self) {
         let table = self.table();
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.retain(|member| member.strong_count() > 0);
         members.retain(|addr, member| {
-            member.node.is_waiting() || table.masters.iter().any(|master| master.addr == *addr)
+            let stays = member.node.is_waiting() || table.masters.iter().any(|master| master.addr == *addr);
+            if !stays {
+                past.push(Arc::downgrade(member));
+            }
+            stays
         });
     }
 
@@ -503,7 +519,7 @@ impl Topology {
 
     pub(super) fn close(&self) {
         self.closed.cancel();
-        for member in self.members() {
+        for member in self.everyone() {
             member.node.close();
         }
     }

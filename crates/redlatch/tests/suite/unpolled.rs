@@ -1,0 +1,143 @@
+//! Calls whose callers are alive and not polled for a while: nobody else waits for them, and they come to their end themselves.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::Duration,
+};
+
+use redlatch::{Client, ReplicaAck, Wait};
+use redlatch_testkit::topology::{MasterReplica, RedisCluster, SentinelSet};
+use tokio::{runtime, task::block_in_place};
+
+use crate::fixture::{ms, soon};
+
+/// How long nothing else happens, by when what was begun by one poll has come as far as it does by itself.
+const BEGUN: Duration = ms(300);
+
+/// Polls a call once, and then no more for a while.
+async fn begin<F: Future>(call: F) -> Pin<Box<F>> {
+    let mut call = Box::pin(call);
+    std::future::poll_fn(|cx| {
+        assert!(call.as_mut().poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+    call
+}
+
+fn cluster() -> RedisCluster {
+    RedisCluster::builder().node_timeout(Duration::from_secs(120)).start().unwrap()
+}
+
+/// Gives the slots of a master to its replica, and has the client follow until it has forgotten the old one.
+async fn leave(cluster: &RedisCluster, master: usize, client: &Client) {
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    block_in_place(|| {
+        cluster.failover(replica).unwrap();
+        cluster.wait_for_master(replica).unwrap();
+    });
+    // The client looks at the cluster as often as it is used, and forgets whom it does not need any more.
+    for _ in 0..30 {
+        let guard = soon("another lock of the same slot", client.lock("{orphan}2").lock()).await.unwrap();
+        guard.unlock().await.unwrap();
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+async fn acquire_at_a_node_that_was_left(wait: Wait) {
+    let cluster = block_in_place(cluster);
+    let master = cluster.owner_of(cluster.slot_of("orphan")).unwrap();
+    // Through another node, so that nothing is connected to the master of the name yet.
+    let other = cluster.masters().unwrap().into_iter().find(|other| *other != master).unwrap();
+    let url = format!("redis-cluster://127.0.0.1:{}", cluster.node(other).port());
+    let client = Client::builder().url(url).response_timeout(ms(1_000)).connect().await.unwrap();
+    let lock = client.lock("orphan");
+    let asked = begin(lock.acquire().wait(wait).into_future()).await;
+    tokio::time::sleep(BEGUN).await;
+    leave(&cluster, master, &client).await;
+    cluster.node(master).pause().unwrap();
+    let outcome = soon("the end of the acquire", asked).await;
+    if wait == Wait::Forever {
+        outcome.unwrap().unwrap().unlock().await.unwrap();
+    }
+    cluster.node(master).resume().unwrap();
+}
+
+/// The client forgot the server while the call had its connection and had sent nothing yet; nobody watched that connection then, and the
+/// call waited without end when the server did not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_at_a_cluster_node_that_was_left_ends() {
+    acquire_at_a_node_that_was_left(Wait::No).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_waits_at_a_cluster_node_that_was_left_goes_on() {
+    acquire_at_a_node_that_was_left(Wait::Forever).await;
+}
+
+/// The same of a release on another runtime, which has to connect first.
+#[test]
+fn a_release_at_a_cluster_node_that_was_left_ends() {
+    let build = || runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (main, second) = (build(), build());
+    let cluster = cluster();
+    let master = cluster.owner_of(cluster.slot_of("orphan")).unwrap();
+    let builder = Client::builder().url(cluster.url()).response_timeout(ms(1_000));
+    let client = main.block_on(builder.connect()).unwrap();
+    let guard = main.block_on(client.lock("orphan").lock()).unwrap();
+    let release = second.block_on(begin(guard.unlock()));
+    main.block_on(async {
+        tokio::time::sleep(BEGUN).await;
+        let (client, cluster) = (&client, &cluster);
+        leave(cluster, master, client).await;
+    });
+    cluster.node(master).pause().unwrap();
+    // The new master has the hold, so whether the release is confirmed depends on who was asked last.
+    let _ = second.block_on(soon("the end of the release", release));
+    main.block_on(soon("the shutdown", client.shutdown(ms(3_000))));
+    cluster.node(master).resume().unwrap();
+}
+
+/// A connection on which replicas are asked was opened while the master changed, so it was not among those that were given up, and the
+/// old master, which it is to, was watched no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_asks_replicas_of_a_master_that_was_left_ends() {
+    for replicated in [false, true] {
+        let sentinels = || SentinelSet::builder().down_after(Duration::from_secs(120)).start().unwrap();
+        let replicas = || MasterReplica::builder().replica_count(2).start().unwrap();
+        let sentinel = (!replicated).then(|| block_in_place(sentinels));
+        let set = replicated.then(|| block_in_place(replicas));
+        let url = set.as_ref().map_or_else(|| sentinel.as_ref().unwrap().url(), MasterReplica::url);
+        let client = Client::builder().url(url).response_timeout(ms(1_000)).connect().await.unwrap();
+        let ack = ReplicaAck::at_least(1).within(ms(500));
+        let lock = client.lock("seat");
+        let asked = begin(lock.acquire().wait(Wait::No).replica_ack(ack).into_future()).await;
+        tokio::time::sleep(BEGUN).await;
+        let before = client.store();
+        let old = block_in_place(|| match (&set, &sentinel) {
+            (Some(set), _) => {
+                set.promote_alone(1).unwrap();
+                let port = set.node(1).port().to_string();
+                set.node(2).cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+                set.node(0)
+            }
+            (_, Some(set)) => {
+                let old = set.master().unwrap();
+                set.failover().unwrap();
+                set.node(old)
+            }
+            _ => unreachable!(),
+        });
+        soon("the new master", async {
+            while client.store() == before {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        soon("another lock", client.lock("other").lock()).await.unwrap().unlock().await.unwrap();
+        old.pause().unwrap();
+        let _ = soon("the end of the acquire", asked).await;
+        old.resume().unwrap();
+    }
+}

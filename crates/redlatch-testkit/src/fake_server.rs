@@ -26,7 +26,7 @@ pub enum FakeReply {
     Reply(Vec<u8>),
     /// An error, as in `NOSCRIPT no matching script`.
     Error(String),
-    /// Nothing; the connection stays open.
+    /// Nothing; the connection stays open. Answers come in order, so from then on the server does not answer anything by itself there.
     Silence,
     /// The connection is closed without an answer.
     Close,
@@ -176,7 +176,7 @@ async fn serve(
     closings: u64,
 ) -> std::io::Result<()> {
     let mut buf = Vec::new();
-    let mut resp3 = false;
+    let (mut resp3, mut owes) = (false, false);
     loop {
         tokio::select! {
             read = stream.read_buf(&mut buf) => if read? == 0 { return Ok(()) },
@@ -207,9 +207,13 @@ async fn serve(
             let bytes = match (shared.handler)(&args) {
                 FakeReply::Reply(bytes) | FakeReply::Raw(bytes) => bytes,
                 FakeReply::Error(text) => resp::error(&text),
-                FakeReply::Silence => continue,
+                FakeReply::Silence => {
+                    owes = true;
+                    continue;
+                }
                 FakeReply::Close => return Ok(()),
                 FakeReply::Truncated(bytes) => return stream.write_all(&bytes).await,
+                FakeReply::Default if owes => continue,
                 FakeReply::Default => default_reply(&command, &args, resp3),
             };
             stream.write_all(&bytes).await?;

@@ -7,7 +7,11 @@ use std::{
 };
 
 use redlatch::{Client, ReplicaAck, Wait};
-use redlatch_testkit::topology::{MasterReplica, RedisCluster, SentinelSet};
+use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
+    server::RedisServer,
+    topology::{MasterReplica, RedisCluster, SentinelSet},
+};
 use tokio::{runtime, task::block_in_place};
 
 use crate::fixture::{ms, soon};
@@ -140,4 +144,31 @@ async fn an_acquire_that_asks_replicas_of_a_master_that_was_left_ends() {
         let _ = soon("the end of the acquire", asked).await;
         old.resume().unwrap();
     }
+}
+
+/// An answer counted as come when its caller was polled, so one that was not made the next slow answer look like none: the connection
+/// was cut, and a semaphore lost a permit that nobody has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_has_read_is_no_sign_of_a_silent_server() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).response_timeout(ms(1_000)).connect().await.unwrap();
+    let slow = client.semaphore("slow");
+    slow.set_if_absent(3, None).await.unwrap();
+    assert!(slow.try_acquire(1).await.unwrap());
+    slow.release(1).await.unwrap();
+    let before = proxy.connections_accepted();
+    let lock = client.lock("idle");
+    let idle = begin(lock.try_lock()).await;
+    for pause in [600, 350, 0] {
+        tokio::time::sleep(ms(pause)).await;
+        // Most of the time that an answer may take.
+        proxy.rule(Match::script().key_contains("slow"), Action::DelayReply(ms(850)));
+        assert!(slow.try_acquire(1).await.unwrap(), "the answer came in time");
+        proxy.clear_rules();
+        slow.release(1).await.unwrap();
+    }
+    assert_eq!(proxy.connections_accepted(), before, "no connection was given up");
+    assert_eq!(slow.available().await.unwrap(), 3);
+    assert!(soon("the lock", idle).await.unwrap().is_some());
 }

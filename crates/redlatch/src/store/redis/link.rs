@@ -228,6 +228,8 @@ struct Tally {
     left: AtomicU64,
     /// Such a question is on its way.
     asking: AtomicBool,
+    /// The last mark whose own question has been answered.
+    reached: AtomicU64,
 }
 
 /// A counter on a cache line of its own: one is written by senders, the other by receivers.
@@ -258,8 +260,12 @@ impl Drop for Sent<'_> {
 
 /// What had been sent at some past moment; when it is still unanswered much later, the connection is stuck. Counting
 /// replaces a timer for every call, because answers come in the order of the requests.
+///
+/// Callers count answers when they are polled, and those that are not polled have had theirs unseen. So a mark behind which answers
+/// seem to be due has a question of its own, and the server is only held for silent if that one is not answered either.
 #[derive(Default)]
 struct Mark {
+    number: u64,
     sent: u64,
     at_ms: u64,
 }
@@ -444,10 +450,20 @@ impl Link {
                     }
                     continue;
                 }
-                match work.heard(pin!(connection.send_packed_command(&redis::cmd("PING")))).await {
-                    Err(error) if error.code().is_none() => return,
-                    Ok(_) | Err(_) => tally.answered.0.fetch_add(left, Ordering::Relaxed),
-                };
+                if !is_answered(&work, &mut connection).await {
+                    return;
+                }
+                tally.answered.0.fetch_add(left, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Asks the question of a mark. Whatever was queued before is answered before it.
+    fn ask_for_mark(&self, number: u64) {
+        let (tally, work, mut connection) = (self.tally.clone(), self.work.clone(), self.connection.clone());
+        self.home.spawn(async move {
+            if is_answered(&work, &mut connection).await {
+                tally.reached.fetch_max(number, Ordering::Relaxed);
             }
         });
     }
@@ -467,8 +483,11 @@ impl Link {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = self.tally.sent.0.load(Ordering::Relaxed);
         let answered = self.tally.answered.0.load(Ordering::Relaxed);
-        if answered >= mark.sent {
-            *mark = Mark { sent, at_ms: now_ms };
+        if answered >= mark.sent || self.tally.reached.load(Ordering::Relaxed) >= mark.number {
+            *mark = Mark { number: mark.number + 1, sent, at_ms: now_ms };
+            if sent > answered && !self.is_dead() {
+                self.ask_for_mark(mark.number);
+            }
         } else if now_ms.saturating_sub(mark.at_ms) >= timeout_ms {
             tracing::warn!(timeout_ms, "the server has not answered in time; the connection is dropped");
             self.cut();
@@ -485,6 +504,14 @@ impl Link {
             ErrorKind::Unreachable,
             format!("the connection ended while waiting for an answer ({})", error.category()),
         )))
+    }
+}
+
+/// Asks something that any server answers, if only by a refusal.
+async fn is_answered(work: &DriverWork, connection: &mut MultiplexedConnection) -> bool {
+    match work.heard(pin!(connection.send_packed_command(&redis::cmd("PING")))).await {
+        Ok(_) => true,
+        Err(error) => error.code().is_some(),
     }
 }
 
@@ -732,6 +759,41 @@ mod tests {
         let answer = client.core.store.run(call);
         let bytes = size_of_val(&*answer);
         assert!(bytes < 3_000, "{bytes} bytes");
+    }
+
+    /// Its answer is there, and the server has nothing else to answer: the connection was given up.
+    #[tokio::test]
+    async fn a_call_whose_caller_is_not_polled_leaves_its_connection_alone() {
+        let silent = Arc::new(AtomicBool::new(false));
+        let hangs = silent.clone();
+        let server = FakeServer::start(move |request| match &request[0][..] {
+            _ if hangs.load(Ordering::SeqCst) => FakeReply::Silence,
+            b"PING" => FakeReply::Error("NOPERM not you".into()),
+            _ => FakeReply::Default,
+        })
+        .unwrap();
+        let link = link(&server).await;
+        let cmd = redis::cmd("ECHO");
+        let mut call = std::pin::pin!(link.ask(&cmd));
+        assert!(futures_util::poll!(&mut call).is_pending());
+        for n in 0..3 {
+            link.check_stall(1_000 * n, 500);
+            let answered = async {
+                while link.tally.reached.load(Ordering::Relaxed) <= n {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), answered).await.expect("a refusal is an answer");
+            assert!(link.is_waiting(), "its caller has not seen it");
+        }
+        // From here on nothing is answered, and the time counts as ever.
+        silent.store(true, Ordering::SeqCst);
+        link.check_stall(5_000, 500);
+        link.check_stall(5_499, 500);
+        assert!(!link.is_dead(), "the time is not up");
+        link.check_stall(5_500, 500);
+        assert!(link.is_dead());
+        let _ = call.await;
     }
 
     #[tokio::test]

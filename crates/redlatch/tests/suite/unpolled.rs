@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{Client, ReplicaAck, Wait};
+use futures_util::StreamExt;
+use redlatch::{Client, ErrorKind, ReplicaAck, Wait};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
@@ -171,4 +172,86 @@ async fn an_answer_that_nobody_has_read_is_no_sign_of_a_silent_server() {
     assert_eq!(proxy.connections_accepted(), before, "no connection was given up");
     assert_eq!(slow.available().await.unwrap(), 3);
     assert!(soon("the lock", idle).await.unwrap().is_some());
+}
+
+/// As long as eight calls had a connection each to ask replicas on and were not polled, nobody else had one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_that_are_not_polled_leave_others_a_connection_to_ask_replicas_on() {
+    let set = block_in_place(|| MasterReplica::builder().replica_count(1).start().unwrap());
+    let client = Client::connect(&set.url()).await.unwrap();
+    let ack = ReplicaAck::at_least(1).within(ms(10_000));
+    client.lock("warm").acquire().replica_ack(ack).await.unwrap().unwrap().unlock().await.unwrap();
+    let locks: Vec<_> = (0..20).map(|n| client.lock(format!("idle{n}"))).collect();
+    let mut idle = Vec::new();
+    for lock in &locks {
+        idle.push(begin(lock.acquire().replica_ack(ack).into_future()).await);
+    }
+    for wait in [Wait::No, Wait::Forever] {
+        let other = client.lock("other");
+        let asked = other.acquire().wait(wait).replica_ack(ack).into_future();
+        let guard = soon("a grant", asked).await.unwrap().expect("it is free");
+        guard.unlock().await.unwrap();
+    }
+    // They have lost nothing by that.
+    for call in idle {
+        let guard = soon("the grant of one that was not polled", call).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// More of them than there is room for: what is given up is theirs, and they are told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_acquires_are_not_polled_one_that_is_can_ask_replicas() {
+    let set = block_in_place(|| MasterReplica::builder().replica_count(1).start().unwrap());
+    let client = Client::connect(&set.url()).await.unwrap();
+    let ack = ReplicaAck::at_least(1).within(ms(10_000));
+    client.lock("warm").acquire().replica_ack(ack).await.unwrap().unwrap().unlock().await.unwrap();
+    let locks: Vec<_> = (0..75).map(|n| client.lock(format!("idle{n}"))).collect();
+    let mut idle = Vec::new();
+    for lock in &locks {
+        idle.push(begin(lock.acquire().wait(Wait::No).replica_ack(ack).into_future()).await);
+    }
+    let other = client.lock("other");
+    let asked = other.acquire().wait(Wait::No).replica_ack(ack).into_future();
+    soon("a grant", asked).await.unwrap().expect("it is free").unlock().await.unwrap();
+    let mut given_up = 0;
+    for call in idle {
+        match soon("the end of one that was not polled", call).await {
+            Ok(guard) => guard.expect("it is free").unlock().await.unwrap(),
+            Err(error) => {
+                assert!(error.kind() == ErrorKind::Timeout && error.to_string().contains("poll"), "{error}");
+                given_up += 1;
+                continue;
+            }
+        };
+    }
+    assert!(given_up <= 8, "{given_up} of 75 were given up, and there is room for 72");
+}
+
+/// What is often written: a bounded number of acquires at a time, and work for each that needs another lock. The stream is not
+/// polled meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_in_a_stream_that_is_not_polled_do_not_keep_its_reader_from_asking_replicas() {
+    const JOBS: u32 = 40;
+    let set = block_in_place(|| MasterReplica::builder().replica_count(1).start().unwrap());
+    let client = Client::connect(&set.url()).await.unwrap();
+    let ack = ReplicaAck::at_least(1).within(ms(10_000));
+    let work = async {
+        let mut held = futures_util::stream::iter(0..JOBS)
+            .map(|n| {
+                let lock = client.lock(format!("job{n}"));
+                async move { lock.acquire().replica_ack(ack).await }
+            })
+            .buffer_unordered(16);
+        let mut done = 0;
+        while let Some(guard) = held.next().await {
+            let guard = guard.unwrap().unwrap();
+            let inner = client.lock("shared").acquire().replica_ack(ack).await.unwrap().unwrap();
+            inner.unlock().await.unwrap();
+            guard.unlock().await.unwrap();
+            done += 1;
+        }
+        done
+    };
+    assert_eq!(soon("the work", work).await, JOBS);
 }

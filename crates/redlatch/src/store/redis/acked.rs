@@ -1,7 +1,8 @@
 //! Calls that replicas are to confirm: a script, and then `WAIT` on the same connection.
 //!
 //! `WAIT` blocks its connection until the replicas have answered or time is up, so these calls have connections of their own,
-//! a few for each server, each used by one call at a time. The script's answer is read before anything is waited for:
+//! a few for each server, each used by one call at a time, and by a task of the background thread: whoever waits for a place among
+//! them must not wait for a caller that is not polled. The script's answer is read before anything is waited for:
 //! most askers of a busy lock are refused, and must not keep the server and its replicas busy for that.
 
 use std::{
@@ -17,13 +18,14 @@ use std::{
 use redis::Cmd;
 use tokio::{
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
+    census::{Census, cannot_wait, refused, wait},
     link::{Failure, Link},
     node::{closed_error, first_try, run_on},
 };
@@ -36,122 +38,14 @@ use crate::{
 
 /// How many calls of one server may wait for replicas at a time; more queue up.
 const SEATS_MAX: usize = 8;
+/// How many more may have a connection that they do not use: their callers are not polled.
+const WAITING_MAX: usize = 64;
+/// For how long a caller may leave its connection unused before others are let in.
+const UNUSED_TIME_MAX: Duration = Duration::from_millis(100);
+/// For how long it may besides when there is no room for one more of that kind.
+const GIVEN_UP_TIME: Duration = Duration::from_secs(3);
 /// After this time without use a connection is closed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-
-/// How to learn how many replicas a server has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Census {
-    Role,
-    Info,
-}
-
-impl Census {
-    const UNKNOWN: u8 = 0;
-
-    fn code(self) -> u8 {
-        match self {
-            Census::Role => 1,
-            Census::Info => 2,
-        }
-    }
-
-    fn of(code: u8) -> Option<Census> {
-        [Census::Role, Census::Info].into_iter().find(|census| census.code() == code)
-    }
-
-    fn question(self) -> Cmd {
-        match self {
-            Census::Role => redis::cmd("ROLE"),
-            Census::Info => {
-                let mut cmd = redis::cmd("INFO");
-                cmd.arg("replication");
-                cmd
-            }
-        }
-    }
-
-    /// How many replicas are in sync.
-    fn read(self, reply: &Reply) -> Result<u32, Fault> {
-        let replicas = match self {
-            Census::Role => match reply.array() {
-                Some([role, _, replicas, ..]) if role.bytes() == Some(b"master") => {
-                    replicas.array().map(<[Reply]>::len)
-                }
-                Some([role, ..]) if matches!(role.bytes(), Some(b"slave" | b"replica")) => {
-                    return Err(demoted());
-                }
-                _ => None,
-            },
-            Census::Info => {
-                let text = reply.bytes().map(String::from_utf8_lossy).unwrap_or_default();
-                let mut lines = text.lines().map(str::trim);
-                match lines.find_map(|line| line.strip_prefix("role:")) {
-                    Some("master") => Some(text.lines().filter(|line| is_in_sync(line)).count()),
-                    Some(_) => return Err(demoted()),
-                    None => None,
-                }
-            }
-        };
-        let replicas = replicas.and_then(|count| u32::try_from(count).ok());
-        replicas.ok_or_else(|| Fault::Server(protocol_error("ROLE or INFO", reply)))
-    }
-}
-
-/// Whether a line of `INFO replication` tells of a replica that is in sync: `slave0:ip=…,port=…,state=online,…`.
-fn is_in_sync(line: &str) -> bool {
-    let Some((head, fields)) = line.trim().split_once(':') else { return false };
-    let number =
-        head.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    number && fields.split(',').any(|field| field == "state=online")
-}
-
-fn demoted() -> Fault {
-    Fault::Server(Error::new(ErrorKind::ReadOnly, "the server is a replica now, and has none to confirm"))
-}
-
-fn wait(replicas: u32, limit_ms: u64) -> Cmd {
-    let mut cmd = redis::cmd("WAIT");
-    cmd.arg(replicas).arg(limit_ms);
-    cmd
-}
-
-/// What a refusal of `WAIT` means. One that has nothing to do with `WAIT` stays as it is: it may say where to go instead.
-fn cannot_wait(code: &str, detail: &str) -> Failure {
-    let lower = detail.to_ascii_lowercase();
-    if lower.contains("replica instances") || lower.contains("slave instances") {
-        return demoted().into();
-    }
-    // It was asked as a master, and has become a replica while it waited; or an operator has ended the wait.
-    if code == "UNBLOCKED" {
-        return match lower.contains("state changed") {
-            true => demoted().into(),
-            false => {
-                Fault::Unknown(Error::new(ErrorKind::ServerBusy, format!("the server ended WAIT: {detail}")))
-                    .into()
-            }
-        };
-    }
-    let error = Fault::server(code, detail).into_error();
-    if error.kind() == ErrorKind::Permission || lower.contains("unknown command") {
-        return Fault::Server(refused("WAIT", error, detail)).into();
-    }
-    Failure::refused(code, detail)
-}
-
-fn refused(command: &str, error: Error, detail: &str) -> Error {
-    match error.kind() {
-        ErrorKind::Permission => error.remedy(
-            "give the account the rights to WAIT, and to ROLE or INFO if all replicas are to confirm",
-        ),
-        ErrorKind::Server if detail.to_ascii_lowercase().contains("unknown command") => Error::new(
-            ErrorKind::Unsupported,
-            format!("the server does not know {command}, so its replicas cannot be asked"),
-        )
-        .remedy("acquire without replica acknowledgement there"),
-        _ => error,
-    }
-}
 
 /// How many replicas those who watch over the master list for it, asked for within a time. It runs only when a grant is to be
 /// confirmed by all, and needs no timers of the caller's runtime.
@@ -162,6 +56,8 @@ pub(super) struct Desk {
     dial: Arc<Dial>,
     background: Handle,
     seats: Arc<Semaphore>,
+    /// The places of those who have a connection and do not use it.
+    waiting: Arc<Semaphore>,
     state: Mutex<State>,
     /// `WAIT` is there and allowed. Only the good news is kept: an account that is given the right need not reconnect.
     waits: AtomicBool,
@@ -192,10 +88,65 @@ struct Seat {
     blocked: Arc<Blocked>,
     /// An answer is outstanding. Whoever came next would have to wait for it.
     asking: bool,
-    _permit: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
+    /// The place is one of those for whom nothing is to be done.
+    waits: bool,
 }
 
 impl Seat {
+    /// Waits for what the caller wants next; `None` if that is nothing. One who is not polled gives its place to others and keeps the
+    /// connection, on which alone its replicas can be asked, as long as there is room for that.
+    async fn next<T>(&mut self, mut order: oneshot::Receiver<T>) -> Option<T> {
+        if !self.waits {
+            tokio::select! {
+                biased;
+                order = &mut order => return order.ok(),
+                () = tokio::time::sleep(UNUSED_TIME_MAX) => {}
+            }
+            tokio::select! {
+                biased;
+                order = &mut order => return order.ok(),
+                place = self.desk.waiting.clone().acquire_owned() => self.place = place.ok()?,
+                () = tokio::time::sleep(GIVEN_UP_TIME) => return None,
+            }
+            self.waits = true;
+        }
+        order.await.ok()
+    }
+
+    /// Runs a script, and answers how many replicas are to confirm what it has changed.
+    async fn run(
+        &mut self,
+        mode: ScriptMode,
+        call: &Call,
+        sent_on: bool,
+        count: ReplicaCount,
+        census: Census,
+    ) -> Result<(Reply, Result<u32, Fault>), Failure> {
+        let link = self.blocked.link.clone();
+        // The caller may not have been polled for a while, and nothing has been sent yet.
+        if self.desk.closed.is_cancelled() {
+            return Err(closed_error().into());
+        }
+        if link.is_dead() {
+            let error = Error::new(ErrorKind::Unreachable, "the connection ended before it was used");
+            return Err(Fault::NotSent(error).into());
+        }
+        self.asking = true;
+        let script = run_on(&link, mode, first_try(mode, call), call, sent_on);
+        // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
+        let (reply, wanted) = match count {
+            ReplicaCount::AtLeast(n) => (script.await, Ok(n)),
+            ReplicaCount::All => {
+                let question = census.question();
+                let (reply, counted) = tokio::join!(script, link.ask(&question));
+                (reply, counted.map_err(Fault::from).and_then(|reply| census.read(&reply)))
+            }
+        };
+        self.asking = false;
+        Ok((reply?, wanted))
+    }
+
     async fn ask(&mut self, cmd: &Cmd) -> Result<Reply, Failure> {
         self.asking = true;
         let outcome = self.blocked.link.ask(cmd).await;
@@ -214,55 +165,119 @@ impl Drop for Seat {
     }
 }
 
-/// A connection on which a script can run, and its replicas be asked.
+/// A connection on which a script can run, and its replicas be asked. A task of the background thread has it, and does there what
+/// the caller wants next: one that is not polled any more keeps no place from others.
 pub(super) struct Ready {
-    seat: Seat,
-    census: Census,
-    count: ReplicaCount,
+    orders: oneshot::Sender<Order>,
+}
+
+/// A script to run, and whom to tell.
+struct Order {
+    mode: ScriptMode,
+    call: Call,
+    sent_on: bool,
+    listing: Option<Listing>,
+    answer: oneshot::Sender<Result<(Reply, oneshot::Sender<Question>), Failure>>,
+}
+
+/// For how long to ask the replicas, and whom to tell.
+struct Question {
+    within: Duration,
+    answer: oneshot::Sender<Result<Replicas, Fault>>,
 }
 
 impl Ready {
     /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once. `listing`:
     /// who knows of replicas that the master itself may have lost sight of.
     pub(super) async fn run(
-        mut self,
+        self,
         mode: ScriptMode,
         call: &Call,
         sent_on: bool,
         listing: Option<Listing>,
     ) -> Result<(Reply, Confirm), Failure> {
-        let first = first_try(mode, call);
-        let blocked = self.seat.blocked.clone();
-        self.seat.asking = true;
-        let script = run_on(&blocked.link, mode, first, call, sent_on);
-        // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
-        let (reply, wanted) = match self.count {
-            ReplicaCount::AtLeast(n) => (script.await, Ok(n)),
-            ReplicaCount::All => {
-                let question = self.census.question();
-                let (reply, counted) = tokio::join!(script, blocked.link.ask(&question));
-                (reply, counted.map_err(Fault::from).and_then(|reply| self.census.read(&reply)))
-            }
-        };
-        self.seat.asking = false;
-        let (reply, seat) = (reply?, self.seat);
-        let listing = listing.filter(|_| self.count == ReplicaCount::All);
+        let (answer, answered) = oneshot::channel();
+        let order = Order { mode, call: call.clone(), sent_on, listing, answer };
+        self.orders.send(order).map_err(|_| Fault::NotSent(given_up()))?;
+        let (reply, questions) = answered.await.map_err(|_| Fault::Unknown(background_gone()))??;
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
-                let (mut wanted, mut left) = (wanted?, within);
-                if let Some(listing) = listing {
-                    let began = Instant::now();
-                    // A replica that was cut off from its master may be promoted all the same.
-                    wanted = wanted.max(listing(within).await);
-                    left = within.saturating_sub(began.elapsed());
-                }
-                match wanted {
-                    0 => Ok(Replicas::new(0, 0)),
-                    wanted => seat.confirm(wanted, left).await,
-                }
+                let (answer, answered) = oneshot::channel();
+                questions.send(Question { within, answer }).map_err(|_| Fault::Unknown(given_up()))?;
+                answered.await.map_err(|_| Fault::Unknown(background_gone()))?
             })
         });
         Ok((reply, confirm))
+    }
+}
+
+fn background_gone() -> Error {
+    Error::new(ErrorKind::Unreachable, "the background thread has ended")
+}
+
+/// Too many callers have connections and do not use them.
+fn given_up() -> Error {
+    let text = "an acquire was not polled for so long that its connection for asking replicas was given up";
+    Error::new(ErrorKind::Timeout, text).remedy("poll what acquires all the time, as in a task of its own")
+}
+
+/// Does the work of one call, as far as its caller wants it done. Whoever goes away while there is an answer to come has the connection cut.
+async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<Result<Ready, Failure>>) {
+    let seated = async {
+        let mut seat = desk.seat().await?;
+        let census = desk.prepare(&mut seat, count).await?;
+        Ok((seat, census))
+    };
+    let (mut seat, census) = match unless_gone(&mut tell, seated).await {
+        Some(Ok(seated)) => seated,
+        Some(Err(failure)) => return drop(tell.send(Err(failure))),
+        None => return,
+    };
+    let (orders, order) = oneshot::channel();
+    if tell.send(Ok(Ready { orders })).is_err() {
+        return;
+    }
+    let Some(Order { mode, call, sent_on, listing, mut answer }) = seat.next(order).await else { return };
+    let ran = unless_gone(&mut answer, seat.run(mode, &call, sent_on, count, census)).await;
+    let (reply, wanted) = match ran {
+        Some(Ok(ran)) => ran,
+        Some(Err(failure)) => {
+            drop(seat);
+            return drop(answer.send(Err(failure)));
+        }
+        None => return,
+    };
+    let (questions, question) = oneshot::channel();
+    if answer.send(Ok((reply, questions))).is_err() {
+        return;
+    }
+    let Some(Question { within, mut answer }) = seat.next(question).await else { return };
+    let listing = listing.filter(|_| count == ReplicaCount::All);
+    let confirmed = async {
+        let (mut wanted, mut left) = (wanted?, within);
+        if let Some(listing) = listing {
+            let began = Instant::now();
+            // A replica that was cut off from its master may be promoted all the same.
+            wanted = wanted.max(listing(within).await);
+            left = within.saturating_sub(began.elapsed());
+        }
+        match wanted {
+            0 => Ok(Replicas::new(0, 0)),
+            wanted => seat.confirm(wanted, left).await,
+        }
+    };
+    let Some(confirmed) = unless_gone(&mut answer, confirmed).await else { return };
+    // Whoever hears of it may want the connection at once.
+    drop(seat);
+    let _ = answer.send(confirmed);
+}
+
+/// Does some work, unless nobody waits for it (any more).
+async fn unless_gone<T, U>(tell: &mut oneshot::Sender<U>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = tell.closed() => None,
+        outcome = work => Some(outcome),
     }
 }
 
@@ -272,6 +287,7 @@ impl Desk {
             dial,
             background: background.clone(),
             seats: Arc::new(Semaphore::new(SEATS_MAX)),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             state: Mutex::default(),
             waits: AtomicBool::new(false),
             census: AtomicU8::new(Census::UNKNOWN),
@@ -285,9 +301,10 @@ impl Desk {
 
     /// A connection for a script whose change replicas are to confirm. What is in the way of asking them is reported here.
     pub(super) async fn ready(self: Arc<Self>, count: ReplicaCount) -> Result<Ready, Failure> {
-        let mut seat = self.seat().await?;
-        let census = self.prepare(&mut seat, count).await?;
-        Ok(Ready { seat, census, count })
+        let (tell, told) = oneshot::channel();
+        // The connections outlive the runtime that asked first.
+        self.background.clone().spawn(attend(self, count, tell));
+        told.await.map_err(|_| Fault::NotSent(background_gone()))?
     }
 
     /// Makes sure, once for each server, that it can be asked for its replicas.
@@ -333,8 +350,11 @@ impl Desk {
 
     /// Waits for a connection of its own.
     async fn seat(self: &Arc<Self>) -> Result<Seat, Fault> {
-        let gone = || Fault::NotSent(Error::new(ErrorKind::Unreachable, "the background thread has ended"));
-        let permit = self.seats.clone().acquire_owned().await.map_err(|_| gone())?;
+        let place = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(closed_error()),
+            place = self.seats.clone().acquire_owned() => place.map_err(|_| closed_error())?,
+        };
         let (idle, age) = {
             let mut state = self.state();
             let idle = std::iter::from_fn(|| state.idle.pop()).find(|(blocked, _)| !blocked.link.is_dead());
@@ -342,25 +362,13 @@ impl Desk {
         };
         let blocked = match idle {
             Some((blocked, _)) => blocked,
-            None => {
-                // Driven by the background thread: these connections outlive the runtime that asked first.
-                let opening = self.background.spawn(self.clone().open_one(age));
-                opening.await.map_err(|_| gone())?.map_err(Fault::NotSent)?
-            }
+            None => self.open_one(age).await.map_err(Fault::NotSent)?,
         };
-        // The caller may not have been polled for a while, and nothing has been sent yet.
-        if self.closed.is_cancelled() {
-            return Err(closed_error());
-        }
-        if blocked.link.is_dead() {
-            let error = Error::new(ErrorKind::Unreachable, "the connection ended before it was used");
-            return Err(Fault::NotSent(error));
-        }
-        Ok(Seat { desk: self.clone(), blocked, asking: false, _permit: permit })
+        Ok(Seat { desk: self.clone(), blocked, asking: false, place, waits: false })
     }
 
     /// Opens a connection, unless all are given up meanwhile.
-    async fn open_one(self: Arc<Self>, age: u64) -> Result<Arc<Blocked>, Error> {
+    async fn open_one(&self, age: u64) -> Result<Arc<Blocked>, Error> {
         let link = Link::open(&self.dial, Box::new(|| {})).await?;
         let blocked = Arc::new(Blocked { link, age });
         let mut state = self.state();
@@ -407,7 +415,7 @@ impl Desk {
 
 impl Seat {
     /// Asks the replicas for what was last done on this connection.
-    async fn confirm(mut self, wanted: u32, within: Duration) -> Result<Replicas, Fault> {
+    async fn confirm(&mut self, wanted: u32, within: Duration) -> Result<Replicas, Fault> {
         // To the server 0 ms means for ever.
         let limit_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         self.blocked.link.allow_silence(limit_ms);
@@ -438,51 +446,5 @@ async fn sweep(desk: Weak<Desk>) {
             state.sweeping = false;
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(text: &str) -> Reply {
-        Reply::Bytes(text.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn replicas_in_sync_are_counted_from_either_answer() {
-        let replica = Reply::Array(vec![text("127.0.0.1"), text("7001"), text("42")]);
-        let role = |replicas| Reply::Array(vec![text("master"), Reply::Int(42), Reply::Array(replicas)]);
-        assert_eq!(Census::Role.read(&role(vec![replica.clone(), replica])).unwrap(), 2);
-        assert_eq!(Census::Role.read(&role(vec![])).unwrap(), 0);
-        let slave =
-            Reply::Array(vec![text("slave"), text("h"), Reply::Int(1), text("connected"), Reply::Int(1)]);
-        assert_eq!(Census::Role.read(&slave).unwrap_err().error().kind(), ErrorKind::ReadOnly);
-        assert_eq!(Census::Role.read(&Reply::Nil).unwrap_err().error().kind(), ErrorKind::Protocol);
-        let info = "# Replication\r\nrole:master\r\nconnected_slaves:3\r\n\
-                    slave0:ip=1.2.3.4,port=1,state=online,offset=1,lag=0\r\n\
-                    slave1:ip=1.2.3.4,port=2,state=wait_bgsave,offset=0,lag=0\r\n\
-                    slave2:ip=1.2.3.4,port=3,state=online,offset=1,lag=1\r\nslave_x:state=online\r\n";
-        assert_eq!(Census::Info.read(&text(info)).unwrap(), 2);
-        assert_eq!(
-            Census::Info.read(&text("role:slave\r\n")).unwrap_err().error().kind(),
-            ErrorKind::ReadOnly
-        );
-    }
-
-    #[test]
-    fn a_refusal_says_what_to_do() {
-        let kind = |code, detail| Fault::from(cannot_wait(code, detail)).into_error();
-        assert_eq!(kind("ERR", "unknown command 'WAIT', with args").kind(), ErrorKind::Unsupported);
-        let denied = kind("NOPERM", "this user has no permissions to run the 'wait' command");
-        assert_eq!(denied.kind(), ErrorKind::Permission);
-        assert!(denied.to_string().contains("rights to WAIT"), "{denied}");
-        assert_eq!(kind("ERR", "WAIT cannot be used with replica instances.").kind(), ErrorKind::ReadOnly);
-        assert_eq!(kind("LOADING", "wait").kind(), ErrorKind::ServerBusy);
-        let ended = "force unblock from blocking operation, instance state changed (master -> replica?)";
-        assert_eq!(kind("UNBLOCKED", ended).kind(), ErrorKind::ReadOnly);
-        let ended = kind("UNBLOCKED", "client unblocked via CLIENT UNBLOCK");
-        assert!(ended.kind() == ErrorKind::ServerBusy && ended.is_retryable(), "{ended}");
-        assert!(matches!(cannot_wait("LOADING", "wait"), Failure::Refused { code, .. } if code == "LOADING"));
     }
 }

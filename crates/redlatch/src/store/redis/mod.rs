@@ -4,6 +4,7 @@
 //! of its own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
+mod census;
 mod certificates;
 mod changes;
 mod cluster;

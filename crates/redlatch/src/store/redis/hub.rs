@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -52,7 +53,7 @@ type Subscribed = Arc<Mutex<HashSet<Channel>>>;
 enum Order {
     Add { channel: Channel, id: u64, listener: Listener, confirm: Confirm },
     Remove { channel: Channel, id: u64 },
-    Confirmed { channel: Channel, connection: u64, outcome: Result<(), Fault> },
+    Confirmed { channel: Channel, request: u64, outcome: Result<(), Fault> },
     Pong { connection: u64, alive: bool },
     Redirect(Arc<Dial>),
     Close,
@@ -84,15 +85,7 @@ impl Hub {
 
     fn start_with(dial: Arc<Dial>, background: &Handle, news: bool) -> Hub {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let task = Task {
-            dial,
-            news,
-            orders: orders.downgrade(),
-            channels: HashMap::new(),
-            connection: 0,
-            linger: Vec::new(),
-            subscribed: Subscribed::default(),
-        };
+        let task = Task::new(dial, news, orders.downgrade());
         let subscribed = task.subscribed.clone();
         background.spawn(task.run(inbox));
         Hub { orders, next: AtomicU64::new(1), subscribed }
@@ -132,7 +125,8 @@ struct Entry {
     listeners: Vec<(u64, Listener)>,
     waiting: Vec<Confirm>,
     confirmed: bool,
-    requested: bool,
+    /// The request that was made for it on this connection. An answer to an earlier one says nothing: the channel was left since.
+    request: Option<u64>,
 }
 
 struct Task {
@@ -142,11 +136,18 @@ struct Task {
     channels: HashMap<Channel, Entry>,
     /// Which connection answers belong to; an answer about an earlier one is stale.
     connection: u64,
+    /// How many requests were made.
+    requests: u64,
     linger: Vec<(Instant, Channel)>,
     subscribed: Subscribed,
 }
 
 impl Task {
+    fn new(dial: Arc<Dial>, news: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
+        let (channels, linger, subscribed) = Default::default();
+        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, subscribed }
+    }
+
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
         loop {
             // Nothing is connected before somebody listens.
@@ -162,7 +163,7 @@ impl Task {
             }
             for entry in self.channels.values_mut() {
                 entry.confirmed = false;
-                entry.requested = false;
+                entry.request = None;
             }
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
@@ -251,10 +252,8 @@ impl Task {
                         self.note(Order::Add { channel: channel.clone(), id, listener, confirm });
                         self.request(&sink, channel);
                     }
-                    Some(Order::Confirmed { channel, connection, outcome }) => {
-                        if connection == self.connection {
-                            self.confirmed(&channel, outcome);
-                        }
+                    Some(Order::Confirmed { channel, request, outcome }) => {
+                        self.confirmed(&channel, request, outcome);
                     }
                     Some(Order::Redirect(dial)) => {
                         self.dial = dial;
@@ -302,13 +301,14 @@ impl Task {
 
     fn request(&mut self, sink: &PubSubSink, channel: Channel) {
         let Some(entry) = self.channels.get_mut(&channel) else { return };
-        if entry.requested {
+        if entry.request.is_some() {
             return;
         }
-        entry.requested = true;
-        let (mut sink, orders, connection) = (sink.clone(), self.orders.clone(), self.connection);
-        // Each request waits for its confirmation by itself, so that many are on the way at once.
-        tokio::spawn(async move {
+        self.requests += 1;
+        let request = self.requests;
+        entry.request = Some(request);
+        let (mut sink, orders) = (sink.clone(), self.orders.clone());
+        begin(async move {
             let outcome = match sink.subscribe(&channel[..]).await {
                 Ok(()) => Ok(()),
                 Err(error) => Err(match error.code() {
@@ -317,13 +317,14 @@ impl Task {
                 }),
             };
             if let Some(orders) = orders.upgrade() {
-                let _ = orders.send(Order::Confirmed { channel, connection, outcome });
+                let _ = orders.send(Order::Confirmed { channel, request, outcome });
             }
         });
     }
 
-    fn confirmed(&mut self, channel: &Channel, outcome: Result<(), Fault>) {
-        let Some(entry) = self.channels.get_mut(channel) else { return };
+    fn confirmed(&mut self, channel: &Channel, request: u64, outcome: Result<(), Fault>) {
+        let asked = |entry: &&mut Entry| entry.request == Some(request);
+        let Some(entry) = self.channels.get_mut(channel).filter(asked) else { return };
         match outcome {
             Ok(()) => {
                 entry.confirmed = true;
@@ -340,13 +341,13 @@ impl Task {
             }
             // The server refuses: waiting for it would be in vain, so the listeners are told and poll.
             Err(Fault::Server(error)) => {
-                entry.requested = false;
+                entry.request = None;
                 for confirm in entry.waiting.drain(..) {
                     let _ = confirm.send(Err(Fault::Server(error.clone())));
                 }
             }
             // The connection is about to end; the next one asks again.
-            Err(_) => entry.requested = false,
+            Err(_) => entry.request = None,
         }
     }
 
@@ -376,7 +377,7 @@ impl Task {
                 self.channels.remove(&channel);
                 self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).remove(&channel);
                 let mut sink = sink.clone();
-                tokio::spawn(async move {
+                begin(async move {
                     let _ = sink.unsubscribe(&channel[..]).await;
                 });
             }
@@ -385,7 +386,7 @@ impl Task {
 
     fn ping(&self, sink: &PubSubSink) {
         let (mut sink, orders, connection) = (sink.clone(), self.orders.clone(), self.connection);
-        tokio::spawn(async move {
+        begin(async move {
             // A refusal is an answer: an account need not have the right to PING.
             let alive = match tokio::time::timeout(PING_TIMEOUT, sink.ping::<redis::Value>()).await {
                 Ok(Ok(_)) => true,
@@ -396,5 +397,99 @@ impl Task {
                 let _ = orders.send(Order::Pong { connection, alive });
             }
         });
+    }
+}
+
+/// Makes a request here and now, and has it wait for its answer by itself: requests go out in the order in which they were made, and many
+/// are on the way at once. The first poll of a request puts it into the queue of the connection, which is always open for it.
+fn begin(request: impl Future<Output = ()> + Send + 'static) {
+    let mut request = Box::pin(request);
+    if request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        tokio::spawn(request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
+
+    use super::*;
+    use crate::{client::Client, store::StoreUrl};
+
+    async fn until(what: &str, happened: impl Fn() -> bool) {
+        let happens = async {
+            while !happened() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), happens).await.expect(what);
+    }
+
+    fn dial(server: &FakeServer) -> Arc<Dial> {
+        let url = server.url();
+        let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        Arc::new(Dial::new(addr, &config, &Handle::current()).unwrap())
+    }
+
+    fn add(task: &mut Task, sink: &PubSubSink, channel: &Channel) -> oneshot::Receiver<Result<(), Fault>> {
+        let (confirm, confirmed) = oneshot::channel();
+        let listener: Listener = Arc::new(|_| {});
+        task.note(Order::Add { channel: channel.clone(), id: 1, listener, confirm });
+        task.request(sink, channel.clone());
+        confirmed
+    }
+
+    /// Each request was sent by a task of its own, and on a runtime of several threads the one that ended the old subscription went out
+    /// behind the one that began the new one: nothing was heard of the channel any more.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_channel_that_is_wanted_again_as_it_is_left_is_subscribed_last() {
+        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+        let (orders, mut inbox) = mpsc::unbounded_channel();
+        let mut task = Task::new(dial(&server), false, orders.downgrade());
+        // On a thread of the runtime, as the hub.
+        let left_and_wanted = tokio::spawn(async move {
+            let (mut sink, stream) = task.connect(&mut inbox).await.unwrap();
+            for n in 0..50 {
+                let channel: Channel = format!("c{n}").into_bytes().into();
+                let _confirmed = add(&mut task, &sink, &channel);
+                until("the first subscription", || server.count("SUBSCRIBE") == 2 * n + 1).await;
+                task.note(Order::Remove { channel: channel.clone(), id: 1 });
+                task.linger[0].0 = Instant::now();
+                task.leave(&mut sink);
+                let _confirmed = add(&mut task, &sink, &channel);
+                until("the end of it", || server.count("UNSUBSCRIBE") == n + 1).await;
+                until("the second one", || server.count("SUBSCRIBE") == 2 * n + 2).await;
+            }
+            drop((stream, orders));
+            server.requests()
+        });
+        let requests = left_and_wanted.await.unwrap();
+        let verbs = requests.iter().map(|request| String::from_utf8_lossy(&request[0]).to_ascii_uppercase());
+        let verbs: Vec<_> = verbs.filter(|verb| verb.ends_with("SUBSCRIBE")).collect();
+        for (n, verbs) in verbs.chunks(3).enumerate() {
+            assert_eq!(verbs, ["SUBSCRIBE", "UNSUBSCRIBE", "SUBSCRIBE"], "channel {n}");
+        }
+    }
+    /// What the server said of an earlier request was taken for its answer to the later one, before it had subscribed again.
+    #[tokio::test]
+    async fn a_late_answer_to_an_earlier_request_confirms_nothing() {
+        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+        let (orders, mut inbox) = mpsc::unbounded_channel();
+        let mut task = Task::new(dial(&server), false, orders.downgrade());
+        let (mut sink, _stream) = task.connect(&mut inbox).await.unwrap();
+        let channel: Channel = b"c"[..].into();
+        let _confirmed = add(&mut task, &sink, &channel);
+        task.note(Order::Remove { channel: channel.clone(), id: 1 });
+        task.linger[0].0 = Instant::now();
+        task.leave(&mut sink);
+        let mut confirmed = add(&mut task, &sink, &channel);
+        for is_last in [false, true] {
+            let answer =
+                tokio::time::timeout(Duration::from_secs(20), inbox.recv()).await.expect("an answer");
+            let Some(Order::Confirmed { channel, request, outcome }) = answer else { panic!("it confirms") };
+            task.confirmed(&channel, request, outcome);
+            assert_eq!(confirmed.try_recv().is_ok(), is_last);
+        }
     }
 }

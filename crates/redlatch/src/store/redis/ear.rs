@@ -60,10 +60,15 @@ pub(super) enum Heard {
     Up,
     /// The connection ended; it is being made again.
     Down,
-    Confirmed(Way, Channel),
+    Confirmed {
+        way: Way,
+        channel: Channel,
+        number: u64,
+    },
     Refused {
         way: Way,
         channel: Channel,
+        number: u64,
         code: String,
         detail: String,
     },
@@ -86,6 +91,7 @@ struct Order {
     listen: bool,
     way: Way,
     channel: Channel,
+    number: u64,
 }
 
 impl Ear {
@@ -95,9 +101,10 @@ impl Ear {
         Ear { orders }
     }
 
-    /// Begins or ends to listen. Orders that are given while it is not connected are forgotten, see [`Heard::Up`].
-    pub(super) fn order(&self, listen: bool, way: Way, channel: &Channel) {
-        let _ = self.orders.send(Order { listen, way, channel: channel.clone() });
+    /// Begins or ends to listen. Orders that are given while it is not connected are forgotten, see [`Heard::Up`]. Answers have the
+    /// number of what they are answers to.
+    pub(super) fn order(&self, listen: bool, way: Way, channel: &Channel, number: u64) {
+        let _ = self.orders.send(Order { listen, way, channel: channel.clone(), number });
     }
 }
 
@@ -290,11 +297,12 @@ impl Talk {
         while let Some(frame) = self.next()? {
             match frame {
                 Frame::Error(text) => match self.due.pop_front().map(|due| due.what) {
-                    Some(Asked::Channel(Order { listen: true, way, channel })) => {
+                    Some(Asked::Channel(Order { listen: true, way, channel, number })) => {
                         let (code, detail) = words(&text);
                         tell(Heard::Refused {
                             way,
                             channel,
+                            number,
                             code: code.to_owned(),
                             detail: detail.to_owned(),
                         });
@@ -331,7 +339,8 @@ impl Talk {
                         }
                         b"subscribe" | b"ssubscribe" => match self.due.pop_front().map(|due| due.what) {
                             Some(Asked::Channel(order)) if order.listen && *order.channel == channel[..] => {
-                                tell(Heard::Confirmed(order.way, order.channel));
+                                let Order { way, channel, number, .. } = order;
+                                tell(Heard::Confirmed { way, channel, number });
                             }
                             _ => return Err(io::ErrorKind::InvalidData.into()),
                         },
@@ -442,8 +451,8 @@ mod tests {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 told.lock().unwrap().push(match heard {
                     Heard::Up | Heard::Down => "connection".to_owned(),
-                    Heard::Confirmed(way, channel) => format!("{way:?} {}", text(&channel)),
-                    Heard::Refused { way, channel, code, detail } => {
+                    Heard::Confirmed { way, channel, .. } => format!("{way:?} {}", text(&channel)),
+                    Heard::Refused { way, channel, code, detail, .. } => {
                         format!("{way:?} {} {code} {detail}", text(&channel))
                     }
                     Heard::Ended(channel) => format!("ended {}", text(&channel)),
@@ -466,7 +475,7 @@ mod tests {
     }
 
     fn order(listen: bool, way: Way, channel: &str) -> Asked {
-        Asked::Channel(Order { listen, way, channel: channel.as_bytes().into() })
+        Asked::Channel(Order { listen, way, channel: channel.as_bytes().into(), number: 0 })
     }
 
     #[test]
@@ -480,6 +489,28 @@ mod tests {
         assert_eq!(hear(&mut talk, &tell, &told, &text), ["Sharded a", "ended b", "Sharded b MOVED 7 h:1"]);
         assert_eq!(hear(&mut talk, &tell, &told, &array(&["sunsubscribe", "a"])), [""; 0]);
         assert_eq!(hear(&mut talk, &tell, &told, &array(&["sunsubscribe", "a"])), ["ended a"]);
+    }
+
+    #[test]
+    fn an_answer_says_which_request_it_is_for() {
+        let (mut talk, ..) = listening();
+        let (told, heard) = std::sync::mpsc::channel();
+        let tell: Tell = Box::new({
+            let told = Mutex::new(told);
+            move |heard| {
+                if let Heard::Confirmed { number, .. } | Heard::Refused { number, .. } = heard {
+                    told.lock().unwrap().send(number).unwrap();
+                }
+            }
+        });
+        for (listen, number) in [(true, 1), (false, 1), (true, 2), (true, 3)] {
+            let (way, channel) = (Way::Sharded, b"a"[..].into());
+            talk.ask(Asked::Channel(Order { listen, way, channel, number }));
+        }
+        let (on, off) = (array(&["ssubscribe", "a"]), array(&["sunsubscribe", "a"]));
+        talk.input.extend_from_slice(format!("{on}{off}{on}-MOVED 7 h:1\r\n").as_bytes());
+        talk.hear(&tell).unwrap();
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2, 3]);
     }
 
     #[test]

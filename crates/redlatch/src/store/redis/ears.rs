@@ -120,6 +120,7 @@ impl Ears {
             channels: HashMap::new(),
             ears: HashMap::new(),
             next_ear: 0,
+            requests: 0,
             later: BinaryHeap::new(),
             subscribed: subscribed.clone(),
         };
@@ -158,9 +159,9 @@ struct Entry {
     slot: u16,
     listeners: Vec<(u64, Listener)>,
     waiting: Vec<Confirm>,
-    /// The server that listens for it, and whether it has been asked to.
+    /// The server that listens for it, and what it has been asked. An answer to anything else says nothing: the channel was left since.
     at: Option<Addr>,
-    asked: bool,
+    asked: Option<u64>,
     /// The ways in which it is heard there, and those that the server does not know.
     heard: Set,
     lacking: Set,
@@ -170,7 +171,7 @@ struct Entry {
 impl Entry {
     /// Nothing is heard any more.
     fn silent(&mut self) {
-        (self.asked, self.confirmed) = (false, false);
+        (self.asked, self.confirmed) = (None, false);
         (self.heard, self.lacking) = (Set::default(), Set::default());
     }
 }
@@ -191,6 +192,8 @@ struct Task {
     channels: HashMap<Channel, Entry>,
     ears: HashMap<Addr, Spot>,
     next_ear: u64,
+    /// How many requests were made.
+    requests: u64,
     /// Channels to look at again: to be left, or to be asked for again.
     later: BinaryHeap<Reverse<(Instant, Channel)>>,
     subscribed: Subscribed,
@@ -256,7 +259,10 @@ impl Task {
             return;
         };
         if entry.at.as_ref() == Some(&owner.addr) {
-            if !entry.asked && !entry.confirmed && self.ears.get(&owner.addr).is_some_and(|spot| spot.up) {
+            if entry.asked.is_none()
+                && !entry.confirmed
+                && self.ears.get(&owner.addr).is_some_and(|spot| spot.up)
+            {
                 self.ask(channel, &owner.addr);
             }
             return;
@@ -287,9 +293,10 @@ impl Task {
     /// Asks a server for a channel.
     fn ask(&mut self, channel: &Channel, addr: &Addr) {
         let (Some(entry), Some(spot)) = (self.channels.get_mut(channel), self.ears.get(addr)) else { return };
-        entry.asked = true;
+        self.requests += 1;
+        entry.asked = Some(self.requests);
         for way in self.ways.each() {
-            spot.ear.order(true, *way, channel);
+            spot.ear.order(true, *way, channel, self.requests);
         }
     }
 
@@ -301,7 +308,7 @@ impl Task {
             self.ears.remove(addr);
         } else if spot.up {
             for way in self.ways.each() {
-                spot.ear.order(false, *way, channel);
+                spot.ear.order(false, *way, channel, self.requests);
             }
         }
     }
@@ -337,23 +344,26 @@ impl Task {
                 }
                 self.topology.look();
             }
-            Heard::Confirmed(way, channel) => {
+            Heard::Confirmed { way, channel, number } => {
                 if let Some(entry) = self.channels.get_mut(&channel)
                     && entry.at.as_ref() == Some(&addr)
+                    && entry.asked == Some(number)
                 {
                     entry.heard = entry.heard.with(way);
                     self.check(&channel, &addr);
                 }
             }
-            Heard::Refused { way, channel, code, detail } => {
-                self.refused(&addr, way, &channel, &code, &detail)
+            Heard::Refused { way, channel, number, code, detail } => {
+                if self.channels.get(&channel).is_some_and(|entry| entry.asked == Some(number)) {
+                    self.refused(&addr, way, &channel, &code, &detail);
+                }
             }
             Heard::Ended(channel) => {
                 if let Some(entry) = self.channels.get_mut(&channel[..])
                     && entry.at.as_ref() == Some(&addr)
                 {
                     entry.heard = entry.heard.without(Way::Sharded);
-                    (entry.confirmed, entry.asked) = (false, false);
+                    (entry.confirmed, entry.asked) = (false, None);
                     let channel: Channel = channel.into();
                     self.unlisted(&channel);
                     self.topology.look();
@@ -403,7 +413,7 @@ impl Task {
         };
         match Redirect::read(code, detail, &self.topology.member(addr).dial) {
             Some(redirect) => {
-                entry.asked = false;
+                entry.asked = None;
                 match redirect {
                     Redirect::Moved { slot, to: Some(to) } => self.topology.moved(slot, &to),
                     _ => self.topology.look(),
@@ -418,7 +428,7 @@ impl Task {
             }
             // Waiting for it would be in vain, so the listeners are told and poll. Who comes later asks again.
             None => {
-                entry.asked = false;
+                entry.asked = None;
                 let error = Fault::server(code, detail).into_error();
                 for confirm in entry.waiting.drain(..) {
                     let _ = confirm.send(Err(Fault::Server(error.clone())));

@@ -204,7 +204,13 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     assert_eq!(permits.add(1).await.unwrap_err().kind(), kind, "add with {text}");
     set("permit_end");
     assert_eq!(permits.delete().await.unwrap_err().kind(), kind, "delete with {text}");
-    assert_eq!(client.stats().names, 0, "{text}");
+    // The waiter may run before the keeper has forgotten the hold that it lost.
+    soon("quiet", async {
+        while client.stats().names > 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
 }
 
 async fn fair_lock(client: &Client, set: &impl Fn(&'static str), text: &str, kind: ErrorKind) {

@@ -196,8 +196,8 @@ impl Core {
             None => None,
         };
         let reign = self.store.reign(&lease.keys.key);
-        let elsewhere = owner.is_shared() && lease.counts_in().is_some_and(|counts| counts != reign);
-        if elsewhere || (matches!(part, Part::Last) && lease.is_count_in_doubt() && owner.is_shared()) {
+        let is_uncounted = owner.is_shared() && !lease.is_counted_in(reign);
+        if is_uncounted || (matches!(part, Part::Last) && lease.is_count_in_doubt() && owner.is_shared()) {
             // The server may count a write hold of ours too many, which would stay beside the read hold and be renewed with it; or one of
             // ours too few, and what it counts is another process's.
             self.leave_uncounted(nested, term);

@@ -458,14 +458,23 @@ impl Lease {
     /// owner another process holds.
     pub(super) fn entered_in(&self, reign: u64, guest: bool) {
         let turns = self.turns();
-        turns.entered_in.store(reign, Ordering::Release);
-        turns.guest.fetch_or(guest, Ordering::Release);
+        let before = turns.entered_in.swap(reign, Ordering::AcqRel);
+        // What was entered before may have been lost since, and stays so.
+        turns.scattered.fetch_or(before != NEVER && before != reign, Ordering::AcqRel);
+        turns.guest.fetch_or(guest, Ordering::AcqRel);
     }
 
-    /// Since when what was counted last is counted, if more than one hold ever was.
-    pub(super) fn counts_in(&self) -> Option<u64> {
+    /// The reign in which all that was entered is counted; `None` if nothing was.
+    pub(super) fn counted_in(&self) -> Option<u64> {
         let reign = self.turns.get()?.entered_in.load(Ordering::Acquire);
         (reign != NEVER).then_some(reign)
+    }
+
+    /// Whether the server of this reign has counted all that was entered. Another one may lack some of it, and what it counts may be
+    /// another process's.
+    pub(super) fn is_counted_in(&self, reign: u64) -> bool {
+        let scattered = self.turns.get().is_some_and(|turns| turns.scattered.load(Ordering::Acquire));
+        !scattered && self.counted_in().is_none_or(|counted| counted == reign)
     }
 
     /// Whether another process held under the owner before this lease began.
@@ -484,6 +493,8 @@ pub(crate) struct Turns {
     pub(super) next: tokio::sync::Mutex<()>,
     /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
     entered_in: AtomicU64,
+    /// It was entered in several reigns.
+    scattered: AtomicBool,
     guest: AtomicBool,
 }
 
@@ -491,7 +502,8 @@ const NEVER: u64 = u64::MAX;
 
 impl Default for Turns {
     fn default() -> Self {
-        Turns { next: Default::default(), entered_in: AtomicU64::new(NEVER), guest: AtomicBool::new(false) }
+        let (next, scattered, guest) = Default::default();
+        Turns { next, entered_in: AtomicU64::new(NEVER), scattered, guest }
     }
 }
 

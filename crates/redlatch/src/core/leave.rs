@@ -62,15 +62,11 @@ impl Core {
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent.
             self.alone(pending).await;
-            let counts = lease.counts_in().filter(|_| owner.is_shared());
-            if counts.is_some_and(|reign| reign != self.store.reign(&lease.keys.key)) {
-                // The server that answers now may lack what was entered, and what it counts may be another process's.
-                lease.doubts_count();
-            }
-            if lease.is_count_in_doubt() {
+            let is_shared = owner.is_shared();
+            let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
+            if lease.is_count_in_doubt() || is_uncounted {
                 return Ok(self.left_here(lease));
             }
-            let is_shared = owner.is_shared();
             if is_shared && counted == Counted::Perhaps {
                 // Counting down would take what another process has.
                 lease.doubts_count();
@@ -83,7 +79,7 @@ impl Core {
             let known = if is_shared { 0 } else { lease.holds().on_server() };
             let publish = self.store.publish_command();
             let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms);
-            call.in_reign = counts;
+            call.in_reign = lease.counted_in().filter(|_| is_shared);
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) => match reply[..] {
                     [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),

@@ -359,11 +359,11 @@ impl Core {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
         }
-        let call = match lease.counts_in().filter(|_| way == Way::OneHold && lease.is_guest()) {
-            // The server that answers now may lack the entry, and what it counts may be another process's.
-            Some(reign) if self.store.reign(&lease.keys.key) != reign => {
-                return Ok((Unlocked::StillHeld(1), 0));
-            }
+        let is_entry = way == Way::OneHold && lease.is_guest();
+        if is_entry && !lease.is_counted_in(self.store.reign(&lease.keys.key)) {
+            return Ok((Unlocked::StillHeld(1), 0));
+        }
+        let call = match lease.counted_in().filter(|_| is_entry) {
             Some(reign) => call.in_reign(reign),
             None => call,
         };

@@ -63,10 +63,10 @@ impl Rig {
     }
 
     /// What the second process was not confirmed is undone, and the first one's hold is there alone.
-    async fn first_holds(self, held: Guard, master: &RedisServer) {
+    async fn first_holds(self, held: Guard, master: &RedisServer, counted: i64) {
         let Rig { two, stranger, face, field, .. } = self;
         two.shutdown(SOON).await;
-        assert_eq!(count(master, &field), 1, "{face:?}: the first hold is the only one");
+        assert_eq!(count(master, &field), counted, "{face:?}");
         let taken = AnyLock::new(face, &stranger, "n").try_lock().await.unwrap();
         assert!(taken.is_none() && held.is_valid(), "{face:?}: two valid holders");
     }
@@ -88,7 +88,7 @@ async fn an_entry_that_was_not_confirmed_is_not_taken_back_at_another_master() {
         });
         assert_eq!(count(set.node(1), &rig.field), 1, "{face:?}: the new master has the first hold");
         assert!(!entered.await, "{face:?}");
-        rig.first_holds(held, set.node(1)).await;
+        rig.first_holds(held, set.node(1), 1).await;
     }
 }
 
@@ -105,7 +105,7 @@ async fn an_entry_that_was_not_confirmed_is_not_taken_back_at_another_node_of_a_
     let entered = rig.enter(cluster.node(master)).await;
     tokio::task::block_in_place(|| cluster.take_over(replica).unwrap());
     assert!(!entered.await);
-    rig.first_holds(held, cluster.node(replica)).await;
+    rig.first_holds(held, cluster.node(replica), 1).await;
     tokio::task::block_in_place(|| cluster.unblock_replication(replica).unwrap());
 }
 
@@ -128,10 +128,19 @@ async fn the_release_of_an_entry_that_a_failover_lost_takes_no_other_hold() {
             set.promote_alone(1).unwrap();
             set.node(0).cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
         });
-        for gone in [again, twice, guest] {
+        // Behind what was lost, more is entered that the new master counts; the second time with the change known.
+        let mut entered = vec![again, twice];
+        for _ in 0..2 {
+            entered.push(soon("an entry", guest.reenter()).await.unwrap());
+            entered.push(soon("an entry", held.reenter()).await.unwrap());
+        }
+        assert_eq!(count(set.node(1), &rig.field), 5, "{face:?}");
+        entered.push(guest);
+        for gone in entered {
             let unlocked = soon("a release", gone.unlock()).await.unwrap();
             assert!(matches!(unlocked, Unlocked::StillHeld(_)), "{face:?}: {unlocked:?}");
         }
-        rig.first_holds(held, set.node(1)).await;
+        // What is counted too often ends with its lease.
+        rig.first_holds(held, set.node(1), 5).await;
     }
 }

@@ -44,7 +44,7 @@ pub struct Match {
     commands: Vec<String>,
     nth: Nth,
     key_contains: Option<Vec<u8>>,
-    arg_contains: Option<Vec<u8>>,
+    arg_contains: Vec<Vec<u8>>,
     kind: Option<ConnectionKind>,
 }
 
@@ -83,9 +83,9 @@ impl Match {
         self
     }
 
-    /// Any argument must contain these bytes: the SHA-1 or the text of a script, a channel, an owner.
+    /// Any argument must contain these bytes: the SHA-1 or the text of a script, a channel, an owner. Each call adds a condition.
     pub fn arg_contains(mut self, part: impl AsRef<[u8]>) -> Self {
-        self.arg_contains = Some(part.as_ref().to_vec());
+        self.arg_contains.push(part.as_ref().to_vec());
         self
     }
 
@@ -101,7 +101,7 @@ impl Match {
         (self.commands.is_empty() || self.commands.iter().any(|name| name == command))
             && self.kind.is_none_or(|wanted| wanted == kind)
             && self.key_contains.as_deref().is_none_or(|part| any(keys(command, args), part))
-            && self.arg_contains.as_deref().is_none_or(|part| any(args.get(1..).unwrap_or_default(), part))
+            && self.arg_contains.iter().all(|part| any(args.get(1..).unwrap_or_default(), part))
     }
 }
 

@@ -82,7 +82,7 @@ impl Core {
             return Err(Error::new(ErrorKind::WrongLockKind, "only a write hold can be downgraded")
                 .on(&lease.keys.name));
         };
-        let term = Term { lease_ms: lease.lease_ms, renewed };
+        let term = Term { lease_ms: lease.lease_ms(), renewed };
         let (part, pending) = self.set_apart(lease, renewed)?;
         // The new hold is one of those that the owner has besides from now on, so that none of those that go meanwhile is the last
         // one, whose release would take it along.
@@ -285,6 +285,7 @@ impl Core {
         let held = match nested.filter(|held| held.is_held()) {
             // It is counted there already.
             Some(held) => {
+                held.lasts(term);
                 let _ended_meanwhile = !self.keeps(&held, sent_ms, term.lease_ms);
                 held
             }

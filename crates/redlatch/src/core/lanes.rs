@@ -678,10 +678,10 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
-        && wants.term == (Term { lease_ms: lease.lease_ms, renewed: true });
+        && wants.term == (Term { lease_ms: lease.lease_ms(), renewed: true });
     let left_ms = lease.deadline_ms().saturating_sub(now_ms);
     // A hold that was extended lasts for longer than the next task asks for.
-    let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms.max(0) as u64;
+    let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
         && lease.asked_ms() >= doubt_ms
         && lease.token.is_none()

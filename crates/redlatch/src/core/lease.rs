@@ -6,7 +6,7 @@
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::sync::Notify;
@@ -46,8 +46,8 @@ pub(crate) struct Lease {
     pub(crate) token: Option<u64>,
     /// How replicas confirmed the grant, if they were asked.
     pub(crate) replicated: Option<Confirmed>,
-    /// The length of each renewal; also what a hold without renewal was granted for.
-    pub(crate) lease_ms: i64,
+    /// The length of each renewal, which is that of the longest hold that is renewed; also what a hold without renewal was granted for.
+    lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
     /// When the request was sent that last showed that the server has it.
     asked_ms: AtomicU64,
@@ -128,7 +128,7 @@ impl Lease {
             recipe,
             token,
             replicated: None,
-            lease_ms: term.lease_ms,
+            lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
@@ -158,7 +158,7 @@ impl Lease {
             recipe: self.recipe,
             token: self.token,
             replicated: self.replicated,
-            lease_ms: self.lease_ms,
+            lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
@@ -177,6 +177,17 @@ impl Lease {
         to.renew_due_ms.store(from.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         to.watch_due_ms.store(from.watch_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         next
+    }
+
+    pub(crate) fn lease_ms(&self) -> i64 {
+        self.lease_ms.load(Ordering::Relaxed)
+    }
+
+    /// One more hold of this term: it is renewed for as long as the longest of those that are.
+    pub(super) fn lasts(&self, term: Term) {
+        if term.renewed {
+            self.lease_ms.fetch_max(term.lease_ms, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn deadline_ms(&self) -> u64 {
@@ -206,7 +217,7 @@ impl Lease {
         }
         self.seen(sent_ms);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
-        if lease_ms >= self.lease_ms {
+        if lease_ms >= self.lease_ms() {
             self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
         }
         true
@@ -303,7 +314,7 @@ impl Lease {
 
     /// Renewal every third of the lease leaves two more tries before the end.
     pub(crate) fn renew_period_ms(&self) -> u64 {
-        renew_period_ms(self.lease_ms)
+        renew_period_ms(self.lease_ms())
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -414,7 +414,7 @@ impl Core {
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
-            let term = Term { lease_ms: lease.lease_ms, renewed: false };
+            let term = Term { lease_ms: lease.lease_ms(), renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
         }

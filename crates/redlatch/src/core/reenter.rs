@@ -56,6 +56,7 @@ impl Core {
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
+                    lease.lasts(term);
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
                         // counts down.
@@ -66,7 +67,8 @@ impl Core {
                             // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
                             if !lease.is_over(self.now_ms()) {
                                 let publish = self.store.publish_command();
-                                let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms);
+                                let call =
+                                    lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms());
                                 let call = call.in_reign(reign);
                                 let _ = self.run_undoing(call, owner.number(), false, &pending).await;
                             }

@@ -335,7 +335,7 @@ impl Core {
     fn release_call(&self, lease: &Lease) -> (Call, Way) {
         let publish = self.store.publish_command();
         if lease.owner.is_shared() {
-            (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms), Way::OneHold)
+            (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms()), Way::OneHold)
         } else {
             (lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)), Way::Whole)
         }
@@ -433,7 +433,7 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let over_ms = lease.deadline_ms() + margin_ms(lease.lease_ms) + 1;
+        let over_ms = lease.deadline_ms() + margin_ms(lease.lease_ms()) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;

@@ -34,10 +34,10 @@ impl Core {
             return;
         }
         // One call renews leases of one kind, length and shard.
-        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms));
+        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms()));
         let batches = leases
             .chunk_by(|a, b| {
-                a.lease_ms == b.lease_ms && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
+                a.lease_ms() == b.lease_ms() && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
             })
             .flat_map(|alike| alike.chunks(self.config.renewal_batch));
         let mut servers: HashMap<u16, Vec<Vec<Arc<Lease>>>> = HashMap::new();
@@ -68,7 +68,7 @@ impl Core {
     }
 
     async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
-        let lease_ms = batch[0].lease_ms;
+        let lease_ms = batch[0].lease_ms();
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
         let call = batch[0].recipe.renew(number, &batch, lease_ms);
@@ -148,7 +148,7 @@ impl Core {
         if reply.len() != batch.len() + 1 || self.store.moves() != moves {
             return;
         }
-        let (lease_ms, mut late, mut gone) = (batch[0].lease_ms, Vec::new(), Vec::new());
+        let (lease_ms, mut late, mut gone) = (batch[0].lease_ms(), Vec::new(), Vec::new());
         for (lease, held) in batch.into_iter().zip(&reply[1..]) {
             if *held != 1 {
                 gone.push(lease);

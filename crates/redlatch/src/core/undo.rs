@@ -211,7 +211,7 @@ impl Core {
         let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
-            let term = Term { lease_ms: lease.lease_ms, renewed: false };
+            let term = Term { lease_ms: lease.lease_ms(), renewed: false };
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;

@@ -98,7 +98,7 @@ impl Guard {
 
     /// How each renewal of this hold is done, for further holds that are to last as long.
     pub(crate) fn term(&self) -> Term {
-        Term { lease_ms: self.lease.lease_ms, renewed: self.renewed }
+        Term { lease_ms: self.lease.lease_ms(), renewed: self.renewed }
     }
 
     /// Turns a hold of a write side into one of the read side.

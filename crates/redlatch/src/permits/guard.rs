@@ -40,7 +40,7 @@ impl fmt::Debug for PermitGuard {
 impl PermitGuard {
     pub(super) fn new(core: &Arc<Core>, grant: Grant) -> Self {
         let ids = grant.lease.owner.field().clone();
-        let permanent = grant.lease.lease_ms >= NEVER_MS;
+        let permanent = grant.lease.lease_ms() >= NEVER_MS;
         PermitGuard { hold: Guard::new(core.clone(), grant.lease, grant.renewed, false), ids, permanent }
     }
 

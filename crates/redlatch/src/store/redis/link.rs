@@ -262,12 +262,13 @@ impl Drop for Sent<'_> {
 /// replaces a timer for every call, because answers come in the order of the requests.
 ///
 /// Callers count answers when they are polled, and those that are not polled have had theirs unseen. So a mark behind which answers
-/// seem to be due has a question of its own, and the server is only held for silent if that one is not answered either.
+/// seem to be due gets a question of its own when it is looked at again, and the server is only held for silent if that one is not answered either.
 #[derive(Default)]
 struct Mark {
     number: u64,
     sent: u64,
     at_ms: u64,
+    is_asked: bool,
 }
 
 impl Link {
@@ -484,11 +485,13 @@ impl Link {
         let sent = self.tally.sent.0.load(Ordering::Relaxed);
         let answered = self.tally.answered.0.load(Ordering::Relaxed);
         if answered >= mark.sent || self.tally.reached.load(Ordering::Relaxed) >= mark.number {
-            *mark = Mark { number: mark.number + 1, sent, at_ms: now_ms };
-            if sent > answered && !self.is_dead() {
-                self.ask_for_mark(mark.number);
-            }
-        } else if now_ms.saturating_sub(mark.at_ms) >= timeout_ms {
+            *mark = Mark { number: mark.number + 1, sent, at_ms: now_ms, is_asked: false };
+            return;
+        }
+        if !std::mem::replace(&mut mark.is_asked, true) && !self.is_dead() {
+            self.ask_for_mark(mark.number);
+        }
+        if now_ms.saturating_sub(mark.at_ms) >= timeout_ms {
             tracing::warn!(timeout_ms, "the server has not answered in time; the connection is dropped");
             self.cut();
         }
@@ -778,6 +781,8 @@ mod tests {
         assert!(futures_util::poll!(&mut call).is_pending());
         for n in 0..3 {
             link.check_stall(1_000 * n, 500);
+            // Most answers come before that, and are not asked after.
+            link.check_stall(1_000 * n + 250, 500);
             let answered = async {
                 while link.tally.reached.load(Ordering::Relaxed) <= n {
                     tokio::time::sleep(Duration::from_millis(1)).await;

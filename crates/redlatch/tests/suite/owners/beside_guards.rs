@@ -113,3 +113,20 @@ async fn a_late_extension_does_not_keep_the_next_hold_of_its_owner() {
     let taken = rig.other.lock("x").acquire().wait(Wait::AtMost(SOON)).await.unwrap();
     assert!(taken.is_some(), "the server keeps it for the hour");
 }
+
+/// It was renewed for as long as the first hold was granted for: every 33 ms, and lost when the server was silent for 300.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewed_hold_does_not_live_on_the_lease_of_a_shorter_one() {
+    let rig = rig().await;
+    let (owner, lock) = (rig.client.owner(), rig.client.lock("x"));
+    let term = |lease| lock.acquire().owner(&owner).lease(lease);
+    let renewals = |lease_ms| script(&scripts::RENEW).arg_contains(lease_ms);
+    let too_short = rig.proxy.rule(renewals("1277"), Action::DelayRequest(ms(1)));
+    let right = rig.proxy.rule(renewals("2999"), Action::DelayRequest(ms(1)));
+    let short = term(Lease::Fixed(ms(1_277))).await.unwrap().unwrap();
+    let long = term(Lease::RenewedEvery(ms(2_999))).await.unwrap().unwrap();
+    drop(short);
+    rig.proxy.wait_fired(right, 2, SOON).await.unwrap();
+    assert_eq!(rig.proxy.fired(too_short), 0);
+    assert!(long.is_valid());
+}

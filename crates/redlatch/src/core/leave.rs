@@ -2,12 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::MutexGuard;
-
 use super::{
     Core,
     jitter::jittered,
-    lease::{Lease, Turns},
+    lease::Lease,
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
 };
@@ -30,22 +28,10 @@ impl Core {
         counted: Counted,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
-        let _turn = self.turn_alone(&turns, &pending).await;
+        let _turn = turns.next.lock().await;
         let outcome = self.leave_in_turn(&lease, &pending, counted).await;
         lease.has_left();
         outcome
-    }
-
-    /// Takes the turn of a lease at a moment at which no attempt of its owner asks. Such an attempt may want the turn itself, so it is never
-    /// waited for with the turn in hand.
-    pub(super) async fn turn_alone<'a>(&self, turns: &'a Turns, pending: &Pending) -> MutexGuard<'a, ()> {
-        loop {
-            self.alone(pending).await;
-            let turn = turns.next.lock().await;
-            if pending.is_alone() {
-                return turn;
-            }
-        }
     }
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds

@@ -38,7 +38,7 @@ impl Core {
     /// holds as there are guards here, or more.
     async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
         let turns = lease.turns();
-        let turn = turns.next.lock().await;
+        let _turn = turns.next.lock().await;
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -62,8 +62,7 @@ impl Core {
                         // counts down.
                         if owner.is_shared() && !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
-                            drop(turn);
-                            let _turn = self.turn_alone(&turns, &pending).await;
+                            self.alone(&pending).await;
                             // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
                             if !lease.is_over(self.now_ms()) {
                                 let publish = self.store.publish_command();

@@ -97,7 +97,7 @@ impl Core {
         Ok(Attempt::Won(lease))
     }
 
-    /// While the keys of a lock are in two places, the hash alone tells that somebody else holds it, and for how long (-1:
+    /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
     /// without end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
     async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
         if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
@@ -111,8 +111,8 @@ impl Core {
         }
     }
 
-    /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. Whoever
-    /// no longer waits for it leaves it to the background. If not all of it was answered, the owner must not ask again.
+    /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. A task
+    /// that no longer waits for it leaves it to the background. If not all of it was answered, the owner must not ask again.
     pub(super) async fn undo_first(
         self: &Arc<Self>,
         requests: &[&Arc<Request>],

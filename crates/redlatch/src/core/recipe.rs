@@ -81,7 +81,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         &keys.key
     }
 
-    /// Frees it whoever holds it, or only while the owner that is named does. Replies `{number, 1 or 0, receivers}`,
+    /// Frees it from any owner, or only while the owner that is named holds it. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
         let call = Call::new(&scripts::FORCE).key(&keys.key).int(forcing.number);
@@ -126,7 +126,7 @@ pub(crate) const OWN_HOLD: i64 = -5;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asks {
     pub(crate) waits: bool,
-    /// Somebody before the owner in the queue may subtract from its time, so that they have to be counted.
+    /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
     pub(crate) recount: bool,
     /// Another process may hold under the owner, and then this is no repeat.
     pub(crate) first_only: bool,

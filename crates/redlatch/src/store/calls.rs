@@ -1,4 +1,4 @@
-//! Who watches what a client has sent: one list of its open connections, whoever has them.
+//! Who watches what a client has sent: one list of its open connections.
 //!
 //! A connection enters the list when it is opened and leaves it when it is gone. So no call can be on one that nobody watches,
 //! whatever the store that opened it has forgotten since: a call may have got a connection and be polled much later.

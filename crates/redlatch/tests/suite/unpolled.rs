@@ -44,7 +44,7 @@ async fn leave(cluster: &RedisCluster, master: usize, client: &Client) {
         cluster.failover(replica).unwrap();
         cluster.wait_for_master(replica).unwrap();
     });
-    // The client looks at the cluster as often as it is used, and forgets whom it does not need any more.
+    // The client looks at the cluster as often as it is used, and forgets the nodes that it does not need any more.
     for _ in 0..30 {
         let guard = soon("another lock of the same slot", client.lock("{orphan}2").lock()).await.unwrap();
         guard.unlock().await.unwrap();

@@ -1,8 +1,8 @@
 //! Calls that replicas are to confirm: a script, and then `WAIT` on the same connection.
 //!
 //! `WAIT` blocks its connection until the replicas have answered or time is up, so these calls have connections of their own,
-//! a few for each server, each used by one call at a time, and by a task of the background thread: whoever waits for a place among
-//! them must not wait for a caller that is not polled. The script's answer is read before anything is waited for:
+//! a few for each server, each used by one call at a time, and by a task of the background thread: a caller that waits for a place among
+//! them must not wait for one that is not polled. The script's answer is read before anything is waited for:
 //! most askers of a busy lock are refused, and must not keep the server and its replicas busy for that.
 
 use std::{
@@ -89,7 +89,7 @@ struct Seat {
     /// An answer is outstanding. Whoever came next would have to wait for it.
     asking: bool,
     place: OwnedSemaphorePermit,
-    /// The place is one of those for whom nothing is to be done.
+    /// The place is one of those whose callers do nothing.
     waits: bool,
 }
 
@@ -171,7 +171,7 @@ pub(super) struct Ready {
     orders: oneshot::Sender<Order>,
 }
 
-/// A script to run, and whom to tell.
+/// A script to run, and where its answer goes.
 struct Order {
     mode: ScriptMode,
     call: Call,
@@ -180,7 +180,7 @@ struct Order {
     answer: oneshot::Sender<Result<(Reply, oneshot::Sender<Question>), Failure>>,
 }
 
-/// For how long to ask the replicas, and whom to tell.
+/// For how long to ask the replicas, and where their answer goes.
 struct Question {
     within: Duration,
     answer: oneshot::Sender<Result<Replicas, Fault>>,
@@ -221,7 +221,7 @@ fn given_up() -> Error {
     Error::new(ErrorKind::Timeout, text).remedy("poll what acquires all the time, as in a task of its own")
 }
 
-/// Does the work of one call, as far as its caller wants it done. Whoever goes away while there is an answer to come has the connection cut.
+/// Does the work of one call, as far as its caller wants it done. A caller that goes while there is an answer to come has the connection cut.
 async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<Result<Ready, Failure>>) {
     let seated = async {
         let mut seat = desk.seat().await?;
@@ -267,7 +267,7 @@ async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<
         }
     };
     let Some(confirmed) = unless_gone(&mut answer, confirmed).await else { return };
-    // Whoever hears of it may want the connection at once.
+    // The caller may want the connection again at once.
     drop(seat);
     let _ = answer.send(confirmed);
 }

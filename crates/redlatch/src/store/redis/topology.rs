@@ -98,7 +98,7 @@ pub(super) struct Topology {
     table: RwLock<Table>,
     /// All servers with connections, also those that have no slots any more but still owe answers.
     members: Mutex<HashMap<Addr, Arc<Member>>>,
-    /// Servers that were let go of, for as long as somebody has them: a call may yet be made there.
+    /// Servers that were let go of, for as long as a call has them: it may yet be made there.
     past: Mutex<Vec<Weak<Member>>>,
     /// A look at the whole picture is wanted.
     wanted: Notify,
@@ -257,7 +257,7 @@ impl Topology {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The same, and those that were let go of while somebody had them.
+    /// The same, and those that were let go of while a call had them.
     pub(super) fn everyone(&self) -> Vec<Arc<Member>> {
         let mut all = self.members();
         all.extend(self.past.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade));

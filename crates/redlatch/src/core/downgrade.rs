@@ -7,7 +7,7 @@ use super::{
     jitter::jittered,
     lease::{Lease, Term},
     leave::Counted,
-    owners::{Asking, Pending, Turn},
+    owners::{Asking, Earlier, Pending, Turn},
     release::Step,
     undo::Certainty,
     wait::{Deadline, Waker},
@@ -139,17 +139,19 @@ impl Core {
         only: Only,
     ) -> Result<Grant, Error> {
         let Only { pending, turn, nested } = only;
-        // What is on its way for an earlier read hold would end the new one, unless that joins one that goes on.
-        let doubt = if nested.is_some() { Ok(()) } else { turn.check_read_doubt() };
-        let outcome = match doubt {
+        let ready = self.earlier_gone(&turn, part, nested.is_some()).await;
+        let outcome = match ready {
             Ok(()) => self.turn_on_server(&lease, &readers, nested, term, part, &pending).await,
-            Err(error) => Err(NotTurned { error, untouched: true }),
+            Err(error) => {
+                self.leave_uncounted(nested, term);
+                Err(NotTurned { error, untouched: true })
+            }
         };
         // What is given back now is covered, and waits for attempts that ask.
         drop(turn);
         // Under a shared owner giving back counts down, so it is done only where the write hold is there for certain.
         let gives_back = outcome.as_ref().is_err_and(|not| not.untouched || !lease.owner.is_shared());
-        if matches!(part, Part::One) && !gives_back {
+        if matches!(part, Part::One) && !gives_back && outcome.is_err() {
             lease.has_left();
         }
         if gives_back {
@@ -177,6 +179,27 @@ impl Core {
         Ok(grant)
     }
 
+    /// Waits for guards of the owner that began to go when the downgrade had its turn already. The last write hold is turned when the
+    /// others are counted no more. What is on its way for an earlier read hold would end the new one, unless that joins one that goes
+    /// on: then the new one is counted first.
+    async fn earlier_gone(&self, turn: &Turn, part: Part, joins: bool) -> Result<(), Error> {
+        let earlier = match (part, joins) {
+            (Part::Last, false) => Earlier::All,
+            (Part::Last, true) => Earlier::Writes,
+            (Part::One, false) => Earlier::Reads,
+            (Part::One, true) => return Ok(()),
+        };
+        tokio::select! {
+            biased;
+            () = turn.gone(earlier) => {}
+            () = self.keeper.sleep(self.config.response_timeout) => {
+                let what = "an earlier release of this owner is not answered";
+                return Err(Error::new(ErrorKind::Timeout, what));
+            }
+        }
+        if joins { Ok(()) } else { turn.check_read_doubt() }
+    }
+
     async fn turn_on_server(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -187,12 +210,13 @@ impl Core {
         pending: &Pending,
     ) -> Result<Grant, NotTurned> {
         let owner = &lease.owner;
+        // What goes meanwhile waits for the end of the attempt that this is, and an entry for this.
         let turns = lease.turns();
-        let _turn = turns.next.lock().await;
-        // Read holds that the owner has besides are counted in the same field, so they wait, too.
+        let _counting = turns.counting.lock().await;
+        // Read holds that the owner has besides are counted in the same field.
         let nested_turns = nested.as_ref().map(|held| held.turns());
-        let _nested_turn = match &nested_turns {
-            Some(turns) => Some(turns.next.lock().await),
+        let _counting_reads = match &nested_turns {
+            Some(turns) => Some(turns.counting.lock().await),
             None => None,
         };
         let reign = self.store.reign(&lease.keys.key);
@@ -247,6 +271,10 @@ impl Core {
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
                 Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
                     let turned = self.turned(nested, lease, readers, term, sent_ms);
+                    if matches!(part, Part::One) && turned.is_ok() {
+                        // Before the next one counts.
+                        lease.has_left();
+                    }
                     return turned.map_err(|error| NotTurned { error, untouched: false });
                 }
                 Ok(_) => {
@@ -290,6 +318,10 @@ impl Core {
                 held
             }
             None => {
+                debug_assert!(
+                    !self.owners.are_reads_pending(readers, &lease.owner),
+                    "what goes would take the new read hold along"
+                );
                 let mut held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
                 // A replica that has only the write hold keeps everybody else out, too, so the confirmation stays true.
                 held.replicated = lease.replicated;
@@ -356,3 +388,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

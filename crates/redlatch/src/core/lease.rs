@@ -500,8 +500,11 @@ impl Lease {
 
 /// What the guards of a lease that was ever entered share.
 pub(crate) struct Turns {
-    /// Requests that change the count go one after the other.
+    /// Holds that go are told to the server in the order in which they go, the last one after all others.
     pub(super) next: tokio::sync::Mutex<()>,
+    /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
+    /// that an attempt of the owner decides.
+    pub(super) counting: tokio::sync::Mutex<()>,
     /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
     entered_in: AtomicU64,
     /// It was entered in several reigns.
@@ -513,8 +516,8 @@ const NEVER: u64 = u64::MAX;
 
 impl Default for Turns {
     fn default() -> Self {
-        let (next, scattered, guest) = Default::default();
-        Turns { next, entered_in: AtomicU64::new(NEVER), scattered, guest }
+        let (next, counting, scattered, guest) = Default::default();
+        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest }
     }
 }
 

@@ -28,69 +28,73 @@ impl Core {
         counted: Counted,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
-        let _turn = turns.next.lock().await;
-        let outcome = self.leave_in_turn(&lease, &pending, counted).await;
-        lease.has_left();
-        outcome
+        let _next = turns.next.lock().await;
+        let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
+        let mut delay_ms = RETRY_DELAY_MS_MIN;
+        loop {
+            // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
+            // counting, because a downgrade is an attempt of the owner, and counts.
+            self.alone(&pending).await;
+            let counting = turns.counting.lock().await;
+            let outcome = match self.leave_once(&lease, &pending, counted).await {
+                Ok(unlocked) => Ok(unlocked),
+                Err(fault) if fault.is_unknown() => {
+                    lease.doubts_count();
+                    if lease.owner.is_shared() { Err(fault.into_error()) } else { Ok(self.left_here(&lease)) }
+                }
+                Err(Fault::Server(error)) if !error.is_retryable() => Err(error),
+                Err(fault) if self.now_ms() >= over_ms => Err(fault.into_error()),
+                Err(_) => {
+                    drop(counting);
+                    self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
+                    delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+                    continue;
+                }
+            };
+            // Before the next one counts.
+            lease.has_left();
+            return outcome;
+        }
     }
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
     /// than there are guards.
-    async fn leave_in_turn(
+    async fn leave_once(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         pending: &Pending,
         counted: Counted,
-    ) -> Result<Unlocked, Error> {
+    ) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
-        let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
-        let mut delay_ms = RETRY_DELAY_MS_MIN;
-        loop {
-            // First of all: what is looked at from here on is as it is when the request is sent.
-            self.alone(pending).await;
-            let is_shared = owner.is_shared();
-            let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
-            if lease.is_count_in_doubt() || is_uncounted {
-                return Ok(self.left_here(lease));
-            }
-            if is_shared && counted == Counted::Perhaps {
-                // Counting down would take what another process has.
-                lease.doubts_count();
-                return Ok(self.left_here(lease));
-            }
-            if is_shared && lease.is_over(self.now_ms()) {
-                // The server does not count it any more, and would count down another hold of the owner.
-                return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
-            }
-            let known = if is_shared { 0 } else { lease.holds().on_server() };
-            let publish = self.store.publish_command();
-            let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms());
-            call.in_reign = lease.counted_in().filter(|_| is_shared);
-            let fault = match self.run_undoing(call, owner.number(), false, pending).await {
-                Ok(reply) => match reply[..] {
-                    [_, left, _] if left >= 1 => return Ok(Unlocked::StillHeld(left as u32)),
-                    [_, 0, _] => return Ok(Unlocked::Released),
-                    // The whole lease was released meanwhile by the last guard.
-                    _ if !lease.is_held() && lease.loss().is_none() => return Ok(Unlocked::Released),
-                    _ => {
-                        self.gone(lease).await;
-                        return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
-                    }
-                },
-                Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
-                Err(fault) => fault,
-            };
-            if fault.is_unknown() {
-                lease.doubts_count();
-                if owner.is_shared() {
-                    return Err(fault.into_error());
-                }
-            } else if self.now_ms() >= over_ms {
-                return Err(fault.into_error());
-            }
-            self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
-            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        let is_shared = owner.is_shared();
+        let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
+        if lease.is_count_in_doubt() || is_uncounted {
+            return Ok(self.left_here(lease));
         }
+        if is_shared && counted == Counted::Perhaps {
+            // Counting down would take what another process has.
+            lease.doubts_count();
+            return Ok(self.left_here(lease));
+        }
+        if is_shared && lease.is_over(self.now_ms()) {
+            // The server does not count it any more, and would count down another hold of the owner.
+            return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
+        }
+        let known = if is_shared { 0 } else { lease.holds().on_server() };
+        let publish = self.store.publish_command();
+        let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms());
+        call.in_reign = lease.counted_in().filter(|_| is_shared);
+        let reply = self.run_undoing(call, owner.number(), false, pending).await?;
+        Ok(match reply[..] {
+            [_, left, _] if left >= 1 => Unlocked::StillHeld(left as u32),
+            [_, 0, _] => Unlocked::Released,
+            // The whole lease was released meanwhile by the last guard.
+            _ if !lease.is_held() && lease.loss().is_none() => Unlocked::Released,
+            _ => {
+                self.gone(lease).await;
+                Unlocked::AlreadyLost(lease.missing(self.now_ms()))
+            }
+        })
     }
 
     /// What has become of a hold that was given back here alone.

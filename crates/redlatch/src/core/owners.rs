@@ -50,6 +50,14 @@ pub(crate) enum Asking {
     Waits,
 }
 
+/// Holds that began to go before the attempt that turns a write hold, and that it lets go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    Reads,
+    Writes,
+    All,
+}
+
 /// What is under way for one owner of one name.
 #[derive(Default)]
 struct Record {
@@ -61,6 +69,10 @@ struct Record {
     disturbed: bool,
     /// How many requests are under way that may take a hold of this owner away.
     pending: u32,
+    /// How many of them are about read holds.
+    pending_reads: u32,
+    /// What does not wait for the attempt that asks, because that waits for it.
+    awaited: Option<Earlier>,
     /// Until when such a request may arrive whose answer never came; 0 for none.
     doubt_ms: u64,
     /// Until when such a request about read holds may arrive.
@@ -70,6 +82,11 @@ struct Record {
 }
 
 impl Record {
+    fn covered(&mut self, reads: bool) {
+        self.pending += 1;
+        self.pending_reads += u32::from(reads);
+    }
+
     fn is_over(&self, now_ms: u64) -> bool {
         self.asking.is_none() && self.pending == 0 && self.doubt_ms <= now_ms
     }
@@ -188,10 +205,18 @@ impl Owners {
         let cover = Cover::of(self, keys, owner);
         let is_covered = self.begin(&cover.id, |record| {
             let admits = admits(record);
-            record.pending += u32::from(admits);
+            if admits {
+                record.covered(cover.reads);
+            }
             admits
         });
         if is_covered { Some(Pending(Some(cover))) } else { None }
+    }
+
+    /// Whether a request is under way that may take a read hold of this owner away.
+    pub(crate) fn are_reads_pending(&self, keys: &Keys, owner: &Owner) -> bool {
+        let id = id(keys, owner);
+        self.shard(&id).records.get(&id).is_some_and(|record| record.pending_reads > 0)
     }
 
     /// Whether a request is under way that may take a hold of this owner away.
@@ -241,6 +266,31 @@ impl Turn {
             record.disturbed &= !record.has_begun;
             (!record.has_begun).then(|| record.changed.clone().notified_owned())
         })
+    }
+
+    /// Lets go first what an attempt that has begun with a hold would not find as it was: its own cover, of the write side, is the one that stays.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the turn stays.
+    pub(crate) async fn gone(&self, earlier: Earlier) {
+        loop {
+            let (changed, is_news) = self.owners.begin(&self.id, |record| {
+                let waits = match earlier {
+                    Earlier::Reads => record.pending_reads > 0,
+                    Earlier::Writes => record.pending - record.pending_reads > 1,
+                    Earlier::All => record.pending > 1,
+                };
+                let is_news = waits && record.awaited.is_none();
+                record.awaited = waits.then_some(earlier);
+                (waits.then(|| record.changed.clone().notified_owned()), is_news)
+            });
+            let Some(changed) = changed else { return };
+            if is_news {
+                self.owners.end(&self.id, |_| {});
+            }
+            changed.await;
+        }
     }
 
     /// Stops asking, and keeps the turn.
@@ -309,6 +359,7 @@ impl Drop for Turn {
             record.asking = None;
             record.has_begun = false;
             record.disturbed = false;
+            record.awaited = None;
         });
     }
 }
@@ -341,7 +392,7 @@ impl Pending {
     /// One more cover of the same owner.
     pub(crate) fn another(&self) -> Pending {
         let Some(cover) = &self.0 else { return Pending(None) };
-        cover.owners.begin(&cover.id, |record| record.pending += 1);
+        cover.owners.begin(&cover.id, |record| record.covered(cover.reads));
         Pending(Some(cover.clone()))
     }
 
@@ -358,9 +409,18 @@ impl Pending {
     }
 
     fn alone_or_wait(&self) -> Option<OwnedNotified> {
-        let Cover { owners, id, .. } = self.0.as_ref()?;
+        let Cover { owners, id, reads } = self.0.as_ref()?;
         let shard = owners.shard(id);
         let record = shard.records.get(id).filter(|record| record.has_begun)?;
+        let goes_first = match record.awaited {
+            None => false,
+            Some(Earlier::Reads) => *reads,
+            Some(Earlier::Writes) => !reads,
+            Some(Earlier::All) => true,
+        };
+        if goes_first {
+            return None;
+        }
         Some(record.changed.clone().notified_owned())
     }
 
@@ -410,10 +470,11 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(Cover { owners, id, .. }) = self.0.take() {
+        if let Some(Cover { owners, id, reads }) = self.0.take() {
             owners.end(&id, |record| {
                 debug_assert!(record.pending > 0, "a cover is dropped once");
                 record.pending = record.pending.saturating_sub(1);
+                record.pending_reads = record.pending_reads.saturating_sub(reads.into());
             });
         }
     }

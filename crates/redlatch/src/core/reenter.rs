@@ -38,7 +38,7 @@ impl Core {
     /// holds as there are guards here, or more.
     async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
         let turns = lease.turns();
-        let _turn = turns.next.lock().await;
+        let counting = turns.counting.lock().await;
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -58,11 +58,15 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(term);
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
-                        // It is over, or the last guard has gone meanwhile. Its release waits for this, and takes the entry with it unless it
-                        // counts down.
-                        if owner.is_shared() && !lease.is_count_in_doubt() {
+                        // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
+                        // it counts down.
+                        if !owner.is_shared() {
+                            lease.doubts_count();
+                        } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
+                            drop(counting);
                             self.alone(&pending).await;
+                            let _counting = turns.counting.lock().await;
                             // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
                             if !lease.is_over(self.now_ms()) {
                                 let publish = self.store.publish_command();

@@ -277,9 +277,10 @@ impl Core {
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
         if lease.has_turns() {
-            // A partial release may be on its way; it must reach the server first.
+            // Partial releases and an entry may be on their way; they must reach the server first.
             let turns = lease.turns();
             drop(turns.next.lock().await);
+            drop(turns.counting.lock().await);
         }
         let outcome = match self.release_once(lease, apart, pending).await {
             Ok(outcome) => Ok(outcome),
@@ -433,7 +434,10 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let over_ms = lease.deadline_ms() + margin_ms(lease.lease_ms()) + 1;
+        // A renewal that was on its way when the guard went may have had the server keep it for a whole lease more.
+        let renewed_ms = if lease.holds().renewed > 0 { self.now_ms() } else { 0 };
+        let lease_ms = u64::try_from(lease.lease_ms()).unwrap_or(0);
+        let over_ms = (lease.deadline_ms() + margin_ms(lease.lease_ms())).max(renewed_ms + lease_ms) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;

@@ -355,3 +355,26 @@ async fn a_read_hold_that_goes_while_a_downgrade_is_on_its_way_is_counted_once()
     assert_eq!(redlatch::Hold::into_guard(first).unlock().await.unwrap(), Unlocked::StillHeld(1));
     assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
 }
+
+/// The server had counted a write hold that no guard here had, and it stayed beside the read hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_re_entry_that_was_given_up_leaves_no_write_hold_behind_a_downgrade() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+    let gate = Gate::new();
+    let held = rig.proxy.rule(script(&scripts::WRITE_ENTER), Action::HoldReplyUntilReleased(gate.clone()));
+    {
+        let entering = begun(redlatch::Hold::as_guard(&writing).reenter());
+        rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+        drop(entering);
+    }
+    let turning = begun(writing.downgrade());
+    gate.release();
+    let reading = soon("the downgrade", turning).await.unwrap();
+    rig.quiet().await;
+    assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "nobody writes");
+    drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
+    assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
+}

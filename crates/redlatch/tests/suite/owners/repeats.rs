@@ -346,6 +346,26 @@ async fn an_owner_with_a_release_on_its_way_turns_into_no_reader() {
     writing.unlock().await.unwrap();
 }
 
+/// The renewal had run, and its answer was on its way: the hold was there for longer than its guard knew, and the unlock failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_without_an_answer_is_watched_for_as_long_as_a_renewal_before_it_lasts() {
+    let rig = rig().await;
+    let brisk = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
+    let held = brisk.lock("x").lock().await.unwrap();
+    let _handed_out = held.owner().to_string();
+    let gate = Gate::new();
+    let renewal = rig.proxy.rule(script(&scripts::RENEW), Action::HoldReplyUntilReleased(gate.clone()));
+    // The first is a look.
+    rig.proxy.wait_fired(renewal, 2, SOON).await.unwrap();
+    rig.proxy.remove_rule(renewal);
+    rig.proxy.rule(script(&scripts::LEAVE), Action::CloseBeforeRequest);
+    let unlocking = begun(held.unlock());
+    // The renewal is answered when the guard has gone.
+    gate.release();
+    assert_eq!(soon("the unlock", unlocking).await.unwrap(), Unlocked::Released);
+    assert!(stranger(&rig, "plain").await.is_some(), "its lease is over");
+}
+
 /// It waited for an attempt of its owner, and was sent when the server counted another process's hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partial_release_that_waits_until_its_lease_is_over_is_not_sent() {

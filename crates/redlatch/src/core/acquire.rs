@@ -35,7 +35,8 @@ impl Core {
         request.keys.check()?;
         let request = Arc::new(request);
         let deadline = Deadline::new(self, request.wait);
-        let began_ms = self.now_ms();
+        // Without a listener the clock is not asked.
+        let began_ms = tracing::enabled!(tracing::Level::DEBUG).then(|| self.now_ms());
         let outcome = match &request.owner {
             None => {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
@@ -43,7 +44,7 @@ impl Core {
             }
             Some(owner) => request.pulse.shown(pin!(self.acquire_as(&request, owner, &deadline))).await,
         };
-        if let Ok(grant) = &outcome {
+        if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {
             // Written without `Display`, which would count as showing the owner to others.
             let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
             let after_ms = self.now_ms() - began_ms;
@@ -194,7 +195,7 @@ impl Core {
             Enter::Settle => return Ok(Entered::NotYet),
             Enter::Again(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
-                let mut place = Place::queued(self, request, line);
+                let mut place = Place::queued(self, line);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.touch();
                 // A task that does not wait is in line only for a release that is on its way.

@@ -126,7 +126,7 @@ impl Core {
                 Enter::Again(_) => return Ok(Batch::OneByOne),
                 Enter::Settle => return Ok(Batch::Busy(at)),
                 Enter::Queue(line) => {
-                    drop(Place::queued(self, request, line));
+                    drop(Place::queued(self, line));
                     return Ok(Batch::OneByOne);
                 }
             }

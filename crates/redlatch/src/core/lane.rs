@@ -2,10 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use smallvec::SmallVec;
@@ -43,8 +40,6 @@ pub(crate) struct Queued {
     pub(crate) request: Arc<Request>,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
-    /// Its owner may have been given the lock unseen.
-    tainted: Arc<AtomicBool>,
     /// It is known to be in the queue on the server, too, before all those here that are not.
     pub(super) placed: bool,
     /// It counts on this process, and does not hear messages yet.
@@ -58,15 +53,14 @@ impl Queued {
         wake: Option<Arc<Notify>>,
     ) -> (Queued, InLine) {
         let (tell, handoff) = oneshot::channel();
-        let tainted = Arc::new(AtomicBool::new(false));
-        let in_line = InLine { handoff, tainted: tainted.clone() };
-        (Queued { tell, owner, request: request.clone(), wake, tainted, placed: false, naps: false }, in_line)
+        let in_line = InLine { handoff, request: request.clone() };
+        (Queued { tell, owner, request: request.clone(), wake, placed: false, naps: false }, in_line)
     }
 
     /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
     /// it gives up.
     pub(crate) fn leaves_it_to_its_task(&self) -> bool {
-        self.tainted.store(true, Ordering::SeqCst);
+        self.request.tainted.store(true, Ordering::SeqCst);
         // A task that goes closes its end first, and looks at the flag then.
         self.owner.is_some() && !self.tell.is_closed()
     }
@@ -103,13 +97,13 @@ impl Wakes {
 /// The end that a task in line has.
 pub(crate) struct InLine {
     pub(crate) handoff: oneshot::Receiver<Handoff>,
-    tainted: Arc<AtomicBool>,
+    pub(crate) request: Arc<Request>,
 }
 
 impl InLine {
     /// Whether the task's owner may have been given the lock unseen.
     pub(crate) fn is_tainted(&self) -> bool {
-        self.tainted.load(Ordering::SeqCst)
+        self.request.tainted.load(Ordering::SeqCst)
     }
 }
 

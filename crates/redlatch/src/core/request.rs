@@ -1,6 +1,10 @@
 //! What an acquire asks for, and what it gets.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::Deref,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use super::{
     backoff::Backoff,
@@ -29,6 +33,26 @@ pub(crate) struct Request {
     pub(crate) ack: Option<Replication>,
     /// Whether the task that asks is still polled.
     pub(crate) pulse: Pulse,
+    /// Its owner may have been given the lock unseen.
+    pub(crate) tainted: Tainted,
+}
+
+/// A mark on one request. Another request that is made like it has one of its own.
+#[derive(Default)]
+pub(crate) struct Tainted(AtomicBool);
+
+impl Deref for Tainted {
+    type Target = AtomicBool;
+
+    fn deref(&self) -> &AtomicBool {
+        &self.0
+    }
+}
+
+impl Clone for Tainted {
+    fn clone(&self) -> Self {
+        Tainted::default()
+    }
 }
 
 impl Request {
@@ -45,6 +69,7 @@ impl Request {
             yields_to: None,
             ack: None,
             pulse: Pulse::default(),
+            tainted: Tainted::default(),
         }
     }
 }

@@ -118,7 +118,7 @@ enum Kind {
     /// The lane's leader.
     Leader(Arc<Request>),
     /// In line.
-    Queued { line: InLine, request: Arc<Request> },
+    Queued(InLine),
     /// Gone on to be something else.
     Left,
 }
@@ -133,9 +133,8 @@ impl Place {
         Place { core: core.clone(), keys: keys.clone(), kind: Kind::Aside }
     }
 
-    pub(super) fn queued(core: &Arc<Core>, request: &Arc<Request>, line: InLine) -> Place {
-        let kind = Kind::Queued { line, request: request.clone() };
-        Place { core: core.clone(), keys: request.keys.clone(), kind }
+    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> Place {
+        Place { core: core.clone(), keys: line.request.keys.clone(), kind: Kind::Queued(line) }
     }
 
     /// The grant came: the lane has a lease now.
@@ -148,7 +147,7 @@ impl Place {
 
     /// Waits in line. `None` when time is up.
     pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
-        let Kind::Queued { line, .. } = &mut self.kind else { return Ok(None) };
+        let Kind::Queued(line) = &mut self.kind else { return Ok(None) };
         let handoff = &mut line.handoff;
         let core = &self.core;
         // Whoever came in line before the client was closed is told through the lane; who came after sees it here.
@@ -187,12 +186,13 @@ impl Drop for Place {
         match std::mem::replace(&mut self.kind, Kind::Left) {
             Kind::Aside | Kind::Left => {}
             Kind::Leader(request) => self.core.lanes.leave_to_the_next(&request, false),
-            Kind::Queued { mut line, request } => {
+            Kind::Queued(mut line) => {
                 line.handoff.close();
+                let request = &line.request;
                 if line.is_tainted()
                     && let Some(owner) = &request.owner
                 {
-                    drop(self.core.undo_later(&request, owner, Certainty::MayArriveLater));
+                    drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
                 }
                 // What was handed over this very moment must not be lost with this task.
                 match line.handoff.try_recv() {
@@ -200,7 +200,7 @@ impl Drop for Place {
                         self.core.drop_hold(&lease, lease.holds().renewed > 0);
                     }
                     Ok(Handoff::Contend { after_others }) => {
-                        self.core.lanes.leave_to_the_next(&request, after_others);
+                        self.core.lanes.leave_to_the_next(&line.request, after_others);
                     }
                     Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.left_line(&self.keys),
                 }

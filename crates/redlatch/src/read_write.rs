@@ -313,7 +313,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the write hold is lost; a server that is unreachable or refuses.
+    /// [`ErrorKind::Lost`] if the write hold is lost; [`ErrorKind::Timeout`] if an earlier read hold of the owner is still being given
+    /// back after the response timeout; a server that is unreachable or refuses.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
         let (core, lease) = (self.0.core(), self.0.lease());
         self.0.check()?;
@@ -330,6 +331,10 @@ impl WriteGuard {
             Some(grant) => Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true))),
             None => {
                 core.recheck_now(lease.clone()).await;
+                if lease.is_valid(core.now_ms()) {
+                    let what = "an earlier request of the owner about read holds is not answered";
+                    return Err(Error::new(ErrorKind::Timeout, what).on(self.0.name()).by(self.0.owner()));
+                }
                 let reason = self.0.lease().missing(core.now_ms());
                 Err(lost_error(self.0.name(), self.0.owner(), &reason))
             }

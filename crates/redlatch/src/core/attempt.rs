@@ -42,7 +42,7 @@ impl Core {
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
         let (sent_ms, reign) = (self.now_ms(), self.store.reign(&request.keys.key));
-        let shared = owner.is_shared();
+        let shared = may_be_joined(request, owner);
         let call = request.acquire_call(owner, look.recount, shared, self);
         let (outcome, confirm) =
             self.ask(request, owner, call, Asking { shared, lines_up: look.lines_up, reign }).await;
@@ -87,7 +87,7 @@ impl Core {
         lease.replicated = replicated;
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
-        if shared && reply.count > 1 {
+        if owner.is_shared() && reply.count > 1 {
             lease.entered_in(reign, true);
         }
         if !lease.is_valid(self.now_ms()) {
@@ -313,6 +313,12 @@ impl Core {
     }
 }
 
+/// Whether another process may hold under the owner, or come to do so while a request is on its way: a writer's guard can hand its owner
+/// out at any moment, and a process that was handed it may read before a read hold that is on its way is counted.
+pub(super) fn may_be_joined(request: &Request, owner: &Owner) -> bool {
+    owner.is_shared() || (request.keys.kind == Kind::Read && owner.is_exposed() && owner.is_holding())
+}
+
 /// Why an acquire ends whose owner must not ask again.
 fn in_doubt(what: impl std::fmt::Display) -> Error {
     let message = format!("{what}; a request that gives it back was not answered");
@@ -322,7 +328,7 @@ fn in_doubt(what: impl std::fmt::Display) -> Error {
 /// How a request is sent, for undoing what nobody hears of.
 #[derive(Debug, Clone, Copy)]
 struct Asking {
-    /// Another process may hold under the owner.
+    /// Another process may hold under the owner, or come to do so meanwhile.
     shared: bool,
     lines_up: bool,
     /// Read before it is sent.

@@ -87,7 +87,7 @@ impl Core {
         // The new hold is one of those that the owner has besides from now on, so that none of those that go meanwhile is the last
         // one, whose release would take it along.
         let nested = self.lanes.find(&readers).into_iter().find(|held| held.owner == lease.owner);
-        let nested = nested.filter(|held| held.enter(term.renewed));
+        let nested = nested.filter(|held| held.joins(term.renewed));
         let only = Only { pending, turn, nested };
         let core = self.clone();
         // Tasks that wait to read wait for it.
@@ -229,7 +229,7 @@ impl Core {
             let error = Error::new(ErrorKind::OwnerInDoubt, what).remedy("acquire the read lock anew");
             return Err(NotTurned { error, untouched: true });
         }
-        let reads = nested.as_ref().map_or(0, |held| held.holds().on_server().saturating_sub(1));
+        let reads = nested.as_ref().map_or(0, |held| held.holds().on_server());
         let counted = match part {
             Part::One => lease.holds().on_server(),
             Part::Last => 1,
@@ -277,6 +277,13 @@ impl Core {
                     }
                     return turned.map_err(|error| NotTurned { error, untouched: false });
                 }
+                Ok(reply) if reply.get(2).is_some_and(|writes| *writes > 0) => {
+                    self.leave_uncounted(nested, term);
+                    let what = "an earlier downgrade of this owner arrived late, and turned this hold";
+                    let error =
+                        Error::new(ErrorKind::OwnerInDoubt, what).remedy("acquire the read lock anew");
+                    return Err(NotTurned { error, untouched: false });
+                }
                 Ok(_) => {
                     self.leave_uncounted(nested, term);
                     let error = lost_error(&lease.keys.name, owner, &lease.missing(self.now_ms()));
@@ -313,6 +320,7 @@ impl Core {
         let held = match nested.filter(|held| held.is_held()) {
             // It is counted there already.
             Some(held) => {
+                held.has_joined();
                 held.lasts(term);
                 let _ended_meanwhile = !self.keeps(&held, sent_ms, term.lease_ms);
                 held
@@ -344,6 +352,7 @@ impl Core {
     /// The read hold that was to join others of the owner did not come to be.
     fn leave_uncounted(self: &Arc<Self>, nested: Option<Arc<Lease>>, term: Term) {
         let Some(held) = nested else { return };
+        held.has_joined();
         // Those that it joined may have gone meanwhile, and then none of them was the last one.
         if held.leave_unless_last(term.renewed).is_some() {
             return;
@@ -369,6 +378,7 @@ impl Core {
             // Counting down might take away what another process reads, so what may have come to be is left to its lease.
             Some(held) if held.owner.is_shared() => self.leave_uncounted(Some(held), term),
             Some(held) if held.is_held() => {
+                held.has_joined();
                 if held.leave_unless_last(term.renewed).is_none() {
                     return self.drop_hold(&held, term.renewed);
                 }

@@ -76,6 +76,8 @@ pub(crate) struct Lease {
 pub(crate) struct Holds {
     pub(crate) count: u32,
     pub(crate) renewed: u32,
+    /// How many of the guards hold what the server does not count yet.
+    joining: u32,
     /// How many holds have been given back here and may still be counted on the server.
     leaving: u32,
     /// How many the server counted when a release expected another number; 0 if none did.
@@ -85,7 +87,7 @@ pub(crate) struct Holds {
 impl Holds {
     /// How many the server counts: those that are under way are served one after the other.
     pub(crate) fn on_server(&self) -> u32 {
-        self.count + self.leaving
+        self.count.saturating_sub(self.joining) + self.leaving
     }
 
     /// How many a release of all of them is to find.
@@ -132,7 +134,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), leaving: 0, told: 0 }),
+            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
             loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
@@ -162,7 +164,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, leaving: 0, told: 0, ..self.holds() }),
+            holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
             loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
@@ -396,14 +398,30 @@ impl Lease {
     /// One more guard comes in; `false` if the last one has gone.
     #[must_use]
     pub(crate) fn enter(&self, renewed: bool) -> bool {
+        self.comes_in(renewed, 0)
+    }
+
+    fn comes_in(&self, renewed: bool, joining: u32) -> bool {
         self.change_holds(|holds| {
             let has_guards = holds.count > 0;
             if has_guards {
                 holds.count += 1;
+                holds.joining += joining;
                 holds.renewed += u32::from(renewed);
             }
             has_guards
         })
+    }
+
+    /// As [`enter`](Self::enter), for a guard that the server counts later, from [`has_joined`](Self::has_joined) on.
+    #[must_use]
+    pub(super) fn joins(&self, renewed: bool) -> bool {
+        self.comes_in(renewed, 1)
+    }
+
+    /// The server has been told of a guard that joined, whatever came of it.
+    pub(super) fn has_joined(&self) {
+        self.change_holds(|holds| holds.joining = holds.joining.saturating_sub(1));
     }
 
     /// Whether its last guard has given it back, or is about to.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Core, Expected, Request, Wait,
+    attempt::may_be_joined,
     jitter::jittered,
     lane::LanePolicy,
     lease::{Lease, Term},
@@ -109,7 +110,7 @@ impl Core {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            if owner.is_shared() {
+            if may_be_joined(request, owner) {
                 break;
             }
             let undoing =
@@ -125,7 +126,7 @@ impl Core {
                 Undone::Unknown => return false,
             }
         }
-        if !owner.is_shared() {
+        if !may_be_joined(request, owner) {
             return false;
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
@@ -166,7 +167,7 @@ impl Core {
             let moves = self.store.moves();
             let fault = match self.run_undoing(call, owner.number(), true, pending).await {
                 Ok(reply) => match reply[..] {
-                    [_, -1, _] if !counts && owner.is_shared() => return Undone::Shared,
+                    [_, -1, _] if !counts && may_be_joined(request, owner) => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
                     // They are all this process's.
                     [_, -1, counted] if !counts => {

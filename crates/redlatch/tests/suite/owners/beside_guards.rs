@@ -1,7 +1,7 @@
 //! What is done under an owner that has a guard in the same process, and what a shutdown leaves.
 
-use redlatch::{ErrorKind, Hold, Lease, Wait, scripts};
-use redlatch_testkit::proxy::Action;
+use redlatch::{Client, ErrorKind, Hold, Lease, Wait, scripts};
+use redlatch_testkit::proxy::{Action, Gate};
 
 use super::{KINDS, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
@@ -129,4 +129,22 @@ async fn a_renewed_hold_does_not_live_on_the_lease_of_a_shorter_one() {
     rig.proxy.wait_fired(right, 2, SOON).await.unwrap();
     assert_eq!(rig.proxy.fired(too_short), 0);
     assert!(long.is_valid());
+}
+
+/// It was told as a deleted lock, though the hold was there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_takes_too_long_beside_a_write_hold_is_no_loss() {
+    let rig = rig().await;
+    let client = Client::builder().url(rig.proxy.url()).response_timeout(ms(300)).connect().await.unwrap();
+    let writing = client.read_write_lock("x").write().lock().await.unwrap();
+    let reading = writing.read().await.unwrap();
+    let gate = Gate::new();
+    // The owner is granted nothing until this is answered.
+    rig.proxy.rule(script(&scripts::READ_RELEASE), Action::HoldReplyUntilReleased(gate.clone()));
+    drop(reading);
+    let error = soon("the read hold", writing.read()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(writing.is_valid() && writing.loss().is_none());
+    gate.release();
+    writing.unlock().await.unwrap();
 }

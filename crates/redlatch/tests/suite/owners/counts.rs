@@ -57,3 +57,22 @@ async fn a_late_leave_takes_no_hold_that_was_entered_since() {
     let last = soon("the last release", one.unlock()).await.unwrap();
     assert!(matches!(last, Unlocked::Released | Unlocked::StillHeld(_)), "{last:?}");
 }
+
+/// It took the hold that was entered since, and the next downgrade was told as a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_after_one_that_arrived_late_is_told_as_doubt_and_not_as_a_loss() {
+    let rig = rig().await;
+    let both = rig.client.read_write_lock("x");
+    let first = both.write().lock().await.unwrap();
+    let second = first.reenter().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::DOWNGRADE).nth(1), Action::CloseBeforeRequest);
+    let reading = soon("the downgrade", second.downgrade()).await.unwrap();
+    assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
+    let third = first.reenter().await.unwrap();
+    rig.arrives_late(&scripts::DOWNGRADE);
+    soon("the end of reading", reading.into_guard().unlock()).await.unwrap();
+    let error = soon("the next downgrade", third.downgrade()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}");
+    assert!(first.is_valid() && rig.other.read_write_lock("x").read().try_lock().await.unwrap().is_none());
+    assert_eq!(soon("the end of writing", first.unlock()).await.unwrap(), Unlocked::Released);
+}

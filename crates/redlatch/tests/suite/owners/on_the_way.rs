@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use redlatch::{Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
-use redlatch_testkit::proxy::{Action, Nth};
+use redlatch_testkit::proxy::{Action, Match, Nth};
 
 use super::{KINDS, Rig, begun, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
@@ -176,4 +176,44 @@ async fn a_release_of_several_takes_nothing_along_that_another_process_enters() 
     is_the_only_hold(&rig, "plain", entered).await;
     assert!(stranger(&rig, "plain").await, "nothing is left");
     assert!(rig.other.lock("y").try_lock().await.unwrap().is_some(), "the other one went");
+}
+
+/// A read hold beside a write hold was on its way when the writer's owner was handed out. The server took it for a repeat of what the other
+/// process had entered, counted one for both, and a writer came in beside the reader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_beside_a_write_hold_is_counted_beside_what_another_process_enters() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let slow =
+        rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), Action::DelayRequest(SLOW));
+    let mut reading = begun(writing.read());
+    rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
+    let theirs = enter(&rig, "read", writing.owner()).await;
+    let ours = soon("the read hold", &mut reading).await.unwrap();
+    drop(reading);
+    assert_eq!(theirs.unlock().await.unwrap(), Unlocked::StillHeld(1));
+    writing.unlock().await.unwrap();
+    assert!(!stranger(&rig, "read").await && ours.is_valid(), "two valid holders");
+    ours.unlock().await.unwrap();
+    assert!(stranger(&rig, "read").await, "nothing is left");
+}
+
+/// It never arrived, and what removes it expected the one hold that another process had entered meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_was_given_up_beside_a_write_hold_takes_nothing_along_that_another_process_enters() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let never =
+        rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), Action::CloseBeforeRequest);
+    // A release declares its keys, so it has another text.
+    let releasing = Match::script().arg_contains("redisson_rwlock:{x}").which(Nth::First(1));
+    rig.proxy.rule(releasing, Action::DelayRequest(2 * SLOW));
+    drop(begun(writing.read()));
+    rig.proxy.wait_for(SOON, |log| log.fired(never) > 0).await.unwrap();
+    // What is on its way for the owner, if anything is, is on its way by now, and arrives when another process reads.
+    tokio::time::sleep(SLOW).await;
+    let theirs = enter(&rig, "read", writing.owner()).await;
+    tokio::time::sleep(2 * SLOW).await;
+    writing.unlock().await.unwrap();
+    is_the_only_hold(&rig, "read", theirs).await;
 }

@@ -9,6 +9,7 @@
 //! | `V hold ns` | it was seen valid after it had been seen not valid |
 //! | `A hold ns reason` | giving it back while it was valid found that it had been lost |
 //! | `O task ns text` | what a task does |
+//! | `L begun ns` | an answer that a hold may need came late |
 //! | `F ns text` | what was done to the processes, the network and the servers |
 
 use std::{
@@ -110,6 +111,11 @@ impl Log {
 
     pub(crate) fn fault(&self, text: impl AsRef<str>) {
         self.write(format!("F {} {}", boot_ns(), text.as_ref()));
+    }
+
+    /// An answer that a hold may need comes late.
+    pub(crate) fn late_answer(&self, begun_ns: u64) {
+        self.write(format!("L {begun_ns} {}", boot_ns()));
     }
 
     /// A hold that was seen valid before this moment.

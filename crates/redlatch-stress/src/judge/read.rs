@@ -42,6 +42,8 @@ pub(crate) struct Logs {
     pub(crate) intervals: Vec<Interval>,
     pub(crate) deeds: Vec<Deed>,
     pub(crate) faults: Vec<(u64, String)>,
+    /// When answers were waited for that came late.
+    pub(crate) late: Vec<(u64, u64)>,
     pub(crate) begin_ns: u64,
 }
 
@@ -129,6 +131,7 @@ impl Logs {
                 let (process, task) = (process.to_owned(), words[1].to_owned());
                 self.deeds.push(Deed { process, task, ns, text: words.get(3..)?.join(" ") });
             }
+            "L" => self.late.push((number(1)?, number(2)?)),
             "F" => self.faults.push((number(1)?, words.get(2..)?.join(" "))),
             _ => return None,
         }

@@ -1,5 +1,6 @@
 //! One process: tasks and threads that use locks, and write down when they certainly held them.
 
+mod answers;
 mod ask;
 pub(crate) mod board;
 mod deeds;
@@ -146,8 +147,12 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
             stop.store(true, Ordering::Relaxed);
         });
     }
+    let answers = match order.mix {
+        Mix::Slow => Some(answers::watch(&order.url, &log, &stop)?),
+        _ => None,
+    };
     let mut running = Vec::new();
-    let mut threads = Vec::new();
+    let mut threads: Vec<_> = answers.into_iter().collect();
     for (client, worker) in workers.iter().enumerate() {
         for at in 0..order.tasks {
             let rng = Rng::new(order.seed.wrapping_mul(0x1_0001).wrapping_add((client * 1_000 + at) as u64));

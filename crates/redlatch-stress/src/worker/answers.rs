@@ -1,0 +1,39 @@
+//! How long answers take, asked beside the library on a connection of its own: a machine that runs nothing for a while makes
+//! answers late that the network brings in time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crate::{clock::boot_ns, record::Log};
+
+const PAUSE: Duration = Duration::from_millis(100);
+/// An answer that takes longer is written down. A lease of 3 s that is renewed after one has 2 s for its answer.
+const LATE: Duration = Duration::from_millis(1_500);
+
+/// Asks until it is to stop.
+pub(super) fn watch(url: &str, log: &Arc<Log>, stop: &Arc<AtomicBool>) -> redis::RedisResult<JoinHandle<()>> {
+    let client = redis::Client::open(url)?;
+    let (log, stop) = (log.clone(), stop.clone());
+    Ok(std::thread::spawn(move || {
+        let mut connection = None;
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PAUSE);
+            let Some(asked) = &mut connection else {
+                connection = client.get_connection().ok();
+                continue;
+            };
+            let begun_ns = boot_ns();
+            if redis::cmd("PING").query::<String>(asked).is_err() {
+                connection = None;
+            } else if Duration::from_nanos(boot_ns() - begun_ns) > LATE {
+                log.late_answer(begun_ns);
+            }
+        }
+    }))
+}

@@ -287,7 +287,7 @@ impl WriteGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
-    /// would end the read hold; a server that is unreachable or refuses. The write hold is given back then, so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
+    /// would end the read hold; [`ErrorKind::Timeout`] if one that is under way is not answered; a server that is unreachable or refuses. The write hold is given back then, so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
     ///
     /// # Example
     ///

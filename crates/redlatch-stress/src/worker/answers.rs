@@ -15,6 +15,8 @@ use crate::{clock::boot_ns, record::Log};
 const PAUSE: Duration = Duration::from_millis(100);
 /// An answer that takes longer is written down. A lease of 3 s that is renewed after one has 2 s for its answer.
 const LATE: Duration = Duration::from_millis(1_500);
+/// An answer that takes longer is waited for no more.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Asks until it is to stop.
 pub(super) fn watch(url: &str, log: &Arc<Log>, stop: &Arc<AtomicBool>) -> redis::RedisResult<JoinHandle<()>> {
@@ -25,13 +27,18 @@ pub(super) fn watch(url: &str, log: &Arc<Log>, stop: &Arc<AtomicBool>) -> redis:
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PAUSE);
             let Some(asked) = &mut connection else {
-                connection = client.get_connection().ok();
+                connection = client.get_connection_with_timeout(LIMIT).ok();
+                if let Some(new) = &connection {
+                    _ = new.set_read_timeout(Some(LIMIT));
+                }
                 continue;
             };
             let begun_ns = boot_ns();
-            if redis::cmd("PING").query::<String>(asked).is_err() {
+            let outcome = redis::cmd("PING").query::<String>(asked);
+            if outcome.is_err() {
                 connection = None;
-            } else if Duration::from_nanos(boot_ns() - begun_ns) > LATE {
+            }
+            if Duration::from_nanos(boot_ns() - begun_ns) > LATE {
                 log.late_answer(begun_ns);
             }
         }

@@ -140,6 +140,16 @@ impl Core {
         holds(keys) || keys.twin().is_some_and(holds)
     }
 
+    /// Whether what is done about a read hold of an owner is done while it has a write hold here, whose guard can hand it out at any moment:
+    /// a process that was handed it may read before a request arrives that is on its way.
+    pub(super) fn is_beside_a_write_hold(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
+            return false;
+        }
+        let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
+        self.lanes.find(&writing).iter().any(|lease| lease.owner == *owner && lease.is_held())
+    }
+
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
     /// a repeat of the other. With the owner's turn no other attempt of it is under way.
     pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {

@@ -42,7 +42,7 @@ impl Core {
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
         let (sent_ms, reign) = (self.now_ms(), self.store.reign(&request.keys.key));
-        let shared = may_be_joined(request, owner);
+        let shared = owner.is_shared() || self.is_beside_a_write_hold(&request.keys, owner);
         let call = request.acquire_call(owner, look.recount, shared, self);
         let (outcome, confirm) =
             self.ask(request, owner, call, Asking { shared, lines_up: look.lines_up, reign }).await;
@@ -151,9 +151,19 @@ impl Core {
         let work = self.clone().ask_slowly(request.clone(), owner.clone(), call, shared);
         let flight = Flight::new(self, Box::pin(work), || {
             let after = self.abandoned(request, owner, asking);
-            let after: Box<dyn FnOnce(Result<Answered, Fault>) + Send> =
-                Box::new(move |outcome| after(Ok(outcome.map(|(reply, _)| reply))));
-            Some(Rest::Then(after))
+            let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
+            if request.ack.is_some() || owner.is_shared() {
+                return Some(Rest::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
+            }
+            Some(Rest::Within(
+                ABANDONED_TIME,
+                Box::new(move |outcome| {
+                    after(match outcome {
+                        Ok(outcome) => Ok(unread(outcome)),
+                        Err(work) => Err(Box::pin(async move { unread(work.await) })),
+                    });
+                }),
+            ))
         });
         match flight.await {
             Ok((reply, confirm)) => (Ok(reply), confirm),
@@ -223,6 +233,12 @@ impl Core {
             }
             if !request.reentrant {
                 return Err(Fault::Server(already_held()));
+            }
+            if !owner.is_shared() {
+                // No other process can have it yet, so an earlier request of this one was granted. Its repeat counts nothing.
+                let again = request.acquire_call(&owner, false, false, &self);
+                let (asked, confirm) = self.ask_once(&request, &owner, again).await?;
+                return Ok((answer(asked.count, asked.value), confirm));
             }
             // Another process holds, so this is a re-entry that it must see as one.
             let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms);
@@ -311,12 +327,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Whether another process may hold under the owner, or come to do so while a request is on its way: a writer's guard can hand its owner
-/// out at any moment, and a process that was handed it may read before a read hold that is on its way is counted.
-pub(super) fn may_be_joined(request: &Request, owner: &Owner) -> bool {
-    owner.is_shared() || (request.keys.kind == Kind::Read && owner.is_exposed() && owner.is_holding())
 }
 
 /// Why an acquire ends whose owner must not ask again.

@@ -87,7 +87,8 @@ impl Core {
         // The new hold is one of those that the owner has besides from now on, so that none of those that go meanwhile is the last
         // one, whose release would take it along.
         let nested = self.lanes.find(&readers).into_iter().find(|held| held.owner == lease.owner);
-        let nested = nested.filter(|held| held.joins(term.renewed));
+        let now_ms = self.now_ms();
+        let nested = nested.filter(|held| held.is_valid(now_ms) && held.joins(term.renewed));
         let only = Only { pending, turn, nested };
         let core = self.clone();
         // Tasks that wait to read wait for it.
@@ -234,6 +235,10 @@ impl Core {
             Part::One => lease.holds().on_server(),
             Part::Last => 1,
         };
+        // What the server counts after it is more than what it counted for a lease that goes on.
+        let least = |nested: &Option<Arc<Lease>>, now_ms| {
+            if nested.as_ref().is_some_and(|held| held.is_valid(now_ms)) { i64::from(reads) } else { 0 }
+        };
         // Giving up means giving the hold back, so one answer that never comes is not reason enough.
         let patience_ms = 3 * self.config.response_timeout.as_millis() as u64;
         let over_ms = lease.deadline_ms().min(self.now_ms() + patience_ms);
@@ -254,8 +259,9 @@ impl Core {
                 let error = Error::new(ErrorKind::Timeout, what).remedy("acquire the lock anew");
                 return Err(NotTurned { error, untouched: false });
             }
-            // What the server counts too many is ours, as nobody else has the owner.
-            let whole = matches!(part, Part::Last) && lease.is_count_in_doubt();
+            // What the server counts too many is ours, as nobody else has the owner. That is so too where telling it of one that went has failed.
+            let too_many = lease.is_count_in_doubt() || lease.holds().on_server() > 1;
+            let whole = matches!(part, Part::Last) && too_many && !owner.is_shared();
             let sent_ms = self.now_ms();
             let call = Call::new(&scripts::DOWNGRADE)
                 .key(&readers.key)
@@ -269,15 +275,22 @@ impl Core {
                 .int(reads.into())
                 .constant(if whole { "1" } else { "0" });
             let fault = match self.run_undoing(call, owner.number(), false, pending).await {
-                Ok(reply) if reply.get(1).is_some_and(|holds| *holds > 0) => {
+                Ok(reply) if reply.get(1).is_some_and(|holds| *holds > least(&nested, self.now_ms())) => {
+                    let joined = nested.clone();
                     let turned = self.turned(nested, lease, readers, term, sent_ms);
+                    if let Ok(grant) = &turned
+                        && owner.is_shared()
+                    {
+                        let is_first = joined.is_none_or(|held| !Arc::ptr_eq(&held, &grant.lease));
+                        grant.lease.entered_in(reign, is_first && reply[1] > 1);
+                    }
                     if matches!(part, Part::One) && turned.is_ok() {
                         // Before the next one counts.
                         lease.has_left();
                     }
                     return turned.map_err(|error| NotTurned { error, untouched: false });
                 }
-                Ok(reply) if reply.get(2).is_some_and(|writes| *writes > 0) => {
+                Ok(reply) if reply.iter().skip(1).any(|count| *count > 0) => {
                     self.leave_uncounted(nested, term);
                     let what = "an earlier downgrade of this owner arrived late, and turned this hold";
                     let error =
@@ -317,7 +330,7 @@ impl Core {
         term: Term,
         sent_ms: u64,
     ) -> Result<Grant, Error> {
-        let held = match nested.filter(|held| held.is_held()) {
+        let held = match nested.filter(|held| held.is_valid(self.now_ms())) {
             // It is counted there already.
             Some(held) => {
                 held.has_joined();
@@ -326,10 +339,6 @@ impl Core {
                 held
             }
             None => {
-                debug_assert!(
-                    !self.owners.are_reads_pending(readers, &lease.owner),
-                    "what goes would take the new read hold along"
-                );
                 let mut held = Lease::new(readers.clone(), lease.owner.clone(), &READ, None, term, sent_ms);
                 // A replica that has only the write hold keeps everybody else out, too, so the confirmation stays true.
                 held.replicated = lease.replicated;

@@ -85,9 +85,14 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
+    /// How many of the guards the server counts.
+    pub(super) fn counted(&self) -> u32 {
+        self.count.saturating_sub(self.joining)
+    }
+
     /// How many the server counts: those that are under way are served one after the other.
     pub(crate) fn on_server(&self) -> u32 {
-        self.count.saturating_sub(self.joining) + self.leaving
+        self.counted() + self.leaving
     }
 
     /// How many a release of all of them is to find.

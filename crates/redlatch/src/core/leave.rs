@@ -29,21 +29,24 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _next = turns.next.lock().await;
-        let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
+        let mut over_ms = None;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
             // counting, because a downgrade is an attempt of the owner, and counts.
             self.alone(&pending).await;
             let counting = turns.counting.lock().await;
+            let limit_ms = self.config.response_timeout.as_millis() as u64;
+            let over_ms = *over_ms.get_or_insert_with(|| self.now_ms() + limit_ms);
             let outcome = match self.leave_once(&lease, &pending, counted).await {
                 Ok(unlocked) => Ok(unlocked),
                 Err(fault) if fault.is_unknown() => {
                     lease.doubts_count();
                     if lease.owner.is_shared() { Err(fault.into_error()) } else { Ok(self.left_here(&lease)) }
                 }
-                Err(Fault::Server(error)) if !error.is_retryable() => Err(error),
-                Err(fault) if self.now_ms() >= over_ms => Err(fault.into_error()),
+                // The server counts it on, and so does the lease.
+                Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
+                Err(fault) if self.now_ms() >= over_ms => return Err(fault.into_error()),
                 Err(_) => {
                     drop(counting);
                     self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
@@ -76,7 +79,7 @@ impl Core {
             lease.doubts_count();
             return Ok(self.left_here(lease));
         }
-        if is_shared && lease.is_over(self.now_ms()) {
+        if lease.loss().is_some() || (is_shared && lease.is_over(self.now_ms())) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
         }

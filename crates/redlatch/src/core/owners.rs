@@ -213,12 +213,6 @@ impl Owners {
         if is_covered { Some(Pending(Some(cover))) } else { None }
     }
 
-    /// Whether a request is under way that may take a read hold of this owner away.
-    pub(crate) fn are_reads_pending(&self, keys: &Keys, owner: &Owner) -> bool {
-        let id = id(keys, owner);
-        self.shard(&id).records.get(&id).is_some_and(|record| record.pending_reads > 0)
-    }
-
     /// Whether a request is under way that may take a hold of this owner away.
     pub(crate) fn is_pending(&self, keys: &Keys, owner: &Owner) -> bool {
         let id = id(keys, owner);

@@ -297,7 +297,7 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
+        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().counted().max(1) };
         for _ in 1..guards {
             let outcome = self.release_whole(lease, true, pending).await?;
             if !matches!(outcome.0, Unlocked::StillHeld(_)) {

@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 
 use super::{
     Core, Expected, Request, Wait,
-    attempt::may_be_joined,
     jitter::jittered,
     lane::LanePolicy,
     lease::{Lease, Term},
@@ -20,6 +19,8 @@ use crate::{config::FAIR_WAIT, owner::Owner, store::Fault};
 
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
+/// How often it is looked whether a write hold has gone.
+const LET_GO_LOOK: Duration = Duration::from_millis(100);
 /// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
 const HOLDS_STAY: u32 = u32::MAX;
 
@@ -90,7 +91,7 @@ impl Core {
 
     async fn undo(
         self: &Arc<Self>,
-        request: &Request,
+        request: &Arc<Request>,
         owner: &Owner,
         certainty: Certainty,
         pending: &Pending,
@@ -104,14 +105,24 @@ impl Core {
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
         let mut unanswered = false;
+        // What it was granted is counted down, because another process may have come to hold beside it.
+        let mut counts = false;
         for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
                 // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            if may_be_joined(request, owner) {
+            if owner.is_shared() {
                 break;
+            }
+            if self.is_beside_a_write_hold(&request.keys, owner) {
+                if let Certainty::Granted { .. } = certainty {
+                    counts = true;
+                    break;
+                }
+                self.undo_when_let_go(request, owner, over_ms);
+                return false;
             }
             let undoing =
                 self.undo_until_answered(request, owner, What::Everything, over_ms, pending, &mut unanswered);
@@ -126,7 +137,7 @@ impl Core {
                 Undone::Unknown => return false,
             }
         }
-        if !may_be_joined(request, owner) {
+        if !counts && !owner.is_shared() {
             return false;
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
@@ -138,6 +149,31 @@ impl Core {
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, pending, &mut unanswered);
         undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
+    }
+
+    /// As long as a writer's guard can hand its owner out, what removes a read hold could meet the one that another process enters. So it
+    /// is sent when the write hold has gone, if the read hold may be there so long.
+    fn undo_when_let_go(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, over_ms: u64) {
+        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        // Not counted as work to wait for: what is left ends with its lease.
+        self.keeper.handle().spawn(async move {
+            while core.now_ms() < over_ms && !owner.is_shared() {
+                tokio::time::sleep(LET_GO_LOOK).await;
+                if core.is_beside_a_write_hold(&request.keys, &owner) {
+                    continue;
+                }
+                let Some(pending) = core.owners.pending_unless_asking(&request.keys, &owner) else {
+                    continue;
+                };
+                if core.lanes.find(&request.keys).iter().any(|held| held.owner == owner) {
+                    // It is its own, and goes with it.
+                    return;
+                }
+                let (what, mut unanswered) = (What::Everything, false);
+                core.undo_until_answered(&request, &owner, what, over_ms, &pending, &mut unanswered).await;
+                return;
+            }
+        });
     }
 
     /// Removes what an owner may have left.
@@ -167,7 +203,7 @@ impl Core {
             let moves = self.store.moves();
             let fault = match self.run_undoing(call, owner.number(), true, pending).await {
                 Ok(reply) => match reply[..] {
-                    [_, -1, _] if !counts && may_be_joined(request, owner) => return Undone::Shared,
+                    [_, -1, _] if !counts && owner.is_shared() => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
                     // They are all this process's.
                     [_, -1, counted] if !counts => {
@@ -218,6 +254,10 @@ impl Core {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
                 if lease.owner.is_shared() {
                     return;
+                }
+                if core.is_beside_a_write_hold(&lease.keys, &lease.owner) {
+                    let over_ms = core.now_ms().saturating_add(lease.lease_ms().max(0) as u64);
+                    return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
                 }
                 let Some(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
                     continue;

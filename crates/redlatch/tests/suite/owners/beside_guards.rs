@@ -3,7 +3,7 @@
 use redlatch::{Client, ErrorKind, Hold, Lease, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
-use super::{KINDS, rig, script, stranger, take};
+use super::{KINDS, begun, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
 
 /// Fair locks and plain ones have one field on the server and a lane each here: the hold was taken away from a guard that went on saying that it
@@ -147,4 +147,39 @@ async fn a_read_hold_that_takes_too_long_beside_a_write_hold_is_no_loss() {
     assert!(writing.is_valid() && writing.loss().is_none());
     gate.release();
     writing.unlock().await.unwrap();
+}
+
+/// The read hold that it joined had ended meanwhile, and the guard of that one counted the new read hold down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_of_a_read_hold_that_ends_during_a_downgrade_takes_nothing_along() {
+    let rig = rig().await;
+    let both = rig.client.read_write_lock("x");
+    let writing = both.write().lock().await.unwrap();
+    let short = Lease::Fixed(ms(600));
+    let besides = both.read().acquire().owner(writing.owner()).lease(short).await.unwrap().unwrap();
+    let slow = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::DelayRequest(ms(1_000)));
+    let turning = begun(writing.downgrade());
+    rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
+    drop(besides);
+    let reading = soon("the downgrade", turning).await.unwrap();
+    rig.quiet().await;
+    assert!(!stranger(&rig, "read").await && reading.is_valid(), "two valid holders");
+    reading.unlock().await.unwrap();
+    assert!(stranger(&rig, "read").await, "nothing is left");
+}
+
+/// The server could not be told of a write hold that went, and it stayed beside the read hold for as long as that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_hold_that_the_server_was_not_told_of_goes_with_the_last_downgrade() {
+    let rig = rig().await;
+    let client = Client::builder().url(rig.server.url()).response_timeout(ms(300)).connect().await.unwrap();
+    let first = client.read_write_lock("x").write().lock().await.unwrap();
+    let second = first.reenter().await.unwrap();
+    rig.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    soon("the release", second.unlock()).await.unwrap_err();
+    rig.server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    let reading = soon("the downgrade", first.downgrade()).await.unwrap();
+    drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
+    reading.unlock().await.unwrap();
+    assert!(stranger(&rig, "read").await, "nothing is left");
 }

@@ -378,3 +378,66 @@ async fn a_re_entry_that_was_given_up_leaves_no_write_hold_behind_a_downgrade() 
     assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
 }
+
+/// It was granted unseen beside a write hold. Until that goes it is left alone, because another process may come to read under the owner; then
+/// it goes, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_was_given_up_beside_a_write_hold_goes_with_it() {
+    for answered in [true, false] {
+        let rig = rig().await;
+        let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+        let gate = Gate::new();
+        let action =
+            if answered { Action::HoldReplyUntilReleased(gate.clone()) } else { Action::CloseAfterRequest };
+        let unseen = rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), action);
+        drop(begun(writing.read()));
+        rig.proxy.wait_for(SOON, |log| log.fired(unseen) > 0).await.unwrap();
+        gate.release();
+        // What removes at once what was given up has been and gone.
+        tokio::time::sleep(ms(500)).await;
+        soon("the end of writing", redlatch::Hold::into_guard(writing).unlock()).await.unwrap();
+        soon("the lock", rig.other.read_write_lock("x").write().lock())
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+    }
+}
+
+/// The server had granted it unseen, and counted it twice when it was asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_beside_a_write_hold_whose_answer_is_lost_is_counted_once() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+    rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), Action::CloseAfterRequest);
+    let reading = soon("the read hold", writing.read()).await.unwrap();
+    assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
+    redlatch::Hold::into_guard(writing).unlock().await.unwrap();
+    assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
+}
+
+/// Its answer was read by no one, because its runtime ran no more.
+#[test]
+fn a_read_hold_that_was_given_up_with_an_idle_runtime_goes_with_its_write_hold() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (idle, running, gate) = (runtime(), runtime(), Gate::new());
+    let (rig, writing) = idle.block_on(async {
+        let rig = rig().await;
+        let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+        let held =
+            rig.proxy.rule(script(&scripts::READ_ACQUIRE), Action::HoldReplyUntilReleased(gate.clone()));
+        let reading = begun(writing.read());
+        rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+        drop(reading);
+        (rig, writing)
+    });
+    gate.release();
+    drop(writing);
+    running.block_on(async {
+        let other = Client::connect(&rig.server.url()).await.unwrap();
+        drop(soon("the lock", other.read_write_lock("x").write().lock()).await.unwrap());
+    });
+}

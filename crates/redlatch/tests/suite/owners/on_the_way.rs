@@ -217,3 +217,21 @@ async fn a_read_hold_that_was_given_up_beside_a_write_hold_takes_nothing_along_t
     writing.unlock().await.unwrap();
     is_the_only_hold(&rig, "read", theirs).await;
 }
+
+/// The answer to the first request for a read hold had never come, so it was looked for again when the read hold had gone; and that look
+/// found the one of another process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_for_a_late_read_hold_takes_nothing_along_that_another_process_enters() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), Action::CloseBeforeRequest);
+    let reading = soon("the read hold", writing.read()).await.unwrap();
+    assert_eq!(soon("its end", reading.unlock()).await.unwrap(), Unlocked::Released);
+    let releasing = Match::script().arg_contains("redisson_rwlock:{x}").which(Nth::First(1));
+    rig.proxy.rule(releasing, Action::DelayRequest(2 * SLOW));
+    tokio::time::sleep(SLOW).await;
+    let theirs = enter(&rig, "read", writing.owner()).await;
+    tokio::time::sleep(2 * SLOW).await;
+    writing.unlock().await.unwrap();
+    is_the_only_hold(&rig, "read", theirs).await;
+}

@@ -36,6 +36,8 @@ pub(crate) enum Mix {
     Failovers,
     /// Owners that other processes are given while requests are on their way. Only simulated processes see each other's.
     Handed,
+    /// Owners with write holds and read holds of one lock, which come, turn and go at once; simulated processes enter under them, too.
+    Walks,
     /// Servers that are killed and come back with their data.
     Restarts,
     /// Locks on most of several servers.
@@ -65,6 +67,8 @@ pub(crate) enum Deed {
     Share,
     /// Enters under the owner that another process has handed out.
     Visit,
+    /// Has write holds and read holds as one owner, which come, turn and go.
+    Walk,
     /// Passes leases on at the moments of the background thread's looks.
     Pass,
     /// Holds for several leases.
@@ -278,6 +282,25 @@ impl Mix {
                 threads: 0,
                 delay_ms: Some((5, 900)),
                 delay_every_ms: 100,
+                ..base
+            },
+            Mix::Walks => Numbers {
+                deeds: vec![
+                    (8, Deed::Walk),
+                    (8, Deed::Visit),
+                    (2, Deed::Hold(Kind::Write)),
+                    (2, Deed::Hold(Kind::Read)),
+                ],
+                names: 1,
+                reuse: 20,
+                // Until what was delayed or repeated has arrived.
+                hold_ms: (0, 400),
+                pause_ms: (0, 2),
+                threads: 0,
+                processes: false,
+                delay_ms: Some((5, 900)),
+                delay_every_ms: 100,
+                latency_ms: Some(1),
                 ..base
             },
             Mix::Slow => Numbers {

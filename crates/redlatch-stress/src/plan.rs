@@ -74,18 +74,19 @@ fn mixes(store: Store) -> &'static [Mix] {
             Mix::Heirs,
             Mix::Passes,
             Mix::Turns,
+            Mix::Walks,
             Mix::Twice,
             Mix::Slow,
             Mix::Restarts,
             Mix::Fresh,
         ],
-        Store::Local => &[Mix::All, Mix::Fresh, Mix::Passes, Mix::Turns, Mix::Twice],
-        Store::Memory => &[Mix::All, Mix::Turns, Mix::Twice],
+        Store::Local => &[Mix::All, Mix::Fresh, Mix::Passes, Mix::Turns, Mix::Walks, Mix::Twice],
+        Store::Memory => &[Mix::All, Mix::Turns, Mix::Walks, Mix::Twice],
         Store::Sentinel => &[Mix::Failovers],
         Store::FakeSentinel => &[Mix::Superseded, Mix::Stale],
-        Store::Cluster => &[Mix::Slots, Mix::ReusedAddress, Mix::Failovers, Mix::All, Mix::Turns],
+        Store::Cluster => &[Mix::Slots, Mix::ReusedAddress, Mix::Failovers, Mix::All, Mix::Turns, Mix::Walks],
         Store::Quorum => &[Mix::Quorum],
-        Store::Java => &[Mix::All, Mix::Fresh, Mix::Turns, Mix::Twice, Mix::Late],
+        Store::Java => &[Mix::All, Mix::Fresh, Mix::Turns, Mix::Walks, Mix::Twice, Mix::Late],
     }
 }
 

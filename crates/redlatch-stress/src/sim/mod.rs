@@ -22,7 +22,8 @@ use self::run::{Outcome, Scene};
 use crate::mix::Mix;
 
 /// The mixes that are about locks alone, and not about the servers around them.
-const MIXES: [Mix; 7] = [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh, Mix::Handed];
+const MIXES: [Mix; 8] =
+    [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh, Mix::Handed, Mix::Walks];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
@@ -46,7 +47,7 @@ pub(crate) struct Plan {
     /// Ends with the first seed that has a violation.
     #[arg(long)]
     first: bool,
-    /// Prints each call to the server with a key in which this occurs.
+    /// Prints each call to the server with a key in which this occurs, and the lines of the logs in which it occurs.
     #[arg(long)]
     calls: Option<String>,
     /// Runs at the same time; one for each core unless set.

@@ -244,6 +244,10 @@ impl World {
         }
         let mut files: Vec<_> = self.logs.iter().map(|(name, log)| (name.clone(), log.text())).collect();
         files.push(("faults".into(), self.faults.text()));
+        if let Some(part) = &self.scene.told {
+            let lines = files.iter().flat_map(|(name, text)| text.lines().map(move |line| (name, line)));
+            lines.filter(|(_, line)| line.contains(part)).for_each(|(name, line)| println!("{name} {line}"));
+        }
         let expect = Expect { capacity: CAPACITY, nothing_expires: false, nothing_vanishes: true };
         let mut verdict = judge::judge_logs(&Logs::of(files), expect);
         verdict.violations.extend(violations);

@@ -106,6 +106,11 @@ impl Board {
         Board::Shared(Arc::default())
     }
 
+    /// Whether others come in through doors.
+    pub(super) fn has_doors(&self) -> bool {
+        matches!(self, Board::Shared(_))
+    }
+
     /// Hangs something up. A door is for simulated processes, which see each other.
     pub(super) fn put(&self, left: Left) {
         match self {

@@ -27,7 +27,7 @@ impl Task {
         ask
     }
 
-    fn beside(&mut self) -> Task {
+    pub(super) fn beside(&mut self) -> Task {
         let rng = Rng::new(self.rng.next());
         Task { worker: self.worker.clone(), label: self.label.clone(), rng, at: self.at }
     }
@@ -240,6 +240,9 @@ impl Task {
         };
         drop(visit);
         let Some(mut noted) = entered else { return };
+        if matches!(ask.kind, Kind::Read | Kind::Write) && self.rng.percent(40) {
+            return self.walk_as_visitor(worker, &ask, noted).await;
+        }
         let time = self.time() * 2;
         if self.keep(&mut noted, time).await {
             self.give_back(noted, &ask.name).await;

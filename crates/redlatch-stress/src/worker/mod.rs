@@ -9,6 +9,7 @@ pub(crate) mod kind;
 mod pass;
 mod task;
 mod threads;
+mod walk;
 
 use std::{
     io::{BufRead as _, Write as _},

@@ -51,6 +51,7 @@ impl Task {
                 Deed::TakeUp => self.take_up(&worker).await,
                 Deed::Share => self.share(&worker).await,
                 Deed::Visit => self.visit(&worker).await,
+                Deed::Walk => self.walk(&worker).await,
                 Deed::Long => self.long(&worker).await,
                 Deed::Pass if self.at == 0 => self.pass(&worker).await,
                 // One task of a process conducts the others, which must be quiet otherwise.
@@ -228,7 +229,8 @@ impl Task {
         }
     }
 
-    pub(super) async fn unlock(&self, noted: Noted<'_>, name: &str) {
+    /// `false` if the server may still be at it.
+    pub(super) async fn unlock(&self, noted: Noted<'_>, name: &str) -> bool {
         let Noted { held, mut seen } = noted;
         let before_ns = boot_ns();
         let was_valid = held.is_valid();
@@ -244,6 +246,7 @@ impl Task {
                 seen.vanished(&outcome);
             }
         }
+        !outcome.starts_with("error")
     }
 
     pub(super) fn time(&mut self) -> Duration {

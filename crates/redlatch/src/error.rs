@@ -42,7 +42,7 @@ pub enum ErrorKind {
     /// The owner holds the lock already, and the lock is not to be entered twice.
     AlreadyHeld,
     /// An earlier request of the owner that may take a hold away was never answered. A network may still deliver it, so the owner
-    /// is granted nothing more under this name for an hour, and its last write hold is not downgraded if it was written out. Fresh
+    /// is granted nothing more under this name for an hour, and its last write hold is not downgraded if its owner was written out. Fresh
     /// owners, which are what an acquire uses unless told, are refused in one case: a grant came after
     /// its lease had ended, and the request that gives it back was not answered. Asking again uses another owner.
     OwnerInDoubt,

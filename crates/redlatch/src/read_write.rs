@@ -4,14 +4,13 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    core::{Expected, Heir, Recipe, Request, Wait, home::Home, lane::LanePolicy, lease::Lease},
-    error::{Error, ErrorKind},
+    core::{Expected, Heir, Recipe, home::Home, lane::LanePolicy, lease::Lease, lease::Term},
+    error::Error,
     lock::{
         Guard,
         face::{guard_face, lock_face},
         force::Forcing,
         locker::Locker,
-        lost_error,
     },
     name::{Keys, Kind, LockName},
     owner::Owner,
@@ -277,7 +276,8 @@ impl WriteGuard {
     /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
     /// between. Other readers may come in.
     ///
-    /// If the owner has other write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands
+    /// It takes two round trips: the owner reads beside ([`read`](Self::read)), and then gives the write hold back. If the owner has other
+    /// write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands
     /// for what the write hold was confirmed with ([`Guard::replicas`]).
     ///
     /// # Cancel safety
@@ -287,7 +287,9 @@ impl WriteGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
-    /// would end the read hold; [`ErrorKind::Timeout`] if one that is under way is not answered; a server that is unreachable or refuses. The write hold is given back then, so that after an error nothing is held. If other processes may use the owner and the server did not answer, its lease ends it.
+    /// would end the read hold, or if the server may count another write hold of it; [`ErrorKind::Timeout`] if a request of the owner is not
+    /// answered; a server that is unreachable or refuses. After an error nothing is held. If the server did not answer and other processes may use the owner,
+    /// the lease ends what is left.
     ///
     /// # Example
     ///
@@ -313,31 +315,13 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the write hold is lost; [`ErrorKind::Timeout`] if an earlier read hold of the owner is still being given
-    /// back after the response timeout; a server that is unreachable or refuses.
+    /// [`ErrorKind::Lost`] if the write hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
+    /// would end the read hold; [`ErrorKind::Timeout`] if an earlier read hold of the owner is still being given
+    /// back after three times the response timeout; a server that is unreachable or refuses.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
-        let (core, lease) = (self.0.core(), self.0.lease());
         self.0.check()?;
-        let Some(readers) = &lease.keys.readers else {
-            return Err(Error::new(ErrorKind::WrongLockKind, "this hold has no read side").on(self.0.name()));
-        };
-        // The owner of a write hold is never kept waiting, but for its own read hold that is just being given back.
-        let wait = Wait::AtMost(core.config.response_timeout);
-        let request = Request {
-            owner: Some(self.0.owner().clone()),
-            ..Request::new(readers, &READ, self.0.term(), wait)
-        };
-        match core.acquire(request).await? {
-            Some(grant) => Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true))),
-            None => {
-                core.recheck_now(lease.clone()).await;
-                if lease.is_valid(core.now_ms()) {
-                    let what = "an earlier request of the owner about read holds is not answered";
-                    return Err(Error::new(ErrorKind::Timeout, what).on(self.0.name()).by(self.0.owner()));
-                }
-                let reason = self.0.lease().missing(core.now_ms());
-                Err(lost_error(self.0.name(), self.0.owner(), &reason))
-            }
-        }
+        let (core, Term { renewed, .. }) = (self.0.core(), self.0.term());
+        let grant = core.read_beside(self.0.lease(), renewed, None).await?;
+        Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true)))
     }
 }

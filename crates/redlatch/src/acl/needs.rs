@@ -97,18 +97,16 @@ impl Kind {
             },
             Kind::ReadWrite => {
                 let mut all = parts(&[
-                    &READ_ENTER,
                     &READ_RELEASE,
                     &READ_LEAVE,
                     &READ_RENEW,
                     &WRITE_RELEASE,
                     &WRITE_LEAVE,
                     &WRITE_RENEW,
-                    &DOWNGRADE,
                     &RW_FORCE,
                     &RW_QUERY,
                 ]);
-                let granting = [&READ_ACQUIRE, &READ_TRANSFER];
+                let granting = [&READ_ACQUIRE, &READ_ENTER, &READ_TRANSFER];
                 all.extend(granting.map(|script| Part { script, without: &["get", "time"] }));
                 all.extend([tokenless(&WRITE_ACQUIRE), tokenless(&WRITE_ENTER), tokenless(&WRITE_TRANSFER)]);
                 all.push(taken_over());

@@ -67,7 +67,8 @@ impl Core {
         owner: &Owner,
         deadline: &Deadline,
     ) -> Result<Option<Grant>, Error> {
-        let Some(turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
+        let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
+        turn.minds_reads_alone = request.beside_writing;
         loop {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
                 // The whole hold may be gone. It is given back, and asked for once that is through.
@@ -140,14 +141,14 @@ impl Core {
         holds(keys) || keys.twin().is_some_and(holds)
     }
 
-    /// Whether what is done about a read hold of an owner is done while it has a write hold here, whose guard can hand it out at any moment:
-    /// a process that was handed it may read before a request arrives that is on its way.
-    pub(super) fn is_beside_a_write_hold(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
+    /// that was handed it may read before a request arrives that is on its way.
+    pub(super) fn write_hold_beside(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
         if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
-            return false;
+            return None;
         }
         let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
-        self.lanes.find(&writing).iter().any(|lease| lease.owner == *owner && lease.is_held())
+        self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
     }
 
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for

@@ -1,6 +1,6 @@
 //! Taking up a hold that another process left: it moves to an owner of its own, of which nothing else is under way.
 //!
-//! What the other process sent for its owner may arrive at any time: a release, a lease that is to be shorter, a downgrade. It finds that
+//! What the other process sent for its owner may arrive at any time: a release, a lease that is to be shorter. It finds that
 //! owner without a hold. And of several processes that take up one hold, one gets it.
 
 use std::{sync::Arc, time::Duration};

@@ -10,7 +10,7 @@ use super::{
     contest::Attempt,
     flight::{Flight, Rest, Work},
     lease::Lease,
-    undo::Certainty,
+    undo::{Certainty, Sending},
     wait::Deadline,
 };
 use crate::{
@@ -41,11 +41,11 @@ impl Core {
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
-        let (sent_ms, reign) = (self.now_ms(), self.store.reign(&request.keys.key));
-        let shared = owner.is_shared() || self.is_beside_a_write_hold(&request.keys, owner);
+        let sending = Sending { at_ms: self.now_ms(), reign: self.store.reign(&request.keys.key) };
+        let shared = owner.is_shared() || self.write_hold_beside(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, look.recount, shared, self);
         let (outcome, confirm) =
-            self.ask(request, owner, call, Asking { shared, lines_up: look.lines_up, reign }).await;
+            self.ask(request, owner, call, Asking { shared, lines_up: look.lines_up, sending }).await;
         if let Err(fault) = &outcome
             && fault.is_split()
             && let Some(ttl_ms) = self.held_by_another(request, owner).await
@@ -68,7 +68,7 @@ impl Core {
         }
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
-            self.undo_first(&[request], owner, reign).await?;
+            self.undo_first(&[request], owner, sending).await?;
             return Err(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 "a fenced grant came without a token",
@@ -77,21 +77,27 @@ impl Core {
         let replicated = match (request.ack, confirm) {
             (Some(ack), Some(confirm)) => {
                 let requests = std::slice::from_ref(request);
-                let grant = Unconfirmed { core: self, requests, owner, reign, is_ours: true };
+                let grant = Unconfirmed { core: self, requests, owner, sending, is_ours: true };
                 Some(self.confirm(grant, ack, confirm, look.deadline).await?)
             }
             _ => None,
         };
-        let mut lease =
-            Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sent_ms);
-        lease.replicated = replicated;
+        let mut lease = Lease::new(
+            request.keys.clone(),
+            owner.clone(),
+            request.recipe,
+            token,
+            request.term,
+            sending.at_ms,
+        );
+        lease.replicated = replicated.or(request.stands_for);
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if owner.is_shared() && reply.count > 1 {
-            lease.entered_in(reign, true);
+            lease.entered_in(sending.reign, true);
         }
         if !lease.is_valid(self.now_ms()) {
-            self.undo_first(&[request], owner, reign).await?;
+            self.undo_first(&[request], owner, sending).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(lease))
@@ -117,9 +123,9 @@ impl Core {
         self: &Arc<Self>,
         requests: &[&Arc<Request>],
         owner: &Owner,
-        reign: u64,
+        sending: Sending,
     ) -> Result<(), Fault> {
-        let granted = Certainty::Granted { reign };
+        let granted = Certainty::Granted(sending);
         let undoing: Vec<_> =
             requests.iter().map(|request| self.undo_later(request, owner, granted)).collect();
         let mut certain = true;
@@ -206,7 +212,7 @@ impl Core {
             Ok(reply) if reply.count <= 0 && asking.lines_up => Certainty::Arrived,
             Ok(reply) if reply.count <= 0 => return,
             // It was granted, and no task is there to take it.
-            Ok(_) => Certainty::Granted { reign: asking.reign },
+            Ok(_) => Certainty::Granted(asking.sending),
             Err(Fault::NotSent(_) | Fault::Server(_)) => return,
             Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
         };
@@ -288,7 +294,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Confirmed, Fault> {
         // Dropping this future gives the grant back at once, whatever the replicas say later.
-        let Unconfirmed { requests, owner, reign, .. } = grant;
+        let Unconfirmed { requests, owner, sending, .. } = grant;
         let lease_ms = requests.first().map_or(0, |request| request.term.lease_ms);
         let half_ms = u64::try_from(lease_ms / 2).unwrap_or(0);
         let mut within = ack.within.min(Duration::from_millis(half_ms));
@@ -303,7 +309,7 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let granted = Certainty::Granted { reign };
+                let granted = Certainty::Granted(sending);
                 let jobs = requests.iter().map(|request| self.undo_later(request, owner, granted));
                 let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
@@ -341,8 +347,7 @@ struct Asking {
     /// Another process may hold under the owner, or come to do so meanwhile.
     shared: bool,
     lines_up: bool,
-    /// Read before it is sent.
-    reign: u64,
+    sending: Sending,
 }
 
 /// What became of a request, unread.
@@ -366,15 +371,14 @@ pub(super) struct Unconfirmed<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) requests: &'a [Arc<Request>],
     pub(super) owner: &'a Owner,
-    /// Of the server that granted it.
-    pub(super) reign: u64,
+    pub(super) sending: Sending,
     pub(super) is_ours: bool,
 }
 
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            self.core.undo_all(self.requests, self.owner, Certainty::Granted { reign: self.reign });
+            self.core.undo_all(self.requests, self.owner, Certainty::Granted(self.sending));
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     owners::{Asking, Pending, Turn},
     pulse::all_shown,
     release::{Step, Way, expected, found},
-    undo::Certainty,
+    undo::{Certainty, Sending},
     wait::{Deadline, Place},
 };
 use super::{attempt::Unconfirmed, release::Unlocked};
@@ -165,7 +165,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Attempt<Prize>, Fault> {
         let first = &requests[0];
-        let (sent_ms, reign) = (self.now_ms(), self.store.reign(&first.keys.key));
+        let sending = Sending { at_ms: self.now_ms(), reign: self.store.reign(&first.keys.key) };
         let mut call =
             requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
         if first.fenced {
@@ -180,13 +180,13 @@ impl Core {
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.store.run(call), || {
-                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner, reign))))
+                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner, sending))))
                 });
                 (flight.await, None)
             }
             Some(ack) => {
                 let flight = Flight::new(self, self.store.run_acked(call, ack.count, !ack.keep), || {
-                    let after = self.all_abandoned(requests, owner, reign);
+                    let after = self.all_abandoned(requests, owner, sending);
                     let after: After<Result<(Reply, Confirm), Fault>> =
                         Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));
                     after
@@ -221,7 +221,7 @@ impl Core {
         };
         let replicated = match confirm {
             Some((ack, confirm)) => {
-                let grant = Unconfirmed { core: self, requests, owner, reign, is_ours: true };
+                let grant = Unconfirmed { core: self, requests, owner, sending, is_ours: true };
                 Some(self.confirm(grant, ack, confirm, deadline).await?)
             }
             None => None,
@@ -229,13 +229,13 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            let mut lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sent_ms);
+            let mut lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms);
             lease.replicated = replicated;
             Arc::new(lease)
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, reign).await?;
+            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, sending).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(Prize::All(leases)))
@@ -246,7 +246,7 @@ impl Core {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         owner: &Owner,
-        reign: u64,
+        sending: Sending,
     ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
         let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
@@ -257,7 +257,7 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
-                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted { reign }),
+                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted(sending)),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
             drop(pending);

@@ -76,8 +76,6 @@ pub(crate) struct Lease {
 pub(crate) struct Holds {
     pub(crate) count: u32,
     pub(crate) renewed: u32,
-    /// How many of the guards hold what the server does not count yet.
-    joining: u32,
     /// How many holds have been given back here and may still be counted on the server.
     leaving: u32,
     /// How many the server counted when a release expected another number; 0 if none did.
@@ -85,14 +83,9 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// How many of the guards the server counts.
-    pub(super) fn counted(&self) -> u32 {
-        self.count.saturating_sub(self.joining)
-    }
-
     /// How many the server counts: those that are under way are served one after the other.
     pub(crate) fn on_server(&self) -> u32 {
-        self.counted() + self.leaving
+        self.count + self.leaving
     }
 
     /// How many a release of all of them is to find.
@@ -362,11 +355,6 @@ impl Lease {
         })
     }
 
-    /// The server is to be told of a hold that has gone here.
-    pub(crate) fn is_leaving(&self) {
-        self.change_holds(|holds| holds.leaving += 1);
-    }
-
     /// A hold of which the server was to be told no longer counts there, as far as can be known.
     pub(crate) fn has_left(&self) {
         self.change_holds(|holds| holds.leaving = holds.leaving.saturating_sub(1));
@@ -375,19 +363,6 @@ impl Lease {
     /// The server counts so many holds, and a release had expected another number.
     pub(super) fn is_told(&self, count: u32) {
         self.change_holds(|holds| holds.told = count);
-    }
-
-    /// As [`leave`](Self::leave), but `None` if it is the last one, which then stays.
-    pub(crate) fn leave_unless_last(&self, renewed: bool) -> Option<u32> {
-        self.change_holds(|holds| {
-            let before = holds.count;
-            if before <= 1 {
-                return None;
-            }
-            holds.count -= 1;
-            holds.renewed -= u32::from(renewed).min(holds.renewed);
-            Some(before)
-        })
     }
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
@@ -403,30 +378,14 @@ impl Lease {
     /// One more guard comes in; `false` if the last one has gone.
     #[must_use]
     pub(crate) fn enter(&self, renewed: bool) -> bool {
-        self.comes_in(renewed, 0)
-    }
-
-    fn comes_in(&self, renewed: bool, joining: u32) -> bool {
         self.change_holds(|holds| {
             let has_guards = holds.count > 0;
             if has_guards {
                 holds.count += 1;
-                holds.joining += joining;
                 holds.renewed += u32::from(renewed);
             }
             has_guards
         })
-    }
-
-    /// As [`enter`](Self::enter), for a guard that the server counts later, from [`has_joined`](Self::has_joined) on.
-    #[must_use]
-    pub(super) fn joins(&self, renewed: bool) -> bool {
-        self.comes_in(renewed, 1)
-    }
-
-    /// The server has been told of a guard that joined, whatever came of it.
-    pub(super) fn has_joined(&self) {
-        self.change_holds(|holds| holds.joining = holds.joining.saturating_sub(1));
     }
 
     /// Whether its last guard has given it back, or is about to.
@@ -544,7 +503,7 @@ impl Default for Turns {
     }
 }
 
-fn deadline_ms(sent_ms: u64, lease_ms: i64) -> u64 {
+pub(super) fn deadline_ms(sent_ms: u64, lease_ms: i64) -> u64 {
     sent_ms.saturating_add(lease_ms.max(0) as u64).saturating_sub(margin_ms(lease_ms))
 }
 

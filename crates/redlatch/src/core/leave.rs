@@ -11,21 +11,12 @@ use super::{
 };
 use crate::{error::Error, store::Fault};
 
-/// Whether the server counts a hold that goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
-    Surely,
-    /// A request without an answer may have turned it into another one.
-    Perhaps,
-}
-
 impl Core {
     /// Gives back one of several holds.
     pub(super) async fn leave_one(
         self: Arc<Self>,
         lease: Arc<Lease>,
         pending: Pending,
-        counted: Counted,
     ) -> Result<Unlocked, Error> {
         let turns = lease.turns();
         let _next = turns.next.lock().await;
@@ -33,12 +24,12 @@ impl Core {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
-            // counting, because a downgrade is an attempt of the owner, and counts.
+            // counting, because an entry is an attempt of the owner, and counts.
             self.alone(&pending).await;
             let counting = turns.counting.lock().await;
             let limit_ms = self.config.response_timeout.as_millis() as u64;
             let over_ms = *over_ms.get_or_insert_with(|| self.now_ms() + limit_ms);
-            let outcome = match self.leave_once(&lease, &pending, counted).await {
+            let outcome = match self.leave_once(&lease, &pending).await {
                 Ok(unlocked) => Ok(unlocked),
                 Err(fault) if fault.is_unknown() => {
                     lease.doubts_count();
@@ -62,21 +53,11 @@ impl Core {
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
     /// than there are guards.
-    async fn leave_once(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        pending: &Pending,
-        counted: Counted,
-    ) -> Result<Unlocked, Fault> {
+    async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, pending: &Pending) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_shared();
         let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
         if lease.is_count_in_doubt() || is_uncounted {
-            return Ok(self.left_here(lease));
-        }
-        if is_shared && counted == Counted::Perhaps {
-            // Counting down would take what another process has.
-            lease.doubts_count();
             return Ok(self.left_here(lease));
         }
         if lease.loss().is_some() || (is_shared && lease.is_over(self.now_ms())) {

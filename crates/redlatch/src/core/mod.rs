@@ -334,7 +334,7 @@ impl Core {
     /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon. One that waits for a lock in which it
     /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this, and then does not trust
     /// what it is granted.
-    pub(super) async fn alone(&self, pending: &Pending) {
+    pub(crate) async fn alone(&self, pending: &Pending) {
         if !pending.is_alone() {
             tokio::select! {
                 biased;

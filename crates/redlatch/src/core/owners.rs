@@ -1,7 +1,7 @@
 //! Who may act for an owner: the one place that decides it, for all kinds of lock and all paths.
 //!
 //! An owner that can be used again (it was asked for, written out, or is a thread's) must not be granted anything while an
-//! earlier request of it may still run: a release, an undo, a downgrade or a transfer that arrives late would take the new hold
+//! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
 //! away, and two holders would be valid. So each attempt takes the owner's [`Turn`], of which there is one a name, and each request
 //! that may take a hold away is covered by a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask
 //! when nothing is pending, and what is pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name for
@@ -50,14 +50,6 @@ pub(crate) enum Asking {
     Waits,
 }
 
-/// Holds that began to go before the attempt that turns a write hold, and that it lets go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Earlier {
-    Reads,
-    Writes,
-    All,
-}
-
 /// What is under way for one owner of one name.
 #[derive(Default)]
 struct Record {
@@ -69,10 +61,6 @@ struct Record {
     disturbed: bool,
     /// How many requests are under way that may take a hold of this owner away.
     pending: u32,
-    /// How many of them are about read holds.
-    pending_reads: u32,
-    /// What does not wait for the attempt that asks, because that waits for it.
-    awaited: Option<Earlier>,
     /// Until when such a request may arrive whose answer never came; 0 for none.
     doubt_ms: u64,
     /// Until when such a request about read holds may arrive.
@@ -82,11 +70,6 @@ struct Record {
 }
 
 impl Record {
-    fn covered(&mut self, reads: bool) {
-        self.pending += 1;
-        self.pending_reads += u32::from(reads);
-    }
-
     fn is_over(&self, now_ms: u64) -> bool {
         self.asking.is_none() && self.pending == 0 && self.doubt_ms <= now_ms
     }
@@ -159,7 +142,7 @@ impl Owners {
                 Ok(())
             }
         })?;
-        Ok(Turn { owners: self.clone(), id: id.clone() })
+        Ok(Turn { owners: self.clone(), id: id.clone(), minds_reads_alone: false })
     }
 
     /// Waits for the owner's turn: the attempts of one owner for one name are made one after the other.
@@ -206,7 +189,7 @@ impl Owners {
         let is_covered = self.begin(&cover.id, |record| {
             let admits = admits(record);
             if admits {
-                record.covered(cover.reads);
+                record.pending += 1;
             }
             admits
         });
@@ -228,6 +211,9 @@ fn id(keys: &Keys, owner: &Owner) -> Id {
 pub(crate) struct Turn {
     owners: Arc<Owners>,
     id: Id,
+    /// It asks to read beside a write hold of its owner. A late request about write holds belongs to that very hold then, because an owner
+    /// in doubt is granted no other one.
+    pub(crate) minds_reads_alone: bool,
 }
 
 impl Turn {
@@ -242,8 +228,7 @@ impl Turn {
     }
 
     /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has: doubt is no matter then,
-    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold. What takes the owner to another
-    /// side asks for that side's doubt ([`check_read_doubt`](Self::check_read_doubt)); a hold that moves to another owner needs no answer.
+    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold.
     ///
     /// # Cancel safety
     ///
@@ -262,31 +247,6 @@ impl Turn {
         })
     }
 
-    /// Lets go first what an attempt that has begun with a hold would not find as it was: its own cover, of the write side, is the one that stays.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: the turn stays.
-    pub(crate) async fn gone(&self, earlier: Earlier) {
-        loop {
-            let (changed, is_news) = self.owners.begin(&self.id, |record| {
-                let waits = match earlier {
-                    Earlier::Reads => record.pending_reads > 0,
-                    Earlier::Writes => record.pending - record.pending_reads > 1,
-                    Earlier::All => record.pending > 1,
-                };
-                let is_news = waits && record.awaited.is_none();
-                record.awaited = waits.then_some(earlier);
-                (waits.then(|| record.changed.clone().notified_owned()), is_news)
-            });
-            let Some(changed) = changed else { return };
-            if is_news {
-                self.owners.end(&self.id, |_| {});
-            }
-            changed.await;
-        }
-    }
-
     /// Stops asking, and keeps the turn.
     pub(crate) fn rests(&self) {
         self.owners.end(&self.id, |record| record.has_begun = false);
@@ -300,19 +260,13 @@ impl Turn {
 
     /// An error while a request of the owner may still arrive that was never answered.
     fn check_doubt(&self) -> Result<(), Error> {
-        self.check_doubt_of(|record| record.doubt_ms)
-    }
-
-    /// As [`check_doubt`](Self::check_doubt), for requests about read holds: an owner that goes on as a writer may come to read again
-    /// without a new acquire.
-    pub(crate) fn check_read_doubt(&self) -> Result<(), Error> {
-        self.check_doubt_of(|record| record.read_doubt_ms)
-    }
-
-    fn check_doubt_of(&self, doubt_ms: impl Fn(&Record) -> u64) -> Result<(), Error> {
         let now_ms = (self.owners.clock)();
         let shard = self.owners.shard(&self.id);
-        if shard.records.get(&self.id).is_some_and(|record| doubt_ms(record) > now_ms) {
+        let doubt_ms = shard
+            .records
+            .get(&self.id)
+            .map_or(0, |record| if self.minds_reads_alone { record.read_doubt_ms } else { record.doubt_ms });
+        if doubt_ms > now_ms {
             return Err(Error::new(
                 ErrorKind::OwnerInDoubt,
                 "an earlier release of this owner was never answered, and would end a new hold if it still arrived",
@@ -353,7 +307,6 @@ impl Drop for Turn {
             record.asking = None;
             record.has_begun = false;
             record.disturbed = false;
-            record.awaited = None;
         });
     }
 }
@@ -386,7 +339,7 @@ impl Pending {
     /// One more cover of the same owner.
     pub(crate) fn another(&self) -> Pending {
         let Some(cover) = &self.0 else { return Pending(None) };
-        cover.owners.begin(&cover.id, |record| record.covered(cover.reads));
+        cover.owners.begin(&cover.id, |record| record.pending += 1);
         Pending(Some(cover.clone()))
     }
 
@@ -403,18 +356,9 @@ impl Pending {
     }
 
     fn alone_or_wait(&self) -> Option<OwnedNotified> {
-        let Cover { owners, id, reads } = self.0.as_ref()?;
+        let Cover { owners, id, .. } = self.0.as_ref()?;
         let shard = owners.shard(id);
         let record = shard.records.get(id).filter(|record| record.has_begun)?;
-        let goes_first = match record.awaited {
-            None => false,
-            Some(Earlier::Reads) => *reads,
-            Some(Earlier::Writes) => !reads,
-            Some(Earlier::All) => true,
-        };
-        if goes_first {
-            return None;
-        }
         Some(record.changed.clone().notified_owned())
     }
 
@@ -464,11 +408,10 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(Cover { owners, id, reads }) = self.0.take() {
+        if let Some(Cover { owners, id, .. }) = self.0.take() {
             owners.end(&id, |record| {
                 debug_assert!(record.pending > 0, "a cover is dropped once");
                 record.pending = record.pending.saturating_sub(1);
-                record.pending_reads = record.pending_reads.saturating_sub(reads.into());
             });
         }
     }

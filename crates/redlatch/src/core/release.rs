@@ -17,7 +17,6 @@ use super::{
     keeper::told,
     lanes::{Leaving, NextTask},
     lease::{Lease, margin_ms},
-    leave::Counted,
     owners::Pending,
 };
 use crate::{
@@ -81,14 +80,10 @@ impl Core {
             {
                 self.release_now(lease, leads, pending).await
             }
-            // The next task waits for it, or other guards of the lease do.
-            step @ (Step::Leave { .. } | Step::Transfer { .. } | Step::HandOver { .. }) => {
+            // The next task waits for it, or other guards of the lease do, or attempts of the owner.
+            step => {
                 let done = self.drive(self.clone().complete(lease.clone(), step), |_| {}).outcome().await;
                 done.and_then(std::convert::identity)
-            }
-            step @ Step::Release { .. } => {
-                let work = Box::pin(self.clone().complete(lease.clone(), step));
-                Flight::new(self, work, || None).await
             }
         };
         outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
@@ -103,7 +98,7 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
         let mut pending = Some(pending);
-        let (call, way) = self.release_call(lease);
+        let (call, way) = self.release_call(lease, lease.owner.is_shared());
         let flight = Flight::new(self, self.run(call), || {
             let pending = pending.take()?;
             let (core, held) = (self.clone(), lease.clone());
@@ -256,7 +251,7 @@ impl Core {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Leave { pending } => self.leave_one(lease, pending, Counted::Surely).await,
+            Step::Leave { pending } => self.leave_one(lease, pending).await,
             Step::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
             Step::HandOver { heir, pending } => {
                 let outcome = self.hand_over(&lease, heir, &pending).await;
@@ -297,7 +292,7 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().counted().max(1) };
+        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
         for _ in 1..guards {
             let outcome = self.release_whole(lease, true, pending).await?;
             if !matches!(outcome.0, Unlocked::StillHeld(_)) {
@@ -333,9 +328,9 @@ impl Core {
 
     /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
     /// before that.
-    fn release_call(&self, lease: &Lease) -> (Call, Way) {
+    fn release_call(&self, lease: &Lease, is_shared: bool) -> (Call, Way) {
         let publish = self.store.publish_command();
-        if lease.owner.is_shared() {
+        if is_shared {
             (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms()), Way::OneHold)
         } else {
             (lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)), Way::Whole)
@@ -349,13 +344,14 @@ impl Core {
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
         self.alone(pending).await;
-        if lease.owner.is_shared() && lease.is_end_in_doubt() {
+        let is_shared = lease.owner.is_shared();
+        if is_shared && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
                 "an earlier release was not answered",
             )));
         }
-        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
+        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease, is_shared));
         if way == Way::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));

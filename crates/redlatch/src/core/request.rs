@@ -12,7 +12,11 @@ use super::{
     pulse::Pulse,
     recipe::Recipe,
 };
-use crate::{name::Keys, owner::Owner, replica_ack::Replication};
+use crate::{
+    name::Keys,
+    owner::Owner,
+    replica_ack::{Confirmed, Replication},
+};
 
 /// What an acquire asks for.
 #[derive(Clone)]
@@ -31,6 +35,10 @@ pub(crate) struct Request {
     pub(crate) yields_to: Option<Arc<Keys>>,
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
+    /// Its owner has the write hold that this read hold is taken beside.
+    pub(crate) beside_writing: bool,
+    /// What replicas have confirmed of the hold that this one is to stand for.
+    pub(crate) stands_for: Option<Confirmed>,
     /// Whether the task that asks is still polled.
     pub(crate) pulse: Pulse,
     /// Its owner may have been given the lock unseen.
@@ -68,6 +76,8 @@ impl Request {
             backoff: None,
             yields_to: None,
             ack: None,
+            beside_writing: false,
+            stands_for: None,
             pulse: Pulse::default(),
             tainted: Tainted::default(),
         }

@@ -11,7 +11,7 @@ use super::{
     Core, Expected, Request, Wait,
     jitter::jittered,
     lane::LanePolicy,
-    lease::{Lease, Term},
+    lease::{Lease, Term, deadline_ms},
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
@@ -19,16 +19,23 @@ use crate::{config::FAIR_WAIT, owner::Owner, store::Fault};
 
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
-/// How often it is looked whether a write hold has gone.
+/// How often it is looked whether an owner is at rest.
 const LET_GO_LOOK: Duration = Duration::from_millis(100);
 /// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
 const HOLDS_STAY: u32 = u32::MAX;
 
+/// When a request was sent, and to the server of which [reign](crate::store::Store::reign).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sending {
+    pub(super) at_ms: u64,
+    pub(super) reign: u64,
+}
+
 /// Whether a request may still be on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// Its answer tells of a grant, by the server of this [reign](crate::store::Store::reign).
-    Granted { reign: u64 },
+    /// Its answer tells of a grant.
+    Granted(Sending),
     /// It has been answered, and not with a grant: one look finds all that it left.
     Arrived,
     /// Its outcome is unknown, and it may run later.
@@ -116,8 +123,8 @@ impl Core {
             if owner.is_shared() {
                 break;
             }
-            if self.is_beside_a_write_hold(&request.keys, owner) {
-                if let Certainty::Granted { .. } = certainty {
+            if self.write_hold_beside(&request.keys, owner).is_some() {
+                if let Certainty::Granted(_) = certainty {
                     counts = true;
                     break;
                 }
@@ -142,9 +149,14 @@ impl Core {
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
         // came of a request without an answer ends with its lease.
-        let what = match certainty {
-            Certainty::Granted { reign } if !unanswered => What::OneHold { reign },
-            _ if place_ms > 0 => What::Place,
+        let ends_ms = |sending: Sending| deadline_ms(sending.at_ms, request.term.lease_ms);
+        let (what, over_ms) = match certainty {
+            Certainty::Granted(sending) if !unanswered && self.now_ms() < ends_ms(sending) => {
+                (What::OneHold { reign: sending.reign }, ends_ms(sending))
+            }
+            _ if place_ms > 0 => (What::Place, over_ms),
+            // The hold has ended, and what is counted now is another process's.
+            Certainty::Granted(_) => return !unanswered,
             _ => return certainty == Certainty::Arrived && !unanswered,
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, pending, &mut unanswered);
@@ -157,16 +169,27 @@ impl Core {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // Not counted as work to wait for: what is left ends with its lease.
         self.keeper.handle().spawn(async move {
-            while core.now_ms() < over_ms && !owner.is_shared() {
-                tokio::time::sleep(LET_GO_LOOK).await;
-                if core.is_beside_a_write_hold(&request.keys, &owner) {
+            loop {
+                let left = Duration::from_millis(over_ms.saturating_sub(core.now_ms()));
+                if left.is_zero() {
+                    return;
+                }
+                if let Some(writing) = core.write_hold_beside(&request.keys, &owner) {
+                    // Its length of time is what ends it at the latest.
+                    let _ = tokio::time::timeout(left, writing.ended()).await;
                     continue;
                 }
-                let Some(pending) = core.owners.pending_unless_asking(&request.keys, &owner) else {
+                // With the cover no attempt begins, and one that has ended has put its lease there.
+                let Some(pending) = core.owners.pending_if_idle(&request.keys, &owner) else {
+                    tokio::time::sleep(LET_GO_LOOK).await;
                     continue;
                 };
-                if core.lanes.find(&request.keys).iter().any(|held| held.owner == owner) {
-                    // It is its own, and goes with it.
+                if core.write_hold_beside(&request.keys, &owner).is_some() {
+                    continue;
+                }
+                if owner.is_shared() || core.lanes.find(&request.keys).iter().any(|held| held.owner == owner)
+                {
+                    // Another process may read under it, or it is this one's and goes with that.
                     return;
                 }
                 let (what, mut unanswered) = (What::Everything, false);
@@ -252,16 +275,16 @@ impl Core {
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                if lease.owner.is_shared() {
-                    return;
-                }
-                if core.is_beside_a_write_hold(&lease.keys, &lease.owner) {
-                    let over_ms = core.now_ms().saturating_add(lease.lease_ms().max(0) as u64);
-                    return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
-                }
                 let Some(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
                     continue;
                 };
+                if core.write_hold_beside(&lease.keys, &lease.owner).is_some() {
+                    let over_ms = core.now_ms().saturating_add(lease.lease_ms().max(0) as u64);
+                    return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
+                }
+                if lease.owner.is_shared() {
+                    return;
+                }
                 if core.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
                     continue;
                 }

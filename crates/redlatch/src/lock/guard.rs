@@ -104,11 +104,9 @@ impl Guard {
     /// Turns a hold of a write side into one of the read side.
     pub(crate) async fn downgrade(mut self) -> Result<Guard, Error> {
         self.core.check_open().map_err(|error| error.on(self.name()))?;
-        // Until then the guard gives its hold back if this is dropped.
-        let turn = self.core.before_downgrade(&self.lease).await?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
-        let grant = core.downgrade(&lease, self.renewed, turn).await?;
+        let grant = core.downgrade(&lease, self.renewed).await?;
         Ok(Guard::new(core, grant.lease, grant.renewed, true))
     }
 

@@ -217,16 +217,18 @@ impl Locker {
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.owner_here(owner)?;
         let pending = self.core.owners.pending(&self.keys, owner);
-        // The guard would not hear of it, and say that it is valid.
-        if self.core.has_guard(&self.keys, owner) {
-            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
-                .on(self.name())
-                .by(owner)
-                .remedy("unlock or drop the guard"));
-        }
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
-        let (core, number) = (self.core.clone(), owner.number());
-        let work = async move { core.run_ending(|| call, number, false, &pending).await };
+        let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
+        let work = async move {
+            // An attempt that asks may come to have a guard.
+            core.alone(&pending).await;
+            // The guard would not hear of the release, and say that it is valid.
+            if core.has_guard(&keys, &of) {
+                let held = Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner");
+                return Err(Fault::Server(held.remedy("unlock or drop the guard")));
+            }
+            core.run_undoing(call, of.number(), false, &pending).await
+        };
         let reply = Flight::new(&self.core, Box::pin(work), || None).await;
         let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         match reply.get(1) {

@@ -13,7 +13,7 @@ const ENLARGING: [&str; 10] =
     ["hset", "hincrby", "set", "incrby", "decrby", "decr", "rpush", "zadd", "lpush", "hsetnx"];
 
 /// Scripts that call such commands and give something back, which a server without free memory should let them do.
-const GIVING_BACK: [&str; 17] = [
+const GIVING_BACK: [&str; 16] = [
     "force",
     "rw_force",
     "leave",
@@ -30,7 +30,6 @@ const GIVING_BACK: [&str; 17] = [
     "permit_end",
     "latch_down",
     "rate_release",
-    "downgrade",
 ];
 
 /// The library's name: it carries the number of the script set, so that the sets of several versions stay side by side.

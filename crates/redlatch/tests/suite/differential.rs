@@ -302,7 +302,7 @@ fn read_write(
     let keys = vec![name.clone(), base.clone()];
     Some(match script {
         "read_acquire" | "write_acquire" => (vec![name, base, token], vec![number, owner, lease, fenced]),
-        "read_enter" => (keys, vec![number, owner, lease]),
+        "read_enter" => (vec![name, base, token], vec![number, owner, lease, fenced]),
         "write_enter" => (vec![name, token], vec![number, owner, lease, fenced]),
         "read_transfer" => (
             vec![name.clone(), base.clone(), name, base, token],
@@ -326,11 +326,6 @@ fn read_write(
         "write_transfer" => {
             let moves = dice.pick(&["0", "1", "2"]).to_owned();
             (vec![name, base, token], vec![number, owner, other, lease, fenced, moves])
-        }
-        "downgrade" => {
-            let before = dice.pick(&["0", "0", "1"]).to_owned();
-            let whole = dice.pick(&["0", "1"]).to_owned();
-            (keys, vec![number, owner, lease, channel, publish, known, before, whole])
         }
         "rw_force" => {
             let expected = ["", &owner, &format!("{owner}:write")][dice.roll(3)].to_owned();

@@ -272,7 +272,7 @@ async fn each_read_write_operation(text: &'static str, kind: ErrorKind) {
     set("write_release");
     let guard = lock.write().try_lock().await.unwrap().unwrap();
     assert!(soon("an answer", guard.unlock()).await.is_err(), "write unlock with {text}");
-    set("downgrade");
+    set("read_acquire");
     let guard = lock.write().try_lock().await.unwrap().unwrap();
     let start = Instant::now();
     let error = soon("an answer", guard.downgrade()).await.unwrap_err();

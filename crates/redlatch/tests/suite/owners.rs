@@ -257,7 +257,8 @@ async fn a_downgrade_that_was_dropped_does_not_end_the_next_read_hold_of_its_own
         let owner = rig.client.owner();
         let writing = lock.write().acquire().owner(&owner).wait(Wait::Forever).await.unwrap().unwrap();
         let gate = Gate::new();
-        let held = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::HoldReplyUntilReleased(gate.clone()));
+        let asked = [&scripts::READ_ACQUIRE, &scripts::WRITE_RELEASE][round % 2];
+        let held = rig.proxy.rule(script(asked), Action::HoldReplyUntilReleased(gate.clone()));
         drop(begun(writing.downgrade()));
         rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
         let mut reading = begun(lock.read().acquire().owner(&owner).wait(Wait::Forever).into_future());
@@ -394,12 +395,13 @@ async fn a_re_entry_beside_the_last_unlock_is_a_hold_of_its_own_or_waits_for_one
 async fn a_read_hold_that_goes_during_a_downgrade_does_not_take_the_new_one_along() {
     let rig = rig().await;
     let lock = rig.client.read_write_lock("x");
-    for answered_first in [false, true] {
+    let moments = [&scripts::READ_ENTER, &scripts::WRITE_RELEASE];
+    for (asked, answered_first) in moments.into_iter().flat_map(|asked| [(asked, false), (asked, true)]) {
         let writing = lock.write().lock().await.unwrap();
         let owner = redlatch::Hold::as_guard(&writing).owner().clone();
         let besides = writing.read().await.unwrap();
         let gate = Gate::new();
-        let held = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::HoldReplyUntilReleased(gate.clone()));
+        let held = rig.proxy.rule(script(asked), Action::HoldReplyUntilReleased(gate.clone()));
         let mut reading = begun(writing.downgrade());
         rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
         let mut leaving = begun(redlatch::Hold::into_guard(besides).unlock());
@@ -434,7 +436,8 @@ async fn a_read_hold_that_goes_right_after_a_downgrade_does_not_take_the_new_one
         let leaving = begun(redlatch::Hold::into_guard(besides).unlock());
         let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
         let reading = reading.unwrap();
-        assert_eq!(left.unwrap(), Unlocked::StillHeld(1), "round {round}");
+        // The last one goes as a whole, and the new one is asked for when that is through.
+        assert!(matches!(left.unwrap(), Unlocked::StillHeld(1) | Unlocked::Released), "round {round}");
         rig.quiet().await;
         assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");
         assert!(redlatch::Hold::as_guard(&reading).is_valid());
@@ -456,7 +459,8 @@ async fn a_write_hold_that_goes_right_after_a_downgrade_of_another_one_is_releas
         let turning = begun(first.downgrade());
         let leaving = begun(redlatch::Hold::into_guard(second).unlock());
         let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
-        assert_eq!(left.unwrap(), Unlocked::Released, "round {round}");
+        // The one or the other is the last.
+        assert!(matches!(left.unwrap(), Unlocked::StillHeld(1) | Unlocked::Released), "round {round}");
         let reading = reading.unwrap();
         rig.quiet().await;
         assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");

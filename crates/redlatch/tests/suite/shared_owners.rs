@@ -195,6 +195,21 @@ async fn who_enters_a_hold_without_a_token_draws_one() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_enters_a_read_hold_without_a_token_draws_one() {
+    let rig = rig().await;
+    let [owner, read] = rig.owner();
+    let lock = |client: &Client| client.read_write_lock("x").read().clone();
+    let stranger = lock(&rig.stranger).acquire().fenced().await.unwrap().unwrap();
+    let token = stranger.token().unwrap();
+    stranger.unlock().await.unwrap();
+    let outer = lock(&rig.clients[0]).acquire().owner(&owner).await.unwrap().unwrap();
+    let inner = lock(&rig.clients[1]).acquire().owner(&read).fenced().await.unwrap().unwrap();
+    assert!(inner.token().unwrap() > token);
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+}
+
 /// The same in whatever order it comes, in a lock that the last round has just left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_that_acquire_under_one_owner_again_and_again_hold_twice() {
@@ -429,9 +444,15 @@ async fn a_late_transfer_takes_nothing_away_from_another_process() {
 async fn a_downgrade_without_an_answer_takes_nothing_away_from_another_process() {
     let rig = rig().await;
     let (writes, reads) = (Kind::Of(Face::Write), Kind::Read);
-    for (nth, (nested, arrives)) in
-        [false, true].into_iter().flat_map(|nested| [(nested, true), (nested, false)]).enumerate()
-    {
+    let parts = [&scripts::READ_ACQUIRE, &scripts::READ_ENTER, &scripts::WRITE_LEAVE];
+    let cases = parts.into_iter().flat_map(|part| {
+        [false, true].into_iter().flat_map(move |nested| [(part, nested, true), (part, nested, false)])
+    });
+    for (nth, (part, nested, arrives)) in cases.enumerate() {
+        if std::ptr::eq(part, &scripts::READ_ACQUIRE) && nested {
+            // It enters the hold that it has.
+            continue;
+        }
         let (name, [one, two]) = (format!("x{nth}"), rig.owner());
         let hold = async |kind: Kind, process: usize| {
             let owner = if process == 0 { &one } else { &two };
@@ -445,7 +466,7 @@ async fn a_downgrade_without_an_answer_takes_nothing_away_from_another_process()
         let beside = if nested { Some(hold(reads, 0).await) } else { None };
         let (write, read) = (hold(writes, 1).await, hold(reads, 1).await);
         let cut = if arrives { Action::CloseAfterRequest } else { Action::CloseBeforeRequest };
-        rig.proxies[0].rule(script(&scripts::DOWNGRADE), cut);
+        rig.proxies[0].rule(script(part), cut);
         assert!(writing.downgrade().await.is_err());
         rig.quiet().await;
         rig.proxies[0].clear_rules();

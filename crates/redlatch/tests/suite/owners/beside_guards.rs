@@ -1,5 +1,7 @@
 //! What is done under an owner that has a guard in the same process, and what a shutdown leaves.
 
+use std::future::IntoFuture;
+
 use redlatch::{Client, ErrorKind, Hold, Lease, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
@@ -157,7 +159,7 @@ async fn a_guard_of_a_read_hold_that_ends_during_a_downgrade_takes_nothing_along
     let writing = both.write().lock().await.unwrap();
     let short = Lease::Fixed(ms(600));
     let besides = both.read().acquire().owner(writing.owner()).lease(short).await.unwrap().unwrap();
-    let slow = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::DelayRequest(ms(1_000)));
+    let slow = rig.proxy.rule(script(&scripts::READ_ENTER).nth(1), Action::DelayRequest(ms(1_000)));
     let turning = begun(writing.downgrade());
     rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
     drop(besides);
@@ -182,4 +184,21 @@ async fn a_write_hold_that_the_server_was_not_told_of_goes_with_the_last_downgra
     drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
     reading.unlock().await.unwrap();
     assert!(stranger(&rig, "read").await, "nothing is left");
+}
+
+/// It looked for a guard, then waited for an attempt of the owner, and ended what that had been granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_by_owner_that_waits_for_an_attempt_takes_nothing_from_its_guard() {
+    let rig = rig().await;
+    let (owner, lock, gate) = (rig.client.owner(), rig.client.lock("x"), Gate::new());
+    let held = rig.proxy.rule(script(&scripts::ACQUIRE), Action::HoldReplyUntilReleased(gate.clone()));
+    let acquiring = begun(lock.acquire().owner(&owner).into_future());
+    rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
+    let releasing = begun(lock.release(&owner));
+    gate.release();
+    let (guard, released) = soon("both", async { tokio::join!(acquiring, releasing) }).await;
+    let guard = guard.unwrap().expect("it is free");
+    assert_eq!(released.unwrap_err().kind(), ErrorKind::AlreadyHeld);
+    assert!(guard.is_valid() && rig.other.lock("x").try_lock().await.unwrap().is_none(), "two valid holders");
+    guard.unlock().await.unwrap();
 }

@@ -167,7 +167,8 @@ async fn what_others_wait_for_is_done_though_its_task_is_not_polled() {
     // A downgrade: those who wait to read.
     let rw = rig.client.read_write_lock("rw");
     let writing = rw.write().lock().await.unwrap();
-    slow(&scripts::DOWNGRADE);
+    slow(&scripts::READ_ACQUIRE);
+    slow(&scripts::WRITE_RELEASE);
     let turning = begun(writing.downgrade());
     let reading = soon("another reader", rig.other.read_write_lock("rw").read().lock()).await.unwrap();
     drop(soon("one of the same process", rw.read().lock()).await.unwrap());
@@ -182,7 +183,7 @@ async fn shutting_down_waits_for_what_is_under_way() {
         let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
         let plain = rig.client.lock("y").lock().await.unwrap();
         let left = rig.client.lock("z").lock().await.unwrap().detach();
-        let slow = [&scripts::RELEASE, &scripts::DOWNGRADE, &scripts::TRANSFER, &scripts::LEAVE];
+        let slow = [&scripts::RELEASE, &scripts::WRITE_RELEASE, &scripts::TRANSFER, &scripts::LEAVE];
         for asked in slow {
             rig.proxy.rule(script(asked), Action::DelayReply(ms(300)));
         }
@@ -200,7 +201,7 @@ async fn shutting_down_waits_for_what_is_under_way() {
             }
             "downgrade" => {
                 let turning = tokio::spawn(writing.downgrade());
-                asked(&scripts::DOWNGRADE).await.unwrap();
+                asked(&scripts::WRITE_RELEASE).await.unwrap();
                 rig.client.shutdown(SOON).await;
                 let error = turning.await.unwrap().map(drop).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Closed, "{error}");

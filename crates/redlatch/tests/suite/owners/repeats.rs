@@ -175,25 +175,27 @@ async fn of_two_holds_with_a_count_in_doubt_one_is_detached_and_the_other_one_st
     }
 }
 
-/// The repeat turned the write hold of another process into a read hold.
+/// The repeat of what a downgrade sends took the write hold of another process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_repeat_of_a_downgrade_turns_no_other_processs_hold() {
-    let rig = rig().await;
-    let outer = rig.client.read_write_lock("x").write().lock().await.unwrap();
-    let inner = outer.reenter().await.unwrap();
-    let lost = rig.proxy.rule(script(&scripts::DOWNGRADE).nth(1), Action::CloseAfterRequest);
-    rig.proxy.rule(script(&scripts::DOWNGRADE).nth(2), Action::DelayRequest(ms(600)));
-    let turning = tokio::spawn(inner.downgrade());
-    rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
-    let owner = handed_out(outer.as_guard());
-    let theirs = lock(&rig.other, "write", Some(&owner)).await.expect("it enters");
-    let turned = soon("the downgrade", turning).await.unwrap();
-    drop(turned);
-    rig.quiet().await;
-    soon("the release", outer.unlock()).await.unwrap();
-    assert!(theirs.is_valid() && stranger(&rig, "write").await.is_none());
-    let reader = lock(&Client::connect(&rig.server.url()).await.unwrap(), "read", None).await;
-    assert!(reader.is_none(), "a writer and a reader");
+async fn the_repeat_of_a_downgrade_takes_no_other_processs_hold() {
+    for asked in [&scripts::READ_ACQUIRE, &scripts::WRITE_LEAVE] {
+        let rig = rig().await;
+        let outer = rig.client.read_write_lock("x").write().lock().await.unwrap();
+        let inner = outer.reenter().await.unwrap();
+        let lost = rig.proxy.rule(script(asked).nth(1), Action::CloseAfterRequest);
+        rig.proxy.rule(script(asked).nth(2), Action::DelayRequest(ms(600)));
+        let turning = tokio::spawn(inner.downgrade());
+        rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+        let owner = handed_out(outer.as_guard());
+        let theirs = lock(&rig.other, "write", Some(&owner)).await.expect("it enters");
+        let turned = soon("the downgrade", turning).await.unwrap();
+        drop(turned);
+        rig.quiet().await;
+        soon("the release", outer.unlock()).await.unwrap();
+        assert!(theirs.is_valid() && stranger(&rig, "write").await.is_none());
+        let reader = lock(&Client::connect(&rig.server.url()).await.unwrap(), "read", None).await;
+        assert!(reader.is_none(), "{}: a writer and a reader", asked.name());
+    }
 }
 
 /// An adopter got the last token drawn, which was of an earlier holder: this one had drawn none.
@@ -304,22 +306,24 @@ async fn a_repeat_of_granted_permits_is_granted_while_less_than_none_is_free() {
 /// It took the write hold for its own whatever the server counted, and readers came in beside the other process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_that_is_on_its_way_takes_no_write_hold_that_another_process_enters() {
-    let rig = rig().await;
-    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
-    let owner = writing.owner().clone();
-    let slow = rig.proxy.rule(script(&scripts::DOWNGRADE), Action::DelayRequest(ms(400)));
-    let turning = tokio::spawn(writing.downgrade());
-    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
-    let theirs =
-        lock(&rig.other, "write", Some(&owner.to_string().parse().unwrap())).await.expect("it enters");
-    let reading = soon("the downgrade", turning).await.unwrap().unwrap();
-    let third = Client::connect(&rig.server.url()).await.unwrap();
-    assert!(lock(&third, "read", None).await.is_none() && theirs.is_valid(), "a reader beside a writer");
-    assert!(stranger(&rig, "write").await.is_none());
-    assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released);
-    let beside = lock(&third, "read", None).await;
-    assert!(reading.is_valid() && beside.is_some(), "only readers are left");
-    reading.unlock().await.unwrap();
+    for asked in [&scripts::READ_ACQUIRE, &scripts::WRITE_RELEASE] {
+        let rig = rig().await;
+        let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+        let owner = writing.owner().clone();
+        let slow = rig.proxy.rule(script(asked), Action::DelayRequest(ms(400)));
+        let turning = tokio::spawn(writing.downgrade());
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let theirs =
+            lock(&rig.other, "write", Some(&owner.to_string().parse().unwrap())).await.expect("it enters");
+        let reading = soon("the downgrade", turning).await.unwrap().unwrap();
+        let third = Client::connect(&rig.server.url()).await.unwrap();
+        assert!(lock(&third, "read", None).await.is_none() && theirs.is_valid(), "a reader beside a writer");
+        assert!(stranger(&rig, "write").await.is_none());
+        assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released);
+        let beside = lock(&third, "read", None).await;
+        assert!(reading.is_valid() && beside.is_some(), "{}: only readers are left", asked.name());
+        reading.unlock().await.unwrap();
+    }
 }
 
 /// The release of a read hold was never answered, and arrived when its owner read again by way of a downgrade.
@@ -385,4 +389,47 @@ async fn a_partial_release_that_waits_until_its_lease_is_over_is_not_sent() {
         rig.proxy.with_log(|log| log.requests().any(|request| request.args.iter().any(|arg| arg == leave)));
     assert!(!sent, "it would count down what another process holds by now");
     drop((outer, soon("the read hold", reading).await));
+}
+
+/// A read hold that was given up beside a write hold was removed when that had gone; its owner had been handed out since the last look, and the
+/// read hold was another process's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_up_beside_a_write_hold_takes_nothing_when_that_has_gone() {
+    for round in 0..3 {
+        let rig = rig().await;
+        let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+        let lost = rig.proxy.rule(script(&scripts::READ_ACQUIRE).nth(1), Action::CloseBeforeRequest);
+        drop(begun(writing.read()));
+        rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+        // What removes it waits for the end of the write hold.
+        rig.quiet().await;
+        tokio::time::sleep(ms(300 + 30 * round)).await;
+        let owner = handed_out(writing.as_guard());
+        let theirs = lock(&rig.other, "read", Some(&owner)).await.expect("it enters");
+        soon("the end of writing", writing.unlock()).await.unwrap();
+        tokio::time::sleep(ms(400)).await;
+        assert!(theirs.is_valid() && stranger(&rig, "read").await.is_none(), "a writer beside a reader");
+        assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released);
+    }
+}
+
+/// What was given up beside a write hold was removed while the owner gave its own read hold back, which was told as a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_goes_after_its_write_hold_is_not_taken_for_what_was_given_up() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::READ_ACQUIRE).nth(1), Action::CloseBeforeRequest);
+    drop(begun(writing.read()));
+    rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+    let reading = soon("the read hold", writing.read()).await.unwrap();
+    let twice = reading.reenter().await.unwrap();
+    soon("the end of writing", writing.unlock()).await.unwrap();
+    let gate = Gate::new();
+    let slow = rig.proxy.rule(script(&scripts::READ_LEAVE), Action::HoldReplyUntilReleased(gate.clone()));
+    drop(twice);
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    let last = begun(reading.unlock());
+    tokio::time::sleep(ms(500)).await;
+    gate.release();
+    assert_eq!(soon("the release", last).await.unwrap(), Unlocked::Released);
 }

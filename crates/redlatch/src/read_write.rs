@@ -286,8 +286,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
-    /// would end the read hold, or if the server may count another write hold of it; [`ErrorKind::Timeout`] if a request of the owner is not
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the hold is lost; [`ErrorKind::OwnerInDoubt`](crate::ErrorKind::OwnerInDoubt) if an earlier request of the owner was never answered that
+    /// would end the read hold, or if the server may count another write hold of it; [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if a request of the owner is not
     /// answered; a server that is unreachable or refuses. After an error nothing is held. If the server did not answer and other processes may use the owner,
     /// the lease ends what is left.
     ///
@@ -315,8 +315,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the write hold is lost; [`ErrorKind::OwnerInDoubt`] if an earlier request of the owner was never answered that
-    /// would end the read hold; [`ErrorKind::Timeout`] if an earlier read hold of the owner is still being given
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the write hold is lost; [`ErrorKind::OwnerInDoubt`](crate::ErrorKind::OwnerInDoubt) if an earlier request of the owner was never answered that
+    /// would end the read hold; [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if an earlier read hold of the owner is still being given
     /// back after three times the response timeout; a server that is unreachable or refuses.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
         self.0.check()?;

@@ -433,3 +433,23 @@ async fn a_read_hold_that_goes_after_its_write_hold_is_not_taken_for_what_was_gi
     gate.release();
     assert_eq!(soon("the release", last).await.unwrap(), Unlocked::Released);
 }
+
+/// A grant that came when its time was over was counted down, and what was counted by then was another process's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_comes_too_late_takes_no_other_processs_hold() {
+    let rig = rig().await;
+    let brisk = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(1_000)).response_timeout(ms(60_000));
+    let writing = brisk.connect().await.unwrap().read_write_lock("x").write().lock().await.unwrap();
+    let owner = handed_out(writing.as_guard());
+    let late = rig.proxy.rule(script(&scripts::READ_ACQUIRE).nth(1), Action::DelayReply(ms(1_600)));
+    let reading = begun(writing.read());
+    rig.proxy.wait_fired(late, 1, SOON).await.unwrap();
+    // The server's lease of it ends meanwhile.
+    tokio::time::sleep(ms(1_150)).await;
+    let theirs = lock(&rig.other, "read", Some(&owner)).await.expect("it enters");
+    let reading = soon("the read hold", reading).await.unwrap();
+    reading.unlock().await.unwrap();
+    writing.unlock().await.unwrap();
+    assert!(theirs.is_valid() && stranger(&rig, "read").await.is_none(), "a writer beside a reader");
+    assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released);
+}

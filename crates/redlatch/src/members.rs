@@ -350,7 +350,8 @@ impl Holding {
         tokio::select! {
             biased;
             lost = self.lost() => Err(lost_error(&lost)),
-            outcome = work => Ok(outcome),
+            // The work's last step may have lasted for longer than the hold.
+            outcome = work => self.check().map(|()| outcome),
         }
     }
 
@@ -359,7 +360,8 @@ impl Holding {
         let outcomes = join_all(self.guards.iter().map(|guard| guard.extend(lease))).await;
         let extended = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         if extended >= self.needed {
-            return Ok(());
+            // Seen to be over meanwhile, it stays so.
+            return self.check();
         }
         outcomes.into_iter().collect::<Result<Vec<_>, _>>().map(|_| ())
     }

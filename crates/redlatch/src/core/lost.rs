@@ -32,8 +32,11 @@ impl Core {
         let found = tokio::time::timeout(LIMIT, self.ends(&held)).await;
         let mut reasons = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
         for lease in &held {
-            let unclear = || lease.missing(self.now_ms());
-            self.lose(lease, reasons.next().flatten().unwrap_or_else(unclear));
+            let reason = reasons.next().flatten().unwrap_or_else(|| lease.missing(self.now_ms()));
+            // It may have been passed on while its end was looked for.
+            if let Some(held) = self.lanes.present(lease) {
+                self.lose(&held, reason);
+            }
         }
     }
 

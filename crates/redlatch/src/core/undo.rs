@@ -112,24 +112,21 @@ impl Core {
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
         let mut unanswered = false;
-        // What it was granted is counted down, because another process may have come to hold beside it.
-        let mut counts = false;
         for look_ms in late_looks_ms(owner) {
             if *look_ms > lease_ms.max(place_ms) {
                 // Whatever the request left has ended.
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+            if self.write_hold_beside(&request.keys, owner).is_some() {
+                // Counted down late, it would be the read hold that another process enters under the writer's owner.
+                if !owner.is_shared() {
+                    self.undo_when_let_go(request, owner, over_ms);
+                }
+                return matches!(certainty, Certainty::Granted(_));
+            }
             if owner.is_shared() {
                 break;
-            }
-            if self.write_hold_beside(&request.keys, owner).is_some() {
-                if let Certainty::Granted(_) = certainty {
-                    counts = true;
-                    break;
-                }
-                self.undo_when_let_go(request, owner, over_ms);
-                return false;
             }
             let undoing =
                 self.undo_until_answered(request, owner, What::Everything, over_ms, pending, &mut unanswered);
@@ -144,7 +141,7 @@ impl Core {
                 Undone::Unknown => return false,
             }
         }
-        if !counts && !owner.is_shared() {
+        if !owner.is_shared() {
             return false;
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
@@ -212,6 +209,10 @@ impl Core {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut count = 1;
         loop {
+            if matches!(what, What::OneHold { .. }) && self.now_ms() >= over_ms {
+                // What is counted now is another process's.
+                return Undone::Unknown;
+            }
             let publish = self.store.publish_command();
             // What the owner may have been granted can be handed to another process while this is on its way.
             let expected = Expected::of(owner, || count);

@@ -337,7 +337,8 @@ impl Guard {
         tokio::select! {
             biased;
             reason = self.lost() => Err(lost_error(self.name(), &self.lease.owner, &reason)),
-            outcome = work => Ok(outcome),
+            // The work's last step may have lasted for longer than the hold.
+            outcome = work => self.check().map(|()| outcome),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::{Acquire, Hold};
-use crate::error::Error;
+use super::{Acquire, Hold, lost_error};
+use crate::{core::release::Unlocked, error::Error};
 
 /// Why work under a lock has no result. The text does not repeat that of the cause, which is its [source](std::error::Error::source).
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub enum WithError {
     Busy,
     /// The lock could not be acquired; the work was not begun.
     Acquire(Error),
-    /// The lock was lost; the work was stopped half-way.
+    /// The lock was lost; the work was stopped half-way, or had ended when that was found.
     Lost(Error),
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for WithError {
             WithError::Acquire(_) => {
                 f.write_str("the lock could not be acquired, and the work was not begun")
             }
-            WithError::Lost(_) => f.write_str("the lock was lost, and the work was stopped"),
+            WithError::Lost(_) => f.write_str("the lock was lost before the work was done"),
         }
     }
 }
@@ -41,8 +41,8 @@ impl std::error::Error for WithError {
 impl<G: Hold> Acquire<'_, G> {
     /// Acquires the lock, does the work, and releases the lock; work whose lock is lost is dropped half-way.
     ///
-    /// The work's own result comes back unchanged; a release that fails afterwards is logged, because the lease ends the
-    /// hold in any case.
+    /// The work's own result comes back unchanged, unless the lock turns out to be lost when it is released. A release that fails is
+    /// logged, because the lease ends the hold in any case.
     ///
     /// # Cancel safety
     ///
@@ -67,8 +67,16 @@ impl<G: Hold> Acquire<'_, G> {
     {
         let guard = self.await.map_err(WithError::Acquire)?.ok_or(WithError::Busy)?;
         let outcome = guard.as_guard().protect(work(&guard)).await.map_err(WithError::Lost)?;
-        if let Err(error) = guard.into_guard().unlock().await {
-            tracing::warn!(%error, "the work is done, but its lock could not be released; its lease ends it");
+        let guard = guard.into_guard();
+        let (name, owner) = (guard.name().clone(), guard.lease().owner.clone());
+        match guard.unlock().await {
+            Ok(Unlocked::AlreadyLost(reason)) => {
+                return Err(WithError::Lost(lost_error(&name, &owner, &reason)));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the work is done, but its lock could not be released; its lease ends it");
+            }
         }
         Ok(outcome)
     }

@@ -257,3 +257,30 @@ async fn acquires_in_a_stream_that_is_not_polled_do_not_keep_its_reader_from_ask
     };
     assert_eq!(soon("the work", work).await, JOBS);
 }
+
+/// The last step of the work lasted for longer than the lease, and its outcome came back as if the lock had been held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_whose_last_step_outlives_the_lease_is_told_of_the_loss() {
+    let client = Client::connect("memory:").await.unwrap();
+    let lease = redlatch::Lease::Fixed(ms(200));
+    let outlives = async || block_in_place(|| std::thread::sleep(ms(250)));
+    let guard = client.lock("x").acquire().lease(lease).await.unwrap().unwrap();
+    assert_eq!(guard.protect(outlives()).await.unwrap_err().kind(), ErrorKind::Lost);
+    let other = client.lock("y");
+    let with = other.acquire().lease(lease).with(async |_| outlives().await).await;
+    assert!(matches!(with, Err(redlatch::WithError::Lost(_))), "{with:?}");
+    let both = redlatch::MultiLock::new([client.lock("a"), client.lock("b")]).unwrap();
+    let guard = both.acquire().lease(lease).await.unwrap().unwrap();
+    assert_eq!(guard.protect(outlives()).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// The lock was forced free during the last step of the work, and the loss was known to the release alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_whose_lock_is_found_lost_by_its_release_is_told_of_the_loss() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.lock("x");
+    let deletes = async |_: &redlatch::Guard| drop(server.cmd(&["DEL", "x"]).unwrap());
+    let outcome = lock.acquire().with(deletes).await;
+    assert!(matches!(outcome, Err(redlatch::WithError::Lost(_))), "{outcome:?}");
+}

@@ -181,7 +181,8 @@ async fn a_write_hold_that_the_server_was_not_told_of_goes_with_the_last_downgra
     soon("the release", second.unlock()).await.unwrap_err();
     rig.server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     let reading = soon("the downgrade", first.downgrade()).await.unwrap();
-    drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
+    let beside = soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap();
+    beside.unlock().await.unwrap();
     reading.unlock().await.unwrap();
     assert!(stranger(&rig, "read").await, "nothing is left");
 }

@@ -351,7 +351,8 @@ async fn a_read_hold_that_goes_while_a_downgrade_is_on_its_way_is_counted_once()
     rig.quiet().await;
     assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"3".into()));
     assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "nobody writes");
-    drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
+    let beside = soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap();
+    beside.unlock().await.unwrap();
     assert_eq!(third.unlock().await.unwrap(), Unlocked::StillHeld(2));
     assert_eq!(redlatch::Hold::into_guard(first).unlock().await.unwrap(), Unlocked::StillHeld(1));
     assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
@@ -375,7 +376,8 @@ async fn a_re_entry_that_was_given_up_leaves_no_write_hold_behind_a_downgrade() 
     let reading = soon("the downgrade", turning).await.unwrap();
     rig.quiet().await;
     assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "nobody writes");
-    drop(soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap());
+    let beside = soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap();
+    beside.unlock().await.unwrap();
     assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
 }

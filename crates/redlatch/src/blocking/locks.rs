@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Stake, thread_owner, wait_for};
 use crate::{
     FencedGuard, Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
-    core::Core,
+    core::{Core, release::Polled},
     error::{Error, ErrorKind, LossReason},
     owner::Owner,
 };
@@ -81,7 +81,7 @@ macro_rules! blocking_lock {
             /// An acquire with options; end it with [`run`](Acquire::run).
             pub fn acquire(&self) -> Acquire<'_, $guard> {
                 Acquire {
-                    inner: self.0.acquire().owner(&thread_owner(self.core())),
+                    inner: self.0.acquire(),
                     core: self.core(),
                     cancel: None,
                 }
@@ -239,7 +239,7 @@ impl<G: Hold> Acquire<'_, G> {
         self
     }
 
-    /// Who will hold it; this thread unless set.
+    /// Who will hold it; the thread that [runs](Self::run) this unless set.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.inner = self.inner.owner(owner);
         self
@@ -270,6 +270,8 @@ impl<G: Hold> Acquire<'_, G> {
     /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn run(self) -> Result<Option<Guard<G>>, Error> {
         let Acquire { inner, core, cancel } = self;
+        // Not before: a thread may have another owner by now, and this may be another thread.
+        let inner = inner.owner_or(|| thread_owner(core));
         let guard = wait_for(core, async {
             let cancelled = async {
                 match &cancel {
@@ -310,7 +312,7 @@ impl<G: Hold> Guard<G> {
     /// As there.
     pub fn unlock(self) -> Result<Unlocked, Error> {
         let Guard { core, inner, _stake } = self;
-        wait_for(&core, inner.into_guard().unlock())
+        wait_for(&core, inner.into_guard().release(Polled::Through))
     }
 
     /// Lets the hold go on without a guard; see [`redlatch::Guard::detach`](crate::Guard::detach).

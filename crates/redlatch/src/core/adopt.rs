@@ -5,11 +5,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
+
 use super::{
     Core, Heir, Recipe,
     jitter::jittered,
     lease::{Lease, Term},
-    owners::Pending,
+    owners::{Pending, Turn},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
     undo::LATE_LOOKS_MS,
 };
@@ -42,12 +44,13 @@ pub(crate) enum Taken {
 
 impl Core {
     /// Moves the one hold of an owner to a fresh one. A move that no task waits for any more, or that was not answered, is undone.
-    pub(crate) async fn take_up(self: &Arc<Self>, left: &Arc<Left>) -> Result<Taken, Fault> {
+    pub(crate) async fn take_up(self: &Arc<Self>, left: &Arc<Left>, turn: Turn) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let pending = self.owners.pending(&left.keys, &left.owner);
         let (core, unheard) = (self.clone(), left.clone());
-        let moving = self.drive(self.clone().move_to_own(left.clone(), pending), move |outcome| {
-            if let Ok((Taken::Up(lease), pending)) = outcome {
+        let moving = self.clone().move_to_own(left.clone(), pending).inspect(move |_| drop(turn));
+        let moving = self.drive(moving, move |outcome| {
+            if let Ok((Taken::Up(lease), Some(pending))) = outcome {
                 core.lanes.forget(&lease);
                 lease.give_back();
                 core.move_back_later(&unheard, lease.owner.clone(), false, pending);
@@ -57,12 +60,12 @@ impl Core {
         Ok(taken)
     }
 
-    /// The cover goes with the outcome: it lasts until that is taken, and no longer.
+    /// The cover goes with a hold that was moved: it lasts until a task takes that, and no longer.
     async fn move_to_own(
         self: Arc<Self>,
         left: Arc<Left>,
         pending: Pending,
-    ) -> Result<(Taken, Pending), Fault> {
+    ) -> Result<(Taken, Option<Pending>), Fault> {
         let Left { term, fenced, .. } = *left;
         let (own, sent_ms) = (self.fresh_owner(), self.now_ms());
         let heir = Heir::adopting(&own, term, fenced);
@@ -72,9 +75,9 @@ impl Core {
         let token = match reply {
             Ok(reply) => match reply[..] {
                 [_, 1, token] => (fenced && token > 0).then_some(token as u64),
-                [_, 2, _] => return Ok((Taken::Several, pending)),
-                [_, -1, _] => return Ok((Taken::WrongKind, pending)),
-                _ => return Ok((Taken::Gone, pending)),
+                [_, 2, _] => return Ok((Taken::Several, None)),
+                [_, -1, _] => return Ok((Taken::WrongKind, None)),
+                _ => return Ok((Taken::Gone, None)),
             },
             Err(fault) => {
                 if fault.is_unknown() {
@@ -92,7 +95,7 @@ impl Core {
         } else {
             // A shutdown that begins now gives it back like any other.
             self.took(&lease, None);
-            return Ok((Taken::Up(lease), pending));
+            return Ok((Taken::Up(lease), Some(pending)));
         };
         lease.give_back();
         self.move_back(&left, &lease.owner).await;

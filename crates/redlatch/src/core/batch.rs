@@ -300,11 +300,13 @@ impl Core {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         for (at, (lease, renewed)) in holds.into_iter().enumerate() {
+            let step = self.begin(&lease, renewed);
+            // Not before: until the last guard has gone, it can be entered.
             let simple = lease.recipe.batches()
                 && !lease.has_turns()
                 && !lease.tainted.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
-            match self.begin(&lease, renewed) {
+            match step {
                 Step::Release { leads, pending } if simple && pending.is_alone() => {
                     together.push(Ending { at, lease, leads, pending })
                 }

@@ -8,7 +8,7 @@ use std::{convert::identity, sync::Arc};
 use super::{
     Core, Grant, Request, Wait,
     lease::{Lease, Term},
-    release::Unlocked,
+    release::{Polled, Unlocked},
     wait::Deadline,
 };
 use crate::{
@@ -101,7 +101,7 @@ impl Core {
         };
         let written = tokio::select! {
             biased;
-            written = self.unlock(&writing, renewed) => written,
+            written = self.unlock(&writing, renewed, Polled::Through) => written,
             () = self.keeper.sleep(ANSWERS * self.config.response_timeout) => {
                 Err(Error::new(ErrorKind::Timeout, "the release of the write hold is not answered"))
             }

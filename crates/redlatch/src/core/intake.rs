@@ -47,8 +47,9 @@ impl Intake {
     /// A lease needs attention by then at the latest.
     pub(super) fn look_by(&self, at_ms: u64) {
         if at_ms < self.scan_ms.load(Ordering::Relaxed) {
-            self.scan_ms.fetch_min(at_ms, Ordering::AcqRel);
-            if at_ms < self.sleeping_until_ms.load(Ordering::Acquire) {
+            // One order for this and `sleeps_until`: of two that come at once, one sees what the other has written.
+            self.scan_ms.fetch_min(at_ms, Ordering::SeqCst);
+            if at_ms < self.sleeping_until_ms.load(Ordering::SeqCst) {
                 self.wake();
             }
         }
@@ -56,7 +57,7 @@ impl Intake {
 
     /// When the next scan is due.
     pub(super) fn scan_ms(&self) -> u64 {
-        self.scan_ms.load(Ordering::Acquire)
+        self.scan_ms.load(Ordering::SeqCst)
     }
 
     /// A scan begins: what comes into being from now on asks for the next one.
@@ -67,7 +68,7 @@ impl Intake {
     /// The thread goes to sleep until then, or until the next scan if that is due before: a lease that came between the last look
     /// and this may not have woken it.
     pub(super) fn sleeps_until(&self, until_ms: u64) -> u64 {
-        self.sleeping_until_ms.store(until_ms, Ordering::Release);
+        self.sleeping_until_ms.store(until_ms, Ordering::SeqCst);
         until_ms.min(self.scan_ms())
     }
 }

@@ -173,6 +173,11 @@ impl Lane {
         self.lease.is_none() && !self.is_busy() && self.crowd().is_none()
     }
 
+    /// Whether who comes now leads. A lease that was displaced leaves nothing to those who would stand in line behind it.
+    pub(super) fn is_free(&self) -> bool {
+        self.lease.is_none() && !self.is_busy() && self.crowd().queue.is_empty()
+    }
+
     /// What there is beside one lease.
     pub(super) fn crowd(&self) -> &Crowd {
         self.crowd.as_deref().unwrap_or(Crowd::NONE)

@@ -197,7 +197,7 @@ impl Lanes {
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
-                if lane.is_idle() {
+                if lane.is_free() {
                     lane.work = Work::Contends(request.clone());
                     return Ok(Enter::Go);
                 }
@@ -247,6 +247,9 @@ impl Lanes {
         if lease.recipe.lane() != LanePolicy::Beside
             && let Some(newer) = lane.newer_than(lease)
         {
+            drop(shard);
+            // The one that led has nothing, and the newer one need not be what the line waits for.
+            self.promote(&lease.keys, false);
             return Err(newer);
         }
         let lost = lane.add(lease, &self.intake, now_ms);
@@ -571,7 +574,7 @@ impl Lanes {
             removed
         });
         wakes.wake();
-        if removed == Some(true) && lease.recipe.lane() == LanePolicy::Queue {
+        if removed.is_some() && lease.recipe.lane() == LanePolicy::Queue {
             self.promote(&lease.keys, false);
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct Lease {
     pub(crate) tainted: AtomicBool,
     /// The tainted write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
     before: OnceLock<Arc<Lease>>,
+    /// It was made to last for longer than its grant, and not by a renewal: another server may have the one without the other.
+    stretched: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
     /// A request that ends the hold was not answered, and may still arrive.
@@ -138,6 +140,7 @@ impl Lease {
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
             before: OnceLock::new(),
+            stretched: AtomicBool::new(false),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
@@ -168,6 +171,7 @@ impl Lease {
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
             before: self.before.clone(),
+            stretched: AtomicBool::new(self.stretched.load(Ordering::Relaxed)),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule::default(),
@@ -212,8 +216,11 @@ impl Lease {
         }
         let until = deadline_ms(sent_ms, lease_ms);
         let later = |old| (old & OVER == 0).then_some(until.max(old));
-        if self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later).is_err() {
+        let Ok(before) = self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later) else {
             return false;
+        };
+        if until > before && (!self.wants_renewal() || lease_ms > self.lease_ms()) {
+            self.stretched.store(true, Ordering::Relaxed);
         }
         self.seen(sent_ms);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
@@ -221,6 +228,16 @@ impl Lease {
             self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
         }
         true
+    }
+
+    /// How long a server that has it is to keep it still, where a renewal does not say so; `None` if the server has known since the grant.
+    pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
+        if !self.stretched.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left_ms = i64::try_from(self.deadline_ms().saturating_sub(now_ms)).unwrap_or(i64::MAX);
+        let lease_ms = left_ms.saturating_add(left_ms / 100 + 10);
+        (!self.wants_renewal() || left_ms > self.lease_ms()).then_some(lease_ms)
     }
 
     /// A request that changes the count was not answered, so the server may count more than there are guards here. From now on nothing
@@ -267,9 +284,12 @@ impl Lease {
         self.before.get()
     }
 
-    /// The server has the hold, as a request sent at that moment has shown.
+    /// The server has the hold, as a request sent at that moment has shown. One that was given back has nothing more to show: its owner's
+    /// next hold is told from it by when they were seen.
     pub(crate) fn seen(&self, sent_ms: u64) {
-        self.asked_ms.fetch_max(sent_ms, Ordering::AcqRel);
+        if self.is_held() {
+            self.asked_ms.fetch_max(sent_ms, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn asked_ms(&self) -> u64 {

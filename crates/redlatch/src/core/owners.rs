@@ -162,16 +162,21 @@ impl Owners {
 
     /// Covers requests that may take a hold of this owner away, until dropped. An owner that nobody can use again needs no cover.
     pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
-        self.pending_if(keys, owner, |_| true).unwrap_or(Pending(None))
+        self.pending_if(keys, owner, |_| true).unwrap_or_else(|_| Pending(None))
     }
 
     /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
     pub(crate) fn pending_unless_asking(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
-        self.pending_if(keys, owner, |record| !record.has_begun)
+        self.pending_if(keys, owner, |record| !record.has_begun).ok()
     }
 
-    /// As [`pending`](Self::pending), unless the owner asks or gives back at this moment: what is there then is its own.
-    pub(crate) fn pending_if_idle(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
+    /// As [`pending`](Self::pending), unless the owner asks or gives back at this moment: what is there then is its own. Otherwise answers
+    /// with what resolves when that may have changed.
+    pub(crate) fn pending_if_idle(
+        self: &Arc<Self>,
+        keys: &Keys,
+        owner: &Owner,
+    ) -> Result<Pending, OwnedNotified> {
         self.pending_if(keys, owner, |record| record.pending == 0 && !record.has_begun)
     }
 
@@ -181,19 +186,20 @@ impl Owners {
         keys: &Keys,
         owner: &Owner,
         admits: impl FnOnce(&Record) -> bool,
-    ) -> Option<Pending> {
+    ) -> Result<Pending, OwnedNotified> {
         if !owner.is_exposed() {
-            return Some(Pending(None));
+            return Ok(Pending(None));
         }
         let cover = Cover::of(self, keys, owner);
-        let is_covered = self.begin(&cover.id, |record| {
-            let admits = admits(record);
-            if admits {
+        self.begin(&cover.id, |record| {
+            if admits(record) {
                 record.pending += 1;
+                Ok(())
+            } else {
+                Err(record.changed.clone().notified_owned())
             }
-            admits
-        });
-        if is_covered { Some(Pending(Some(cover))) } else { None }
+        })?;
+        Ok(Pending(Some(cover)))
     }
 
     /// Whether a request is under way that may take a hold of this owner away.
@@ -348,6 +354,11 @@ impl Pending {
         let outcome = work(&self).await;
         drop(self);
         outcome
+    }
+
+    /// Whether attempts of the owner wait for its end. It has to be with work that comes to its end by itself then.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Whether no attempt of the owner asks at this moment; none begins as long as this cover lasts.

@@ -40,6 +40,15 @@ pub(super) enum Way {
     OneHold,
 }
 
+/// Who polls a release until it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// A thread that does nothing else, or the keeper.
+    Through,
+    /// A task, which may keep its future and poll it no more.
+    AtWill,
+}
+
 /// What became of a request.
 type Asked = Result<Reply, Fault>;
 
@@ -71,12 +80,16 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         renewed: bool,
+        polled: Polled,
     ) -> Result<Unlocked, Error> {
         let outcome = match self.begin(lease, renewed) {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             Step::Release { leads, pending }
-                if !lease.has_turns() && !lease.tainted.load(Ordering::Relaxed) && pending.is_alone() =>
+                if (polled == Polled::Through || !pending.holds_up())
+                    && !lease.has_turns()
+                    && !lease.tainted.load(Ordering::Relaxed)
+                    && pending.is_alone() =>
             {
                 self.release_now(lease, leads, pending).await
             }
@@ -229,7 +242,9 @@ impl Core {
                 }
                 Leaving::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
                 Leaving::Release { leads: true } => self.lanes.leave(&lease.keys, false),
-                Leaving::Release { leads: false } | Leaving::Passed => {}
+                // What was found to be lost is the next task's by now.
+                Leaving::Passed => self.keeper.recheck(),
+                Leaving::Release { leads: false } => {}
             }
             return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
         }

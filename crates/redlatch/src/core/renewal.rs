@@ -17,7 +17,10 @@ use futures_util::{
     future::{BoxFuture, join_all},
 };
 
-use crate::store::Fault;
+use crate::{
+    replica_ack::{Replicas, Replication},
+    store::Fault,
+};
 
 /// How many leases of one server have their renewal under way at once, and how many calls carry them.
 const LEASES_UNDER_WAY_MAX: usize = 800;
@@ -181,6 +184,25 @@ impl Core {
         Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
     }
 
+    /// As [`renew_one`](Self::renew_one), and asks replicas whether they have it, and with it all that the server did before.
+    pub(crate) async fn renew_acked(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        lease_ms: i64,
+        ack: Replication,
+    ) -> Result<(bool, Option<Replicas>), Fault> {
+        let number = self.fresh_number();
+        let call = lease.recipe.renew(number, std::slice::from_ref(lease), lease_ms);
+        let script = call.script;
+        self.keeper.touch();
+        let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
+        if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
+            return Ok((false, None));
+        }
+        self.keeper.touch();
+        Ok((true, Some(confirm(ack.within).await?)))
+    }
+
     /// Looks whether a hold is still there, on the keeper's connection.
     pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
         let number = self.fresh_number();
@@ -195,8 +217,15 @@ impl Core {
         }
     }
 
-    /// Looks whether holds that are not renewed are still there, without touching their leases.
-    pub(super) fn check(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
+    /// Looks whether holds are still there whose leases need no renewal now. What was made to last for longer than its grant is told to
+    /// the server once more: another one may have the grant alone, and would end it before its holder does.
+    pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+        let now_ms = self.now_ms();
+        let (stretched, mut leases): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| lease.stretch_ms(now_ms).is_some());
+        for lease in stretched {
+            self.keeper.handle().spawn(self.clone().check_singly(lease));
+        }
         leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind));
         let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b));
         for batch in alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)) {
@@ -215,7 +244,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
-            let call = first.recipe.renew(number, &open, 0);
+            let stretch_ms = if open.len() == 1 { first.stretch_ms(now_ms) } else { None };
+            let call = first.recipe.renew(number, &open, stretch_ms.unwrap_or(0));
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
                     .await;
@@ -246,6 +276,11 @@ impl Core {
         }
         for lease in &batch {
             lease.schedule.renewing.store(false, Ordering::Release);
+        }
+        // What is renewed was not due while it was looked at.
+        let renewed: Vec<_> = batch.into_iter().filter(|lease| lease.wants_renewal()).collect();
+        if !renewed.is_empty() {
+            self.keeper.reschedule(renewed);
         }
         if doubt {
             // The next look has passed these by while they were asked about.

@@ -19,8 +19,6 @@ use crate::{config::FAIR_WAIT, owner::Owner, store::Fault};
 
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
-/// How often it is looked whether an owner is at rest.
-const LET_GO_LOOK: Duration = Duration::from_millis(100);
 /// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
 const HOLDS_STAY: u32 = u32::MAX;
 
@@ -177,9 +175,12 @@ impl Core {
                     continue;
                 }
                 // With the cover no attempt begins, and one that has ended has put its lease there.
-                let Some(pending) = core.owners.pending_if_idle(&request.keys, &owner) else {
-                    tokio::time::sleep(LET_GO_LOOK).await;
-                    continue;
+                let pending = match core.owners.pending_if_idle(&request.keys, &owner) {
+                    Ok(pending) => pending,
+                    Err(changed) => {
+                        let _ = tokio::time::timeout(left, changed).await;
+                        continue;
+                    }
                 };
                 if core.write_hold_beside(&request.keys, &owner).is_some() {
                     continue;
@@ -276,7 +277,7 @@ impl Core {
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                let Some(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
+                let Ok(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
                     continue;
                 };
                 if core.write_hold_beside(&lease.keys, &lease.owner).is_some() {

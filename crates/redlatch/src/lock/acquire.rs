@@ -110,6 +110,12 @@ impl<'a, G: Hold> Acquire<'a, G> {
         self
     }
 
+    /// As [`owner`](Self::owner), unless one has been set.
+    pub(crate) fn owner_or(mut self, owner: impl FnOnce() -> Owner) -> Self {
+        self.owner = self.owner.or_else(|| Some(owner()));
+        self
+    }
+
     /// Draws a fencing token with the grant ([`Guard::token`]).
     pub fn fenced(mut self) -> Self {
         self.fenced = true;

@@ -1,18 +1,25 @@
 //! Holding a lock is having a guard.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{convert::identity, fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use super::{Hold, lost_error, sealed::Sealed};
 use crate::{
     config::lease_ms,
-    core::{Core, acquire::already_held, lease::Lease as CoreLease, lease::Term, release::Unlocked},
+    core::{
+        Core,
+        acquire::already_held,
+        lease::Lease as CoreLease,
+        lease::Term,
+        release::{Polled, Unlocked},
+    },
     error::{Error, ErrorKind, LossReason},
     fork,
     name::LockName,
     owner::Owner,
-    replica_ack::Replicas,
+    replica_ack::{Replicas, Replication},
+    store::Fault,
 };
 
 /// A hold on a lock. Dropping it stops the renewal at once and releases in the background; [`unlock`](Self::unlock)
@@ -130,11 +137,16 @@ impl Guard {
     /// # Errors
     ///
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
-    pub async fn unlock(mut self) -> Result<Unlocked, Error> {
+    pub async fn unlock(self) -> Result<Unlocked, Error> {
+        self.release(Polled::AtWill).await
+    }
+
+    /// As [`unlock`](Self::unlock), by a caller that may be known to poll it until it is done.
+    pub(crate) async fn release(mut self, polled: Polled) -> Result<Unlocked, Error> {
         self.check_process()?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
-        core.unlock(&lease, self.renewed).await
+        core.unlock(&lease, self.renewed, polled).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
@@ -250,14 +262,27 @@ impl Guard {
     /// [`ErrorKind::Lost`] if the hold is lost; a lease out of range; a server that is unreachable or refuses.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
+        self.lasts(lease_ms, None).await.map(drop)
+    }
+
+    /// As [`extend`](Self::extend), and asks replicas whether they have it.
+    pub(crate) async fn lasts(
+        &self,
+        lease_ms: i64,
+        ack: Option<Replication>,
+    ) -> Result<Option<Replicas>, Error> {
         self.core.check_open()?;
         if let Some(reason) = self.loss() {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
         let sent_ms = self.core.now_ms();
         self.lease.asks_until(sent_ms.saturating_add(lease_ms as u64));
-        let renewed = self.core.renew_one(&self.lease, lease_ms).await;
-        let renewed = renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
+        let renewed = match ack {
+            None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
+            Some(ack) => self.core.renew_acked(&self.lease, lease_ms, ack).await,
+        };
+        let (renewed, replicas) =
+            renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
         if !renewed {
             self.core.gone(&self.lease).await;
         }
@@ -266,7 +291,7 @@ impl Guard {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
         self.core.schedule(&self.lease);
-        Ok(())
+        Ok(replicas)
     }
 
     /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or somebody releases
@@ -317,10 +342,19 @@ impl Guard {
         let pending = core.owners.pending(&lease.keys, &lease.owner);
         // First of all nobody renews it any more, and nobody believes in the longer time.
         self.detach();
-        let sent = pending.sent();
-        let kept = core.renew_one(&lease, if shared { time_ms } else { -time_ms }).await;
-        sent.answered(&kept);
-        kept.map_err(|fault| fault.into_error().on(&lease.keys.name).by(&lease.owner))
+        let (here, held) = (core.clone(), lease.clone());
+        // The owner's next attempt waits for it.
+        let shortening = core.drive(
+            async move {
+                let sent = pending.sent();
+                let kept = here.renew_one(&held, if shared { time_ms } else { -time_ms }).await;
+                sent.answered(&kept);
+                kept.map_err(Fault::into_error)
+            },
+            |_| {},
+        );
+        let kept = shortening.outcome().await.and_then(identity);
+        kept.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
     }
 
     /// Does the work while the lock is held, and stops polling it when the hold is lost.

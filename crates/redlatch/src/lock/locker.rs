@@ -1,6 +1,6 @@
 //! What the handles of all kinds of locks do, written once; [`lock_face!`](super::face) gives it to each kind.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::identity, sync::Arc, time::Duration};
 
 use super::{Force, Forced, Guard, Lease, force::Forcing};
 use crate::{
@@ -9,7 +9,6 @@ use crate::{
         Recipe, Request, Wait,
         adopt::{Left, Taken},
         backoff::Backoff,
-        flight::Flight,
         home::Home,
         lease::Lease as CoreLease,
         lease::Term,
@@ -172,8 +171,8 @@ impl Locker {
         let left = Arc::new(Left { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
         let owner = &left.owner;
         // What is under way for the owner here has come to its end.
-        let _turn = self.turn(owner).await?;
-        let taken = self.core.take_up(&left).await;
+        let turn = self.turn(owner).await?;
+        let taken = self.core.take_up(&left, turn).await;
         match taken.map_err(|fault| self.error(fault).by(owner))? {
             Taken::Gone => Ok(None),
             Taken::Up(lease) => Ok(Some(self.guard(lease, term.renewed))),
@@ -229,7 +228,8 @@ impl Locker {
             }
             core.run_undoing(call, of.number(), false, &pending).await
         };
-        let reply = Flight::new(&self.core, Box::pin(work), || None).await;
+        // The owner's next attempt waits for it.
+        let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);
         let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         match reply.get(1) {
             Some(0) => Ok(Unlocked::Released),

@@ -4,7 +4,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{ids, recipe::NEVER_MS};
+use super::ids;
 use crate::{
     core::{Core, Grant, release::Unlocked},
     error::{Error, ErrorKind, LossReason},
@@ -21,9 +21,11 @@ use crate::{
 /// to other tasks and threads and dropped anywhere, as a lock's [`Guard`].
 #[must_use = "dropping the guard gives the permits back at once"]
 pub struct PermitGuard {
-    hold: Guard,
+    pub(super) hold: Guard,
     ids: Arc<str>,
-    permanent: bool,
+    pub(super) permanent: bool,
+    /// How many replicas confirmed them.
+    pub(super) replicas: Option<Replicas>,
 }
 
 impl fmt::Debug for PermitGuard {
@@ -40,8 +42,9 @@ impl fmt::Debug for PermitGuard {
 impl PermitGuard {
     pub(super) fn new(core: &Arc<Core>, grant: Grant) -> Self {
         let ids = grant.lease.owner.field().clone();
-        let permanent = grant.lease.lease_ms() >= NEVER_MS;
-        PermitGuard { hold: Guard::new(core.clone(), grant.lease, grant.renewed, false), ids, permanent }
+        let hold = Guard::new(core.clone(), grant.lease, grant.renewed, false);
+        let replicas = hold.replicas();
+        PermitGuard { hold, ids, permanent: false, replicas }
     }
 
     /// The semaphore's name.
@@ -61,7 +64,7 @@ impl PermitGuard {
 
     /// How many replicas confirmed the grant; `None` if none were asked.
     pub fn replicas(&self) -> Option<Replicas> {
-        self.hold.replicas()
+        self.replicas
     }
 
     /// Whether the permits are ours at this moment, by the local clock: no round trip.

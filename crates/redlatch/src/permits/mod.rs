@@ -3,6 +3,7 @@
 
 mod guard;
 mod ids;
+mod permanent;
 mod recipe;
 mod request;
 
@@ -199,7 +200,7 @@ impl PermitSemaphore {
     /// Sets the lease of the permit with this id anew (1 ms to 100 years from now), whoever took it; `false` if no permit
     /// is taken under it, or no longer. A permanent permit gets an end that way.
     ///
-    /// A guard does not learn of a shorter lease; it renews as before.
+    /// A guard does not learn of a shorter lease; it renews as before, and sets its own time anew after an interruption.
     ///
     /// # Cancel safety
     ///

@@ -5,16 +5,13 @@ use std::{
     pin::Pin,
 };
 
-use super::{
-    PermitGuard, PermitSemaphore, ids,
-    recipe::{NEVER_MS, Permits},
-};
+use super::{PermitGuard, PermitSemaphore, ids, recipe::Permits};
 use crate::{
-    core::{Request, Wait, lease::Term},
-    error::Error,
+    core::{Request, Wait, wait::Deadline},
+    error::{Error, ErrorKind},
     lock::Lease,
     owner::Owner,
-    replica_ack::ReplicaAck,
+    replica_ack::{ReplicaAck, Replication},
 };
 
 /// A request for permits that is being put together; `await` it for `Result<Option<PermitGuard>, Error>`.
@@ -60,6 +57,9 @@ impl<'a> PermitRequest<'a> {
 
     /// Takes them without a lease: until somebody gives them back. **A process that crashes leaks them**; that is what
     /// Redisson's lease of −1 means.
+    ///
+    /// They are taken with the client's watchdog lease, which a second request takes off; so what arrives when the caller has gone ends by
+    /// itself. Replicas are asked with the second one.
     pub fn permanent(mut self) -> Self {
         self.lease = None;
         self
@@ -74,17 +74,39 @@ impl<'a> PermitRequest<'a> {
 
     pub(super) async fn run(self) -> Result<Option<PermitGuard>, Error> {
         let PermitSemaphore { core, keys, .. } = self.semaphore;
+        let ack = self.ack.checked().map_err(|error| error.on(&keys.name))?;
+        if let Some(lease) = self.lease {
+            return self.take(lease, self.wait, ack).await;
+        }
+        let deadline = Deadline::new(core, self.wait);
+        let mut wait = self.wait;
+        loop {
+            let lease = Lease::Fixed(core.config.watchdog_lease);
+            let Some(guard) = self.take(lease, wait, None).await? else { return Ok(None) };
+            match guard.never_ends(ack).await {
+                // Another server has taken over and lacks them.
+                Err(error) if error.kind() == ErrorKind::Lost && self.wait != Wait::No => {
+                    wait = deadline.left(core).map_or(Wait::Forever, Wait::AtMost).or_look();
+                }
+                outcome => return outcome.map(Some),
+            }
+        }
+    }
+
+    async fn take(
+        &self,
+        lease: Lease,
+        wait: Wait,
+        ack: Option<Replication>,
+    ) -> Result<Option<PermitGuard>, Error> {
+        let PermitSemaphore { core, keys, .. } = self.semaphore;
         let named = |error: Error| error.on(&keys.name);
         let permits = ids::amount(self.permits as usize, &keys.name)?;
-        let term = match self.lease {
-            Some(lease) => lease.term(&core.config).map_err(named)?,
-            None => Term { lease_ms: NEVER_MS, renewed: false },
-        };
+        let term = lease.term(&core.config).map_err(named)?;
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
         let owner = Owner::of_permits(&ids::fresh(permits).map_err(named)?, core.fresh_number());
         let recipe = Permits::of(&**core.store);
-        let ack = self.ack.checked().map_err(named)?;
-        let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, self.wait) };
+        let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, wait) };
         let grant = core.acquire(request).await?;
         Ok(grant.map(|grant| PermitGuard::new(core, grant)))
     }

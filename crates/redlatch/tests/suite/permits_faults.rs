@@ -123,3 +123,42 @@ async fn every_second_renewal_may_fail_and_permits_and_locks_hold() {
     })
     .await;
 }
+
+/// They were taken for ever by a request that came when nobody looked for it any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permanent_permits_that_are_asked_for_late_come_back() {
+    let rig = rig(ms(1_000)).await;
+    let late = Match::script().arg_contains(scripts::PERMIT_TAKE.sha1()).nth(1);
+    let rule = rig.proxy.rule(late, Action::DelayRequest(ms(6_000)));
+    let asked = rig.ours.request().permanent().permits(2).into_future();
+    let gone = tokio::time::timeout(ms(300), asked).await;
+    assert!(gone.is_err() && rig.proxy.fired(rule) == 1, "the task has gone, and the request is on its way");
+    rig.settles(2, "the late request").await;
+    rig.settles(0, "the end of what nobody has").await;
+}
+
+/// The request that takes the lease off is lost, or its answer: the permits are permanent all the same, and given back they are free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_makes_permits_permanent_or_gives_them_back() {
+    for action in [Action::CloseAfterRequest, Action::DropReply, Action::CloseBeforeRequest] {
+        let rig = rig(ms(1_000)).await;
+        let lost = Match::script().arg_contains(scripts::PERMIT_RENEW.sha1()).nth(1);
+        let rule = rig.proxy.rule(lost, action.clone());
+        let what = format!("{action:?}");
+        let guard = soon(&what, rig.ours.request().permanent().permits(2).into_future()).await;
+        assert_eq!(rig.proxy.fired(rule), 1, "the fault was there");
+        let guard = match guard {
+            Ok(guard) => guard.expect("five are free"),
+            Err(error) => {
+                assert!(error.is_retryable(), "{what}: {error}");
+                rig.settles(0, &what).await;
+                continue;
+            }
+        };
+        assert_eq!(guard.remaining(), Duration::MAX, "{what}");
+        let lease = rig.direct.lease_of(guard.id()).await.unwrap();
+        assert_eq!(lease, Some(redlatch::PermitLease::Permanent), "{what}");
+        assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
+        rig.settles(0, &what).await;
+    }
+}

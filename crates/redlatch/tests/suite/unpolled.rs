@@ -284,3 +284,35 @@ async fn work_whose_lock_is_found_lost_by_its_release_is_told_of_the_loss() {
     let outcome = lock.acquire().with(deletes).await;
     assert!(matches!(outcome, Err(redlatch::WithError::Lost(_))), "{outcome:?}");
 }
+
+/// The releases kept the next attempt of their owner out for as long as they were not polled, though the lock was free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_not_polled_keeps_its_owner_out_of_nothing() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let (lock, owner) = (client.lock("x"), client.owner());
+    let mut begun = Vec::new();
+    for how in ["unlock", "detach for a moment", "release by owner"] {
+        let guard = soon(how, lock.acquire().wait(Wait::Forever).owner(&owner).into_future()).await;
+        let guard = guard.unwrap().expect("it waits as long as it takes");
+        let (lock, owner) = (&lock, &owner);
+        begun.push(
+            begin(async move {
+                match how {
+                    "unlock" => drop(guard.unlock().await.unwrap()),
+                    "detach for a moment" => drop(guard.detach_for(ms(1)).await.unwrap()),
+                    _ => {
+                        guard.detach();
+                        drop(lock.release(owner).await.unwrap());
+                    }
+                }
+            })
+            .await,
+        );
+    }
+    let guard = soon("the last one", lock.acquire().wait(Wait::Forever).owner(&owner).into_future()).await;
+    guard.unwrap().expect("it waits as long as it takes").unlock().await.unwrap();
+    for call in begun {
+        soon("the end of a call that was not polled", call).await;
+    }
+}

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{ErrorKind, LossReason, Unlocked, Wait};
-use redlatch_testkit::topology::RedisCluster;
+use redlatch::{ErrorKind, Lease, LossReason, Unlocked, Wait, config::AddressMap, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Gate, Match, Proxy},
+    topology::RedisCluster,
+};
 
 use super::{builder, client, home, keys, names_at, until};
-use crate::fixture::{ms, soon};
+use crate::fixture::{SOON, ms, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_replaced_for_holders_and_waiters() {
@@ -52,6 +55,81 @@ async fn a_lock_that_a_failover_lost_is_announced_at_once() {
     cluster.node(master).kill9();
     tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
     assert_eq!(soon("the notice", guard.lost()).await, LossReason::Deleted);
+}
+
+/// The new master had the grants alone, and ended them long before their holders knew of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_extension_said_is_told_to_a_master_that_had_not_heard_of_it() {
+    let cluster = RedisCluster::start().unwrap();
+    let client = builder(&cluster).watchdog_lease(ms(20_000)).connect().await.unwrap();
+    let name = "extended";
+    let slot = cluster.slot_of(name);
+    let master = cluster.owner_of(slot).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let (fixed, hour) = (Lease::Fixed(ms(20_000)), Duration::from_secs(3_600));
+    let named = |part: &str| format!("{part}{{{name}}}");
+    let plain = client.lock(named("plain")).acquire().lease(fixed).await.unwrap().unwrap();
+    let renewed = client.lock(named("renewed")).lock().await.unwrap();
+    let entered = client.lock(named("entered"));
+    let first = entered.acquire().lease(fixed).await.unwrap().unwrap();
+    let readers = client.read_write_lock(named("read"));
+    let reading = readers.read().acquire().lease(fixed).await.unwrap().unwrap();
+    until("the replica has them", || keys(cluster.node(replica)).len() >= 5).await;
+    cluster.block_replication(replica).unwrap();
+    plain.extend(hour).await.unwrap();
+    renewed.extend(hour).await.unwrap();
+    reading.extend(hour).await.unwrap();
+    let second = entered.acquire().owner(first.owner()).lease(Lease::Fixed(hour)).await.unwrap().unwrap();
+    cluster.node(master).kill9();
+    tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
+    let ttl =
+        |key: String| redis::from_redis_value::<i64>(cluster.node(replica).cmd(&["PTTL", &key]).unwrap());
+    for part in ["plain", "renewed", "entered", "read"] {
+        until(part, || ttl(named(part)).unwrap() > 3_000_000).await;
+    }
+    for guard in [&plain, &renewed, &first, &second] {
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+    }
+    assert!(reading.is_valid());
+}
+
+/// The grant of a master was believed though it came when the slot had another one, which did not have it: two holders for as long as
+/// it took to look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grant_of_a_former_master_is_asked_for_again() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "granted before";
+    let slot = cluster.slot_of(name);
+    let master = cluster.owner_of(slot).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let proxy = Proxy::start(&cluster.node(master).url()).unwrap();
+    let addr = |port| format!("127.0.0.1:{port}");
+    let map: AddressMap =
+        format!("{}={}", addr(cluster.node(master).port()), addr(proxy.port())).parse().unwrap();
+    let other = cluster.masters().unwrap().into_iter().find(|other| *other != master).unwrap();
+    let url = format!("redis-cluster://{}", addr(cluster.node(other).port()));
+    let client = redlatch::Client::builder().url(url).address_map(map).response_timeout(ms(20_000));
+    let client = client.connect().await.unwrap();
+    let (lock, beside) = (client.lock(name), client.lock(format!("{{{name}}}beside")));
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    cluster.block_replication(replica).unwrap();
+    let gate = Gate::new();
+    let first = Match::script().arg_contains(scripts::ACQUIRE.sha1()).nth(1);
+    let rule = proxy.rule(first, Action::HoldReplyUntilReleased(gate.clone()));
+    let asked = tokio::spawn(async move { lock.lock().await });
+    proxy.wait_fired(rule, 1, SOON).await.unwrap();
+    tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
+    // The client knows the new master when that has answered; on another runtime it has another connection.
+    let known = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { beside.lock().await.unwrap().unlock().await.unwrap() })
+    });
+    soon("another lock", known).await.unwrap();
+    assert!(!keys(cluster.node(replica)).contains(&name.to_owned()));
+    gate.release();
+    let guard = soon("the grant", asked).await.unwrap().unwrap();
+    assert!(keys(cluster.node(replica)).contains(&name.to_owned()), "the new master has granted it, too");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -45,6 +45,28 @@ pub(crate) async fn threads_exclude_each_other_and_enter_again(on: Fixture) {
     .await;
 }
 
+pub(crate) async fn an_acquire_that_was_built_before_is_the_thread_that_runs_it(on: Fixture) {
+    let (builder, name) = (on.builder(), on.name("x"));
+    aside(move || {
+        let client = blocking::Client::build(builder).unwrap();
+        let (lock, other) = (client.lock(name.as_str()), client.lock(format!("{name}other")));
+        let built = lock.acquire();
+        // The thread is another owner afterwards.
+        other.lock().unwrap().unlock().unwrap();
+        let outer = lock.lock().unwrap();
+        let inner = built.run().unwrap().expect("the thread enters its own lock");
+        assert_eq!(inner.unlock().unwrap(), Unlocked::StillHeld(1));
+        let built = lock.acquire();
+        std::thread::scope(|scope| {
+            let ran = scope.spawn(|| built.run().unwrap().is_none());
+            assert!(ran.join().unwrap(), "another thread does not");
+        });
+        outer.unlock().unwrap();
+        client.shutdown(ms(1_000)).unwrap();
+    })
+    .await;
+}
+
 pub(crate) async fn a_blocking_wait_can_be_cancelled(on: Fixture) {
     let (builder, name) = (on.builder(), on.name("x"));
     let other = on.client().await;

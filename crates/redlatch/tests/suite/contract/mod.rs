@@ -243,6 +243,7 @@ contracts! {
     blocking::{
         threads_exclude_each_other_and_enter_again,
         a_blocking_wait_can_be_cancelled,
+        an_acquire_that_was_built_before_is_the_thread_that_runs_it,
         blocking_calls_refuse_to_run_inside_a_runtime,
     }
     multi::{

@@ -81,6 +81,8 @@ impl Inner {
         loop {
             let (sent, form) = sent_on.take().unzip();
             let form = form.unwrap_or_default();
+            // Read before the master is looked up, so that an answer of an earlier one is not taken for its.
+            let reign = self.topology.reign(slot);
             let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
                 let error =
@@ -109,6 +111,11 @@ impl Inner {
                 searching.get_or_insert_with(|| self.searching.begin());
             }
             let (code, detail, at) = match outcome {
+                // What a former master granted is perhaps unknown to its successor. One that was named for this once is no master yet.
+                Ok(_) if !form.asking && self.topology.reign(slot) != reign => {
+                    let error = format!("slot {slot} got another master while it answered");
+                    return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error)));
+                }
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Refused { code, detail, at }) => (code, detail, at),
                 Err(Failure::Fault(Fault::NotSent(error))) => {

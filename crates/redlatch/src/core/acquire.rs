@@ -325,7 +325,7 @@ enum After {
 /// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.
 fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
     let ack = ack?;
-    let enough = ack.is_met_by(lease.replicated) || (ack.keep && lease.replicated.is_some());
+    let enough = ack.is_met_by(lease.replicated()) || (ack.keep && lease.replicated().is_some());
     (!enough).then(|| {
         Error::new(
             ErrorKind::InvalidOption,

@@ -82,7 +82,7 @@ impl Core {
             }
             _ => None,
         };
-        let mut lease = Lease::new(
+        let lease = Lease::new(
             request.keys.clone(),
             owner.clone(),
             request.recipe,
@@ -90,7 +90,7 @@ impl Core {
             request.term,
             sending.at_ms,
         );
-        lease.replicated = replicated.or(request.stands_for);
+        lease.note_replicas(replicated.or(request.stands_for));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if owner.is_shared() && reply.count > 1 {

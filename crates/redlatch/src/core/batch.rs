@@ -229,8 +229,8 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            let mut lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms);
-            lease.replicated = replicated;
+            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms);
+            lease.note_replicas(replicated);
             Arc::new(lease)
         });
         let leases: Vec<_> = leases.collect();

@@ -96,7 +96,7 @@ impl Core {
         let reign = self.store.reign(&writing.keys.key);
         let reading = match self.check_count(&writing) {
             // A replica that has only the write hold keeps everybody else out, too, so what was confirmed stays true.
-            Ok(()) => self.read_beside(&writing, renewed, writing.replicated).await,
+            Ok(()) => self.read_beside(&writing, renewed, writing.replicated()).await,
             Err(error) => Err(error),
         };
         let written = tokio::select! {

@@ -692,5 +692,5 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
         && !lease.owner.is_exposed()
         // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
         && !lease.has_turns()
-        && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated))
+        && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }

@@ -11,7 +11,11 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-use super::{Recipe, watch::WATCH_AFTER_MS};
+use super::{
+    Recipe,
+    rare::{NEVER, Rare, Turns},
+    watch::WATCH_AFTER_MS,
+};
 use crate::{error::LossReason, name::Keys, owner::Owner, replica_ack::Confirmed};
 
 const HELD: u8 = 0;
@@ -44,8 +48,6 @@ pub(crate) struct Lease {
     pub(crate) owner: Owner,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) token: Option<u64>,
-    /// How replicas confirmed the grant, if they were asked.
-    pub(crate) replicated: Option<Confirmed>,
     /// The length of each renewal, which is that of the longest hold that is renewed; also what a hold without renewal was granted for.
     lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
@@ -53,15 +55,11 @@ pub(crate) struct Lease {
     asked_ms: AtomicU64,
     state: AtomicU8,
     holds: Mutex<Holds>,
-    /// Boxed, because few leases are lost.
-    loss: OnceLock<Box<LossReason>>,
     ended: Notify,
     /// Since when it is offered to a task; 0 once that task has taken it, [`TAKEN_BACK`] when it is none's any more.
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) tainted: AtomicBool,
-    /// The tainted write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
-    before: OnceLock<Arc<Lease>>,
     /// It was made to last for longer than its grant, and not by a renewal: another server may have the one without the other.
     stretched: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
@@ -69,8 +67,8 @@ pub(crate) struct Lease {
     /// A request that ends the hold was not answered, and may still arrive.
     end_in_doubt: AtomicBool,
     pub(crate) schedule: Schedule,
-    /// Serialises re-entries and their releases, which are counted on the server.
-    turns: OnceLock<Arc<Turns>>,
+    /// What few leases have.
+    rare: OnceLock<Box<Rare>>,
 }
 
 /// How many guards share the lease, and how many of them want it renewed.
@@ -129,17 +127,14 @@ impl Lease {
             owner,
             recipe,
             token,
-            replicated: None,
             lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
-            loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
-            before: OnceLock::new(),
             stretched: AtomicBool::new(false),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
@@ -148,7 +143,7 @@ impl Lease {
                 watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
                 ..Schedule::default()
             },
-            turns: OnceLock::new(),
+            rare: OnceLock::new(),
         }
     }
 
@@ -160,23 +155,23 @@ impl Lease {
             owner: self.owner.clone(),
             recipe: self.recipe,
             token: self.token,
-            replicated: self.replicated,
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
-            loss: OnceLock::new(),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
-            before: self.before.clone(),
             stretched: AtomicBool::new(self.stretched.load(Ordering::Relaxed)),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule::default(),
-            turns: OnceLock::new(),
+            rare: OnceLock::new(),
         };
+        if let Some(rare) = self.rare.get().and_then(|rare| rare.succeed()) {
+            _ = next.rare.set(Box::new(rare));
+        }
         let (from, to) = (&self.schedule, &next.schedule);
         to.renew_due_ms.store(from.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         to.watch_due_ms.store(from.watch_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -273,7 +268,7 @@ impl Lease {
     /// It was turned from a tainted hold.
     pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
         if before.tainted.load(Ordering::Relaxed) {
-            _ = self.before.set(before.clone());
+            _ = self.rare().before.set(before.clone());
             // So that its release looks for what is late.
             self.tainted.store(true, Ordering::Relaxed);
         }
@@ -281,7 +276,7 @@ impl Lease {
 
     /// The tainted hold that it was turned from.
     pub(crate) fn before(&self) -> Option<&Arc<Lease>> {
-        self.before.get()
+        self.rare.get()?.before.get()
     }
 
     /// The server has the hold, as a request sent at that moment has shown. One that was given back has nothing more to show: its owner's
@@ -431,7 +426,7 @@ impl Lease {
     /// Ends the hold because it is lost, and tells whoever waits for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         // The reason is there before the state says lost, so that nobody sees the one without the other.
-        if !self.is_held() || self.loss.set(Box::new(reason)).is_err() {
+        if !self.is_held() || self.rare().loss.set(reason).is_err() {
             return false;
         }
         if self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -443,11 +438,7 @@ impl Lease {
     }
 
     pub(crate) fn loss(&self) -> Option<&LossReason> {
-        if self.state.load(Ordering::Acquire) == LOST {
-            self.loss.get().map(|reason| &**reason)
-        } else {
-            None
-        }
+        if self.state.load(Ordering::Acquire) == LOST { self.rare.get()?.loss.get() } else { None }
     }
 
     /// Resolves when the hold has ended: with the reason if it is lost, with `None` if it was given back.
@@ -463,8 +454,28 @@ impl Lease {
         }
     }
 
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// How replicas confirmed the grant, if they were asked.
+    pub(crate) fn replicated(&self) -> Option<Confirmed> {
+        self.rare.get()?.replicated.get().copied()
+    }
+
+    /// Replicas have confirmed the grant like that, if they were asked.
+    pub(super) fn note_replicas(&self, confirmed: Option<Confirmed>) {
+        if let Some(confirmed) = confirmed {
+            _ = self.rare().replicated.set(confirmed);
+        }
+    }
+
+    fn turns_if_any(&self) -> Option<&Arc<Turns>> {
+        self.rare.get()?.turns.get()
+    }
+
     pub(crate) fn turns(&self) -> Arc<Turns> {
-        self.turns.get_or_init(Arc::default).clone()
+        self.rare().turns.get_or_init(Arc::default).clone()
     }
 
     /// The server of this reign has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
@@ -479,47 +490,24 @@ impl Lease {
 
     /// The reign in which all that was entered is counted; `None` if nothing was.
     pub(super) fn counted_in(&self) -> Option<u64> {
-        let reign = self.turns.get()?.entered_in.load(Ordering::Acquire);
+        let reign = self.turns_if_any()?.entered_in.load(Ordering::Acquire);
         (reign != NEVER).then_some(reign)
     }
 
     /// Whether the server of this reign has counted all that was entered. Another one may lack some of it, and what it counts may be
     /// another process's.
     pub(super) fn is_counted_in(&self, reign: u64) -> bool {
-        let scattered = self.turns.get().is_some_and(|turns| turns.scattered.load(Ordering::Acquire));
+        let scattered = self.turns_if_any().is_some_and(|turns| turns.scattered.load(Ordering::Acquire));
         !scattered && self.counted_in().is_none_or(|counted| counted == reign)
     }
 
     /// Whether another process held under the owner before this lease began.
     pub(super) fn is_guest(&self) -> bool {
-        self.turns.get().is_some_and(|turns| turns.guest.load(Ordering::Acquire))
+        self.turns_if_any().is_some_and(|turns| turns.guest.load(Ordering::Acquire))
     }
 
     pub(crate) fn has_turns(&self) -> bool {
-        self.turns.get().is_some()
-    }
-}
-
-/// What the guards of a lease that was ever entered share.
-pub(crate) struct Turns {
-    /// Holds that go are told to the server in the order in which they go, the last one after all others.
-    pub(super) next: tokio::sync::Mutex<()>,
-    /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
-    /// that an attempt of the owner decides.
-    pub(super) counting: tokio::sync::Mutex<()>,
-    /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
-    entered_in: AtomicU64,
-    /// It was entered in several reigns.
-    scattered: AtomicBool,
-    guest: AtomicBool,
-}
-
-const NEVER: u64 = u64::MAX;
-
-impl Default for Turns {
-    fn default() -> Self {
-        let (next, counting, scattered, guest) = Default::default();
-        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest }
+        self.turns_if_any().is_some()
     }
 }
 

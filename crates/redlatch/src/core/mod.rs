@@ -27,6 +27,7 @@ mod lookout;
 mod lost;
 pub(crate) mod owners;
 mod pulse;
+mod rare;
 mod recipe;
 pub(crate) mod reenter;
 pub(crate) mod release;

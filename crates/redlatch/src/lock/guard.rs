@@ -213,7 +213,7 @@ impl Guard {
     /// How many replicas confirmed the grant when it was made; `None` if none were asked. A hold that was entered once more,
     /// passed on inside the process, or turned from writing to reading, has the confirmation that it was granted with.
     pub fn replicas(&self) -> Option<Replicas> {
-        self.lease.replicated.map(|confirmed| confirmed.replicas)
+        self.lease.replicated().map(|confirmed| confirmed.replicas)
     }
 
     /// The lock's name.

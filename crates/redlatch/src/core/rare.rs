@@ -1,0 +1,53 @@
+//! What few leases have, in one place beside them: most are taken and given back, and a process may hold many.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU64},
+};
+
+use super::lease::Lease;
+use crate::{error::LossReason, replica_ack::Confirmed};
+
+#[derive(Default)]
+pub(super) struct Rare {
+    pub(super) loss: OnceLock<LossReason>,
+    /// How replicas confirmed the grant.
+    pub(super) replicated: OnceLock<Confirmed>,
+    /// The tainted write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
+    pub(super) before: OnceLock<Arc<Lease>>,
+    /// Serialises re-entries and their releases, which are counted on the server.
+    pub(super) turns: OnceLock<Arc<Turns>>,
+}
+
+impl Rare {
+    /// What the next guard's lease has of it; `None` if nothing.
+    pub(super) fn succeed(&self) -> Option<Rare> {
+        let Rare { replicated, before, .. } = self;
+        let has_any = replicated.get().is_some() || before.get().is_some();
+        has_any.then(|| Rare { replicated: replicated.clone(), before: before.clone(), ..Rare::default() })
+    }
+}
+
+/// What the guards of a lease that was ever entered share.
+pub(crate) struct Turns {
+    /// Holds that go are told to the server in the order in which they go, the last one after all others.
+    pub(super) next: tokio::sync::Mutex<()>,
+    /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
+    /// that an attempt of the owner decides.
+    pub(super) counting: tokio::sync::Mutex<()>,
+    /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
+    pub(super) entered_in: AtomicU64,
+    /// It was entered in several reigns.
+    pub(super) scattered: AtomicBool,
+    /// Another process held under the owner before.
+    pub(super) guest: AtomicBool,
+}
+
+pub(super) const NEVER: u64 = u64::MAX;
+
+impl Default for Turns {
+    fn default() -> Self {
+        let (next, counting, scattered, guest) = Default::default();
+        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{ErrorKind, Lease, LossReason, Unlocked, Wait, config::AddressMap, scripts};
+use redlatch::{Client, ErrorKind, Lease, LossReason, Unlocked, Wait, config::AddressMap, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy},
     topology::RedisCluster,
@@ -93,23 +93,28 @@ async fn what_an_extension_said_is_told_to_a_master_that_had_not_heard_of_it() {
     assert!(reading.is_valid());
 }
 
-/// The grant of a master was believed though it came when the slot had another one, which did not have it: two holders for as long as
-/// it took to look.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grant_of_a_former_master_is_asked_for_again() {
-    let cluster = RedisCluster::start().unwrap();
-    let name = "granted before";
-    let slot = cluster.slot_of(name);
-    let master = cluster.owner_of(slot).unwrap();
-    let replica = cluster.replicas_of(master).unwrap()[0];
+/// A client that reaches one master through a proxy, and the rest directly.
+async fn through_a_proxy(cluster: &RedisCluster, master: usize, answer: Duration) -> (Proxy, Client) {
     let proxy = Proxy::start(&cluster.node(master).url()).unwrap();
     let addr = |port| format!("127.0.0.1:{port}");
     let map: AddressMap =
         format!("{}={}", addr(cluster.node(master).port()), addr(proxy.port())).parse().unwrap();
     let other = cluster.masters().unwrap().into_iter().find(|other| *other != master).unwrap();
     let url = format!("redis-cluster://{}", addr(cluster.node(other).port()));
-    let client = redlatch::Client::builder().url(url).address_map(map).response_timeout(ms(20_000));
-    let client = client.connect().await.unwrap();
+    let client =
+        Client::builder().url(url).address_map(map).response_timeout(answer).connect().await.unwrap();
+    (proxy, client)
+}
+
+/// The grant of a master was believed though it came when the slot had another one, which did not have it: two holders for as long as
+/// it took to look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grant_of_a_former_master_is_asked_for_again() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "granted before";
+    let master = cluster.owner_of(cluster.slot_of(name)).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let (proxy, client) = through_a_proxy(&cluster, master, ms(20_000)).await;
     let (lock, beside) = (client.lock(name), client.lock(format!("{{{name}}}beside")));
     lock.lock().await.unwrap().unlock().await.unwrap();
     cluster.block_replication(replica).unwrap();
@@ -130,6 +135,36 @@ async fn the_grant_of_a_former_master_is_asked_for_again() {
     let guard = soon("the grant", asked).await.unwrap().unwrap();
     assert!(keys(cluster.node(replica)).contains(&name.to_owned()), "the new master has granted it, too");
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
+/// The new master has the write hold, and not the read hold that was taken beside it; then the write hold is given back there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_whose_read_hold_a_failover_lost_is_none() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "turned";
+    let master = cluster.owner_of(cluster.slot_of(name)).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let (proxy, client) = through_a_proxy(&cluster, master, ms(2_000)).await;
+    let lock = client.read_write_lock(name);
+    lock.write().lock().await.unwrap().unlock().await.unwrap();
+    lock.read().lock().await.unwrap().unlock().await.unwrap();
+    let writing = lock.write().lock().await.unwrap();
+    until("the replica has the write hold", || keys(cluster.node(replica)).contains(&name.to_owned())).await;
+    cluster.block_replication(replica).unwrap();
+    let second = Match::script().arg_contains(scripts::WRITE_RELEASE.sha1()).nth(1);
+    let rule = proxy.rule(second, Action::DropRequest);
+    let turning = tokio::spawn(writing.downgrade());
+    proxy.wait_fired(rule, 1, SOON).await.unwrap();
+    tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
+    let turned = soon("the end of the downgrade", turning).await.unwrap();
+    if let Ok(reading) = &turned {
+        assert!(
+            !reading.is_valid() || keys(cluster.node(replica)).contains(&name.to_owned()),
+            "others may write"
+        );
+    }
+    assert_eq!(turned.map(drop).unwrap_err().kind(), ErrorKind::Lost);
+    soon("a writer", lock.write().lock()).await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

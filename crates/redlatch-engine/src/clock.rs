@@ -62,6 +62,31 @@ impl Clock for MachineClock {
     }
 }
 
+/// Wall time that goes on from where it was when this was made, by the boot clock: who sets the wall clock ends nothing that scripts
+/// reckon from `TIME`.
+pub(crate) struct SteadyClock {
+    clock: Arc<dyn Clock>,
+    boot_began_us: i64,
+}
+
+impl SteadyClock {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> SteadyClock {
+        let signed = |us| i64::try_from(us).unwrap_or(i64::MAX / 2);
+        let boot_began_us = signed(clock.unix_us()) - signed(clock.boot_ms().saturating_mul(1000));
+        SteadyClock { clock, boot_began_us }
+    }
+}
+
+impl Clock for SteadyClock {
+    fn boot_ms(&self) -> u64 {
+        self.clock.boot_ms()
+    }
+
+    fn unix_us(&self) -> u64 {
+        self.boot_ms().saturating_mul(1000).saturating_add_signed(self.boot_began_us)
+    }
+}
+
 /// Reads lines such as `boottime  86400  0`: a clock, seconds, nanoseconds.
 fn boot_shift_ms(offsets: &str) -> i64 {
     let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -110,6 +135,31 @@ impl Clock for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Stepped(ManualClock, AtomicU64);
+
+    impl Clock for Stepped {
+        fn boot_ms(&self) -> u64 {
+            self.0.boot_ms()
+        }
+
+        fn unix_us(&self) -> u64 {
+            self.0.unix_us() + self.1.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_not_followed() {
+        let manual = ManualClock::new(Duration::from_secs(1_000_000_000));
+        let wall = Arc::new(Stepped(manual.clone(), AtomicU64::new(0)));
+        let steady = SteadyClock::new(wall.clone());
+        let before_us = steady.unix_us();
+        assert_eq!(before_us, 1_000_000_000_000_000);
+        wall.1.store(3_600_000_000, Ordering::SeqCst);
+        assert_eq!(steady.unix_us(), before_us);
+        manual.advance(Duration::from_millis(7));
+        assert_eq!(steady.unix_us(), before_us + 7_000);
+    }
 
     #[test]
     fn the_shift_of_a_time_namespace_is_taken_off() {

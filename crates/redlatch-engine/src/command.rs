@@ -232,6 +232,13 @@ pub(crate) fn misconf(error: &std::io::Error) -> EngineError {
     ))
 }
 
+/// What was changed stands in memory, and the journal does not have it yet. Unlike a refusal, which has changed nothing.
+pub(crate) fn unsaved(error: &std::io::Error) -> EngineError {
+    EngineError::new(format!(
+        "UNSAVED The journal cannot be written: {error}; the change is kept as long as the engine runs"
+    ))
+}
+
 /// Whether a command lets nobody in who was not in before.
 fn only_takes_away(name: &str) -> bool {
     matches!(

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::command::{Caller, execute, misconf};
+use crate::clock::{Clock, SteadyClock};
+use crate::command::{Caller, execute, misconf, unsaved};
 use crate::daemon::{Trace, TracePlace};
 use crate::effect::Effect;
 use crate::keyspace::{Core, Data, MemoryLimit, NEVER};
@@ -144,6 +144,7 @@ impl Engine {
         publisher: Arc<dyn Publisher>,
         journal: Option<Box<dyn Journal>>,
     ) -> Result<Engine, EngineError> {
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(clock));
         let core = Arc::new(Mutex::new(Core::new(clock, publisher, journal.is_some())));
         let lua = LuaHost::new(&core)?;
         Ok(Engine { core, lua, journal, batch: Batch::default(), strict_keys: false })
@@ -179,7 +180,8 @@ impl Engine {
     /// # Errors
     ///
     /// `NOSCRIPT` for an unknown SHA-1, otherwise what the script raised or returned; a failed command keeps its
-    /// code word. `MISCONF` when the journal could not be written: the change then stands in memory only.
+    /// code word. `UNSAVED` when the journal could not be written: the change then stands in memory only. `MISCONF` from then on until it
+    /// can be written: nothing has changed.
     pub fn eval_sha(
         &mut self,
         sha: &str,
@@ -217,7 +219,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What Redis would answer; `MISCONF` as in [`Engine::eval_sha`].
+    /// What Redis would answer; `UNSAVED` and `MISCONF` as in [`Engine::eval_sha`].
     pub fn call(&mut self, command: &[impl AsRef<[u8]>]) -> Result<Value, EngineError> {
         self.begin();
         let words: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
@@ -263,7 +265,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `MISCONF`; it is the answer to every command of the batch that changed something.
+    /// `UNSAVED`; it is the answer to every command of the batch that changed something.
     pub(crate) fn end_batch(&mut self) -> Result<(), EngineError> {
         self.batch = Batch::default();
         self.commit()
@@ -295,9 +297,8 @@ impl Engine {
             }
             Err(error) => {
                 tracing::error!(%error, "the journal cannot be written, writes are refused");
-                let refusal = misconf(&error);
-                core.refuse_writes = Some(refusal.clone());
-                Err(refusal)
+                core.refuse_writes = Some(misconf(&error));
+                Err(unsaved(&error))
             }
         }
     }

@@ -258,7 +258,7 @@ fn a_full_disk_refuses_writes_until_it_has_room() {
     assert_eq!(eval(&mut engine, both), Ok(Value::Bytes(b"1".to_vec())));
     assert_eq!(disk.records.lock().expect("no panic").len(), 1, "one script, one record");
     disk.full.store(true, Ordering::SeqCst);
-    assert_eq!(engine.call(&["set", "a", "2"]).expect_err("it cannot be kept").code(), "MISCONF");
+    assert_eq!(engine.call(&["set", "a", "2"]).expect_err("it cannot be kept").code(), "UNSAVED");
     assert_eq!(engine.call(&["set", "a", "3"]).expect_err("refused").code(), "MISCONF");
     assert_eq!(eval(&mut engine, both).expect_err("refused").code(), "MISCONF");
     assert_eq!(engine.call(&["get", "a"]), Ok(Value::Bytes(b"2".to_vec())));

@@ -96,6 +96,7 @@ struct Inner {
     owner: Option<String>,
     remedy: Option<&'static str>,
     is_split: bool,
+    is_answered: bool,
 }
 
 impl Error {
@@ -121,6 +122,7 @@ impl Error {
             owner: None,
             remedy: remedy(kind),
             is_split: false,
+            is_answered: false,
         }))
     }
 
@@ -163,6 +165,16 @@ impl Error {
 
     pub(crate) fn is_split(&self) -> bool {
         self.0.is_split
+    }
+
+    /// Says that the call was answered, by a server that does not count any more. So it does not arrive later.
+    pub(crate) fn answered(mut self) -> Self {
+        self.0.is_answered = true;
+        self
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.0.is_answered
     }
 
     /// The text without lock, owner and remedy.

@@ -246,7 +246,7 @@ impl Shared {
 /// # Errors
 ///
 /// When the directory is open to others, another daemon runs, or the system refuses something. Once clients are
-/// served, a failing journal is their error (`MISCONF`), not the daemon's.
+/// served, a failing journal is their error (`UNSAVED`, then `MISCONF`), not the daemon's.
 pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if config.detach {
         // Fails only for a process that leads its group already, which then has left the terminal's job anyway.

@@ -60,7 +60,7 @@ pub(crate) struct Lease {
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) tainted: AtomicBool,
-    /// It was made to last for longer than its grant, and not by a renewal: another server may have the one without the other.
+    /// It was made to last for longer than its grant: another server may have the one without the other.
     stretched: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
@@ -214,7 +214,7 @@ impl Lease {
         let Ok(before) = self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later) else {
             return false;
         };
-        if until > before && (!self.wants_renewal() || lease_ms > self.lease_ms()) {
+        if until > before {
             self.stretched.store(true, Ordering::Relaxed);
         }
         self.seen(sent_ms);
@@ -227,7 +227,8 @@ impl Lease {
 
     /// How long a server that has it is to keep it still, where a renewal does not say so; `None` if the server has known since the grant.
     pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
-        if !self.stretched.load(Ordering::Relaxed) {
+        // The deadline of a grant that was asked for again is that of the last answer.
+        if !self.stretched.load(Ordering::Relaxed) && !self.tainted.load(Ordering::Relaxed) {
             return None;
         }
         let left_ms = i64::try_from(self.deadline_ms().saturating_sub(now_ms)).unwrap_or(i64::MAX);
@@ -258,6 +259,19 @@ impl Lease {
     /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold.
     pub(crate) fn asks_until(&self, until_ms: u64) {
         self.owner.asks_until(until_ms);
+        self.rare().asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+    }
+
+    /// The request to keep it until then was answered, so its deadline says all.
+    pub(crate) fn is_told_until(&self, until_ms: u64) {
+        let asked_until_ms = &self.rare().asked_until_ms;
+        // Unless another one asks for longer.
+        let _ = asked_until_ms.compare_exchange(until_ms, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Until when an extension that was not answered may have the server keep it; 0 for none.
+    pub(super) fn asked_until_ms(&self) -> u64 {
+        self.rare.get().map_or(0, |rare| rare.asked_until_ms.load(Ordering::Acquire))
     }
 
     /// Whether the server may keep it after this moment, because of a request whose answer is not known.

@@ -415,7 +415,10 @@ impl Core {
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
-            let term = Term { lease_ms: lease.lease_ms(), renewed: false };
+            // An extension that was not answered may have the server keep it for longer than its lease.
+            let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
+            let lease_ms = lease.lease_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
+            let term = Term { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
         }

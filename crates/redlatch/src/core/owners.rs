@@ -398,7 +398,7 @@ impl Pending {
 
     /// Notes the end of a request: without an answer it may still arrive.
     pub(crate) fn ended<T>(&self, outcome: &Result<T, Fault>) {
-        if outcome.as_ref().is_err_and(Fault::is_unknown) {
+        if outcome.as_ref().is_err_and(Fault::may_arrive) {
             self.unanswered();
         }
     }

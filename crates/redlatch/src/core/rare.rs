@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU64},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::lease::Lease;
@@ -17,14 +17,22 @@ pub(super) struct Rare {
     pub(super) before: OnceLock<Arc<Lease>>,
     /// Serialises re-entries and their releases, which are counted on the server.
     pub(super) turns: OnceLock<Arc<Turns>>,
+    /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
+    pub(super) asked_until_ms: AtomicU64,
 }
 
 impl Rare {
     /// What the next guard's lease has of it; `None` if nothing.
     pub(super) fn succeed(&self) -> Option<Rare> {
-        let Rare { replicated, before, .. } = self;
-        let has_any = replicated.get().is_some() || before.get().is_some();
-        has_any.then(|| Rare { replicated: replicated.clone(), before: before.clone(), ..Rare::default() })
+        let Rare { replicated, before, asked_until_ms, .. } = self;
+        let asked_until_ms = asked_until_ms.load(Ordering::Acquire);
+        let has_any = replicated.get().is_some() || before.get().is_some() || asked_until_ms > 0;
+        has_any.then(|| Rare {
+            replicated: replicated.clone(),
+            before: before.clone(),
+            asked_until_ms: asked_until_ms.into(),
+            ..Rare::default()
+        })
     }
 }
 

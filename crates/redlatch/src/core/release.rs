@@ -448,7 +448,9 @@ impl Core {
         // A renewal that was on its way when the guard went may have had the server keep it for a whole lease more.
         let renewed_ms = if lease.holds().renewed > 0 { self.now_ms() } else { 0 };
         let lease_ms = u64::try_from(lease.lease_ms()).unwrap_or(0);
-        let over_ms = (lease.deadline_ms() + margin_ms(lease.lease_ms())).max(renewed_ms + lease_ms) + 1;
+        let over_ms = (lease.deadline_ms() + margin_ms(lease.lease_ms())).max(renewed_ms + lease_ms);
+        // So may an extension that was not answered.
+        let over_ms = over_ms.max(lease.asked_until_ms()) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
@@ -473,11 +475,10 @@ impl Core {
             }
             match outcome {
                 // Nothing there within the lease: the first request did it, and only its reply was lost.
-                Ok((Unlocked::AlreadyLost(_), _)) if self.now_ms() < lease.deadline_ms() => {
+                Ok((Unlocked::AlreadyLost(_), _))
+                    if lease.is_end_in_doubt() && self.now_ms() < lease.deadline_ms() =>
+                {
                     return Ok((Unlocked::Released, 0));
-                }
-                Ok((Unlocked::AlreadyLost(_), _)) => {
-                    return Ok((Unlocked::AlreadyLost(LossReason::Expired), 0));
                 }
                 Ok(outcome) => return Ok(outcome),
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),

@@ -223,9 +223,12 @@ impl Core {
         let now_ms = self.now_ms();
         let (stretched, mut leases): (Vec<_>, Vec<_>) =
             leases.into_iter().partition(|lease| lease.stretch_ms(now_ms).is_some());
-        for lease in stretched {
-            self.keeper.handle().spawn(self.clone().check_singly(lease));
-        }
+        let core = self.clone();
+        self.keeper.handle().spawn(async move {
+            futures_util::stream::iter(stretched)
+                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |lease| core.clone().check_singly(lease))
+                .await;
+        });
         leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind));
         let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b));
         for batch in alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)) {

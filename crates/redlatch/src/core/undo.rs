@@ -240,7 +240,7 @@ impl Core {
                 },
                 Err(fault) => fault,
             };
-            *unanswered |= fault.is_unknown();
+            *unanswered |= fault.may_arrive();
             // Counting down twice would take away what another process holds under this owner.
             let one_hold = matches!(what, What::OneHold { .. });
             let once = one_hold && fault.is_unknown();

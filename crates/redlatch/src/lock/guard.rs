@@ -276,13 +276,15 @@ impl Guard {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
         let sent_ms = self.core.now_ms();
-        self.lease.asks_until(sent_ms.saturating_add(lease_ms as u64));
+        let until_ms = sent_ms.saturating_add(lease_ms as u64);
+        self.lease.asks_until(until_ms);
         let renewed = match ack {
             None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
             Some(ack) => self.core.renew_acked(&self.lease, lease_ms, ack).await,
         };
         let (renewed, replicas) =
             renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
+        self.lease.is_told_until(until_ms);
         if !renewed {
             self.core.gone(&self.lease).await;
         }

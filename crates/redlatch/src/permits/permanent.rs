@@ -6,7 +6,11 @@
 use std::time::Duration;
 
 use super::{PermitGuard, recipe::NEVER_MS};
-use crate::{core::jitter::jittered, error::Error, replica_ack::Replication};
+use crate::{
+    core::{jitter::jittered, wait::Deadline},
+    error::Error,
+    replica_ack::Replication,
+};
 
 const RETRY_DELAY_MS_MIN: u64 = 20;
 const RETRY_DELAY_MS_MAX: u64 = 500;
@@ -22,11 +26,21 @@ impl PermitGuard {
     /// # Errors
     ///
     /// The permits are given back then: they were lost meanwhile; too few replicas have them; a server that is unreachable or refuses.
-    pub(super) async fn never_ends(mut self, ack: Option<Replication>) -> Result<PermitGuard, Error> {
+    pub(super) async fn never_ends(
+        mut self,
+        ack: Option<Replication>,
+        deadline: &Deadline,
+    ) -> Result<PermitGuard, Error> {
         let core = self.hold.core().clone();
         let over_ms = core.now_ms().saturating_add(core.config.response_timeout.as_millis() as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         self.replicas = loop {
+            let ack = ack.map(|ack| {
+                // As for a grant: what replicas do not confirm is to be given back in time.
+                let within = ack.within.min(self.hold.remaining() / 2);
+                let left = deadline.left(&core).map_or(within, |left| left * 3 / 4);
+                Replication { within: within.min(left).max(Duration::from_millis(1)), ..ack }
+            });
             let error = match self.hold.lasts(NEVER_MS, ack).await {
                 Ok(replicas) => break replicas,
                 Err(error) => error,

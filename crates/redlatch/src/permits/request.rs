@@ -59,7 +59,7 @@ impl<'a> PermitRequest<'a> {
     /// Redisson's lease of −1 means.
     ///
     /// They are taken with the client's watchdog lease, which a second request takes off; so what arrives when the caller has gone ends by
-    /// itself. Replicas are asked with the second one.
+    /// itself. Replicas are asked after each.
     pub fn permanent(mut self) -> Self {
         self.lease = None;
         self
@@ -82,8 +82,8 @@ impl<'a> PermitRequest<'a> {
         let mut wait = self.wait;
         loop {
             let lease = Lease::Fixed(core.config.watchdog_lease);
-            let Some(guard) = self.take(lease, wait, None).await? else { return Ok(None) };
-            match guard.never_ends(ack).await {
+            let Some(guard) = self.take(lease, wait, ack).await? else { return Ok(None) };
+            match guard.never_ends(ack, &deadline).await {
                 // Another server has taken over and lacks them.
                 Err(error) if error.kind() == ErrorKind::Lost && self.wait != Wait::No => {
                     wait = deadline.left(core).map_or(Wait::Forever, Wait::AtMost).or_look();

@@ -12,7 +12,7 @@ pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with; a test fails when a script changes and this number does not.
-pub const EPOCH: u32 = 17;
+pub const EPOCH: u32 = 18;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
 pub struct Script {
@@ -40,6 +40,19 @@ const DONE_OTHERWISE: [&str; 7] = [
     "write_renew",
     "permit_renew",
     "read_renew_declared",
+];
+/// Scripts whose callers can neither repeat nor undo them, because what they count has no owner.
+const SENT_ONCE: [&str; 10] = [
+    "semaphore_take",
+    "semaphore_give",
+    "semaphore_drain",
+    "semaphore_delete",
+    "latch_down",
+    "latch_delete",
+    "counter_set",
+    "permit_set",
+    "permit_end",
+    "sell",
 ];
 /// Scripts with a key that is none, and that touch what may be absent before they change anything.
 const LOOKING_FIRST: [&str; 5] = [
@@ -97,6 +110,11 @@ impl Script {
     /// is refused before it changes anything.
     pub(crate) fn looks_first(&self) -> bool {
         LOOKING_FIRST.contains(&self.plain_name())
+    }
+
+    /// Whether those who run it can neither ask again nor take back what it did.
+    pub(crate) fn is_sent_once(&self) -> bool {
+        SENT_ONCE.contains(&self.plain_name())
     }
 
     fn plain_name(&self) -> &'static str {

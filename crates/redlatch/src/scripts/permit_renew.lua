@@ -7,7 +7,8 @@
 -- Check:  every id of a hold is taken and not over; older releases of Redisson write an id as 32 hexadecimal digits.
 -- Change: the time at which each ends, by the server's clock. A renewal never brings it closer, because the holder may count on
 --         an extension that was longer. Removing a member that is not there comes first: a read-only
---         replica refuses it, instead of saying "no longer held", and it lets the rest pass when memory is full.
+--         replica refuses it, instead of saying "no longer held", and it lets the rest pass when memory is full. What is to end
+--         when it does already is written all the same: replicas can be waited for after a write alone, and a repeat may be what asks them.
 -- Reply:  {batch, 1 or 0 for each hold}.
 local never = 922337203685477
 local time = redis.call('time')
@@ -29,10 +30,15 @@ for i, taken in ipairs(KEYS) do
       held = 0
       break
     end
-    if lease < 0 or (lease > 0 and tonumber(score) < ends) then members[#members + 1] = id end
+    if lease < 0 or (lease > 0 and tonumber(score) <= ends) then members[#members + 1] = id end
   end
   if held == 1 then
-    for _, id in ipairs(members) do redis.call('zadd', taken, string.format('%.0f', ends), id) end
+    local changed = 0
+    for _, id in ipairs(members) do changed = changed + redis.call('zadd', taken, 'ch', string.format('%.0f', ends), id) end
+    if #members > 0 and changed == 0 then
+      redis.call('zadd', taken, string.format('%.0f', ends), '')
+      redis.call('zrem', taken, '')
+    end
   end
   reply[i + 1] = held
 end

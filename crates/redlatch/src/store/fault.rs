@@ -42,6 +42,11 @@ impl Fault {
         matches!(self, Fault::Unknown(_))
     }
 
+    /// Whether the request may run later than now.
+    pub(crate) fn may_arrive(&self) -> bool {
+        matches!(self, Fault::Unknown(error) if !error.is_answered())
+    }
+
     /// An error answer of a server, as text: the first word, which is its code, and the rest. The kind follows from them as it does
     /// for the built-in stores.
     ///
@@ -58,7 +63,9 @@ impl Fault {
 
     /// The same, with the server's address: of several servers one may be in trouble.
     pub(crate) fn server_at(server: Option<&str>, code: &str, detail: &str) -> Self {
-        Fault::Server(ServerCode::classify(server.unwrap_or("the server"), code, detail))
+        let error = ServerCode::classify(server.unwrap_or("the server"), code, detail);
+        // It has run, and a crash may undo it.
+        if code == UNSAVED { Fault::Unknown(error.answered()) } else { Fault::Server(error) }
     }
 }
 
@@ -67,6 +74,9 @@ impl fmt::Display for Fault {
         self.error().fmt(f)
     }
 }
+
+/// The local engine's word for what it has changed and could not write down.
+const UNSAVED: &str = "UNSAVED";
 
 /// How much is repeated of what a server says.
 const TEXT_CHARS_MAX: usize = 300;
@@ -77,7 +87,7 @@ fn remedy(code: &str, lower: &str) -> Option<&'static str> {
         "LOADING" => "wait until it has loaded its data",
         "BUSY" => "wait until the script ends that keeps it busy, or end that with SCRIPT KILL",
         "UNKILLABLE" => "wait until the script ends that keeps it busy",
-        "MISCONF" => "mend what keeps it from saving to disk; its log says what that is",
+        "MISCONF" | UNSAVED => "mend what keeps it from saving to disk; its log says what that is",
         "RECOVERING" => "wait until then; `redlatch engine logs` says what was lost",
         "NOREPLICAS" => "look at its replicas: fewer are in sync than min-replicas-to-write asks for",
         "CLUSTERDOWN" => "look at the cluster (CLUSTER INFO): slots have no master, or most masters are gone",
@@ -109,7 +119,7 @@ impl ServerCode {
             "OOM" => ErrorKind::OutOfMemory,
             "READONLY" => ErrorKind::ReadOnly,
             "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS"
-            | "RECOVERING" | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" => ErrorKind::ServerBusy,
+            | "RECOVERING" | "UNKILLABLE" | "BUSYKEY" | "MOVED" | "ASK" | UNSAVED => ErrorKind::ServerBusy,
             "EPOCH" => ErrorKind::Engine,
             // Dragonfly names the key; proxies that look at the text before they pass it on name the array.
             // Words of Redis and Valkey for a call of several keys, in a script, of which not all are there while their slot

@@ -8,11 +8,11 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::fixture::{RENEWED, awake, ms, renewed, soon};
+use crate::fixture::{RENEWED, SOON, awake, ms, renewed, soon};
 
 /// A server with a semaphore of five, a proxy before it, and a client that goes through the proxy.
 struct Rig {
-    _server: RedisServer,
+    server: RedisServer,
     proxy: Proxy,
     client: Client,
     ours: PermitSemaphore,
@@ -29,11 +29,19 @@ async fn rig(lease: Duration) -> Rig {
     direct.set_if_absent(5).await.unwrap();
     let ours = client.permit_semaphore("p");
     // The first calls teach the server the scripts, so that later calls are one command each.
-    ours.acquire().await.unwrap().release().await.unwrap();
-    Rig { _server: server, proxy, client, ours, direct }
+    ours.request().permanent().await.unwrap().unwrap().release().await.unwrap();
+    Rig { server, proxy, client, ours, direct }
 }
 
 impl Rig {
+    /// How many permits the server has without an end.
+    fn permanent(&self) -> i64 {
+        let keys: Vec<String> =
+            redis::from_redis_value(self.server.cmd(&["KEYS", "*timeout*"]).unwrap()).unwrap();
+        let count = |key: &String| self.server.cmd(&["ZCOUNT", key, "922337203685477", "+inf"]).unwrap();
+        keys.iter().map(|key| redis::from_redis_value::<i64>(count(key)).unwrap()).sum()
+    }
+
     /// Waits until so many permits are taken and nothing is under way, late looks after lost requests included.
     async fn settles(&self, taken: i64, what: &str) {
         soon(what, async {
@@ -161,4 +169,63 @@ async fn a_lost_answer_makes_permits_permanent_or_gives_them_back() {
         assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
         rig.settles(0, &what).await;
     }
+}
+
+/// The server had taken the lease off, its answer was lost, and the permits were given up when their lease would have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_that_are_permanent_unseen_are_given_back_after_a_long_outage() {
+    let rig = rig(ms(1_000)).await;
+    let lost = Match::script().arg_contains(scripts::PERMIT_RENEW.sha1()).nth(1);
+    let rule = rig.proxy.rule(lost, Action::DropReply);
+    let outage = async {
+        rig.proxy.wait_fired(rule, 1, SOON).await.unwrap();
+        soon("permits without an end", async {
+            while rig.permanent() == 0 {
+                tokio::time::sleep(ms(2)).await;
+            }
+        })
+        .await;
+        rig.proxy.refuse_new().unwrap();
+        rig.proxy.reset_all();
+    };
+    let asked = rig.ours.request().permanent().permits(2).into_future();
+    let (taken, ()) = soon("the end of the request", async { tokio::join!(asked, outage) }).await;
+    assert!(taken.is_err(), "the lease was not taken off for all that is known");
+    // For longer than the lease that they were taken with.
+    tokio::time::sleep(ms(2_500)).await;
+    assert_eq!(rig.direct.acquired().await.unwrap(), 2);
+    rig.proxy.heal().unwrap();
+    rig.settles(0, "after the outage").await;
+}
+
+/// A repeat that changed nothing was confirmed by replicas that had never heard of what it repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn taking_the_lease_off_once_more_writes_once_more() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let semaphore = client.permit_semaphore("p");
+    semaphore.set_if_absent(2).await.unwrap();
+    let guard = semaphore.request().permanent().await.unwrap().unwrap();
+    let member: Vec<u8> =
+        (0..32).step_by(2).map(|at| u8::from_str_radix(&guard.id()[at..at + 2], 16).unwrap()).collect();
+    let written = || -> i64 {
+        let info: String = redis::from_redis_value(server.cmd(&["INFO", "persistence"]).unwrap()).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    let keys: Vec<String> = redis::from_redis_value(server.cmd(&["KEYS", "*timeout*"]).unwrap()).unwrap();
+    let before = written();
+    let mut repeat = redis::cmd("EVAL");
+    repeat
+        .arg(scripts::PERMIT_RENEW.source())
+        .arg(1)
+        .arg(&keys[0])
+        .arg(1)
+        .arg(922_337_203_685_477_i64)
+        .arg(member);
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    assert_eq!(repeat.query::<Vec<i64>>(&mut connection).unwrap(), [1, 1]);
+    assert!(written() > before, "so that replicas can be waited for");
+    assert_eq!(semaphore.acquired().await.unwrap(), 1, "and nothing is taken by it");
+    guard.release().await.unwrap();
 }

@@ -580,7 +580,8 @@ impl Shared {
         if self.master.era() == era {
             return Ok(reply);
         }
-        Err(Fault::Unknown(Error::new(ErrorKind::Unreachable, "the master changed while it answered")))
+        let error = Error::new(ErrorKind::Unreachable, "the master changed while it answered");
+        Err(Fault::Unknown(error.answered()))
     }
 
     /// Waits for a look that begins after this call, unless the master has changed since then.

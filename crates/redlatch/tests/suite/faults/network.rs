@@ -324,3 +324,50 @@ async fn a_late_release_of_a_lock_that_was_granted_in_doubt_is_no_loss() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     assert_eq!(rig.proxy.fired(late), 1);
 }
+
+/// No release had reached the server that lost the lock, and the one that found nothing was taken for the repeat of one that had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_could_not_be_sent_before_the_lock_was_lost_says_so() {
+    let net = rig(ms(30_000)).await;
+    let lock = net.client.lock("x");
+    let guard = lock.lock().await.unwrap();
+    net.proxy.refuse_new().unwrap();
+    net.proxy.reset_all();
+    net.server.cmd(&["DEL", "x"]).unwrap();
+    // The client has noticed that the connection is gone.
+    let error = soon("an answer", net.client.lock("y").try_lock()).await.map(drop).unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let unlocking = tokio::spawn(guard.unlock());
+    soon("the release under way", async {
+        while net.client.stats().background_jobs == 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    net.proxy.heal().unwrap();
+    let unlocked = soon("the release", unlocking).await.unwrap().unwrap();
+    assert!(matches!(unlocked, Unlocked::AlreadyLost(_)), "{unlocked:?}");
+}
+
+/// The local engine's disk was full: what it had done in memory was told like what it had refused, so a lock that was said not to be granted
+/// stayed for its lease, and a release that was done was a loss at its repeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_engine_did_and_could_not_write_down_is_no_refusal() {
+    let rig = rig(ms(30_000)).await;
+    let lock = rig.client.lock("x");
+    let unsaved = || Action::ReplaceReply(b"-UNSAVED The journal cannot be written\r\n".to_vec());
+    for script in [&scripts::ACQUIRE, &scripts::RELEASE] {
+        rig.proxy.rule(Match::script().arg_contains(script.sha1()).nth(1), unsaved());
+    }
+    let guard = soon("the grant", lock.try_lock()).await.unwrap().expect("it has been granted");
+    assert_eq!(soon("the release", guard.unlock()).await.unwrap(), Unlocked::Released);
+    nothing_left(&rig.server, "x").await;
+    // Nor may it arrive later, so its owner can be used again.
+    let owner = rig.client.owner();
+    for _ in 0..2 {
+        rig.proxy.clear_rules();
+        rig.proxy.rule(Match::script().arg_contains(scripts::RELEASE.sha1()).nth(1), unsaved());
+        let guard = lock.acquire().owner(&owner).await.unwrap().expect("it is free");
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    }
+}

@@ -76,13 +76,14 @@ impl Inner {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut budget = Budget { tries: 0, until: None };
-        let mut sent_on: Option<(Arc<Member>, Form)> = None;
+        let mut sent_on: Option<(Arc<Member>, Form, u64)> = None;
         let mut searching = None;
         loop {
-            let (sent, form) = sent_on.take().unzip();
-            let form = form.unwrap_or_default();
-            // Read before the master is looked up, so that an answer of an earlier one is not taken for its.
-            let reign = self.topology.reign(slot);
+            // The reign is read before the master is looked up, so that the answer of an earlier one is not taken for its.
+            let (sent, form, reign) = match sent_on.take() {
+                Some((member, form, reign)) => (Some(member), form, reign),
+                None => (None, Form::default(), self.topology.reign(slot)),
+            };
             let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
                 let error =
@@ -112,9 +113,12 @@ impl Inner {
             }
             let (code, detail, at) = match outcome {
                 // What a former master granted is perhaps unknown to its successor. One that was named for this once is no master yet.
-                Ok(_) if !form.asking && self.topology.reign(slot) != reign => {
+                // And what cannot be asked for again is not better known by being forgotten.
+                Ok(_)
+                    if !form.asking && !call.script.is_sent_once() && self.topology.reign(slot) != reign =>
+                {
                     let error = format!("slot {slot} got another master while it answered");
-                    return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error)));
+                    return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error).answered()));
                 }
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Refused { code, detail, at }) => (code, detail, at),
@@ -149,14 +153,14 @@ impl Inner {
                     // Servers before 7 say so as soon as one of the keys is not there.
                     let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
                     sent_on = Some(match stays {
-                        true => (member, Form { asking: false, gathered: true }),
-                        false => (self.topology.member(&to), Form { asking: true, gathered }),
+                        true => (member, Form { asking: false, gathered: true }, reign),
+                        false => (self.topology.member(&to), Form { asking: true, gathered }, reign),
                     });
                 }
                 Some(Redirect::Split)
                     if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
-                    sent_on = Some((member, Form { asking: false, gathered: true }));
+                    sent_on = Some((member, Form { asking: false, gathered: true }, reign));
                 }
                 Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
                 Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {

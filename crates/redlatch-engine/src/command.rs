@@ -200,7 +200,7 @@ pub(crate) fn execute(core: &mut Core, args: &[&[u8]], caller: Caller) -> Reply 
         if needs_memory(command.name) && core.is_full() {
             return Err(OOM);
         }
-        if core.now_ms < core.wait_until_ms && !only_takes_away(command.name) {
+        if core.now_ms < core.wait_until_ms && !core.recovering.admits(command.name, args) {
             return Err(recovering(core.wait_until_ms, core.now_ms));
         }
     }
@@ -240,7 +240,7 @@ pub(crate) fn unsaved(error: &std::io::Error) -> EngineError {
 }
 
 /// Whether a command lets nobody in who was not in before.
-fn only_takes_away(name: &str) -> bool {
+pub(crate) fn only_takes_away(name: &str) -> bool {
     matches!(
         name,
         "del"

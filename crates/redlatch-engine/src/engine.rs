@@ -10,6 +10,7 @@ use crate::effect::Effect;
 use crate::keyspace::{Core, Data, MemoryLimit, NEVER};
 use crate::lua::LuaHost;
 use crate::number::format_float;
+use crate::recovery::Recovering;
 use crate::value::{EngineError, Value};
 
 /// Delivers messages.
@@ -192,7 +193,19 @@ impl Engine {
         if self.strict_keys {
             self.core().declared = Some(keys.iter().map(|key| key.as_ref().to_vec()).collect());
         }
+        // Asked for seldom, so that it costs a script nothing.
+        let is_recovering = {
+            let core = self.core();
+            core.now_ms < core.wait_until_ms
+        };
+        if is_recovering {
+            let recovering = self.lua.recovering(sha);
+            self.core().recovering = recovering;
+        }
         let reply = self.lua.run(sha, keys, args);
+        if is_recovering {
+            self.core().recovering = Recovering::Unsaid;
+        }
         if self.strict_keys {
             self.core().declared = None;
         }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::effect::Effect;
 use crate::engine::Publisher;
 use crate::fast_hash::FastMap;
+use crate::recovery::Recovering;
 use crate::value::{EngineError, Value, WRONGTYPE};
 use hash::Hash;
 use zset::SortedSet;
@@ -102,6 +103,8 @@ pub(crate) struct Core {
     pub(crate) refuse_writes: Option<EngineError>,
     /// Nothing is granted before this time on the boot clock.
     pub(crate) wait_until_ms: u64,
+    /// What the running script does until then.
+    pub(crate) recovering: Recovering,
     /// The keys that the running script has declared, where it may use no others.
     pub(crate) declared: Option<HashSet<Vec<u8>>>,
     /// What changed since the journal was last written.
@@ -129,6 +132,7 @@ impl Core {
             journaling,
             refuse_writes: None,
             wait_until_ms: 0,
+            recovering: Recovering::Unsaid,
             declared: None,
             effects: Vec::new(),
             memory: None,

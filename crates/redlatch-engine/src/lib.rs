@@ -19,6 +19,7 @@ mod lua_struct;
 mod lua_text;
 mod number;
 mod place;
+mod recovery;
 mod value;
 
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -14,6 +14,7 @@ use crate::fast_hash::FastMap;
 use crate::keyspace::Core;
 use crate::lua_struct;
 use crate::lua_text;
+use crate::recovery::Recovering;
 use crate::value::{EngineError, NOSCRIPT, Value};
 
 /// How often a running script is looked at, in virtual-machine instructions.
@@ -52,7 +53,7 @@ pub(crate) struct LuaHost {
     run: Function,
     run_one_key: Function,
     run_two_keys: Function,
-    scripts: FastMap<Sha, Function>,
+    scripts: FastMap<Sha, (Function, Recovering)>,
     watch: Arc<Watch>,
 }
 
@@ -127,13 +128,19 @@ impl LuaHost {
                 .map_err(|error| {
                     EngineError::new(format!("ERR Error compiling script (new function): {}", root(&error)))
                 })?;
-            self.scripts.extend(sha_of(&sha).map(|sha| (sha, script)));
+            self.scripts.extend(sha_of(&sha).map(|sha| (sha, (script, Recovering::of(source)))));
         }
         Ok(sha)
     }
 
     pub(crate) fn knows(&self, sha: &str) -> bool {
         sha_of(sha).is_some_and(|sha| self.scripts.contains_key(&sha))
+    }
+
+    /// What a script does while holds may be missing.
+    pub(crate) fn recovering(&self, sha: &str) -> Recovering {
+        let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha));
+        script.map_or(Recovering::Unsaid, |(_, recovering)| *recovering)
     }
 
     pub(crate) fn forget_all(&mut self) {
@@ -146,7 +153,7 @@ impl LuaHost {
         keys: &[impl AsRef<[u8]>],
         args: &[impl AsRef<[u8]>],
     ) -> Result<Value, EngineError> {
-        let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
+        let (script, _) = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
         if self.watch.seen.swap(false, Ordering::Relaxed) {
             *lock(&self.watch.first_seen) = None;
         }

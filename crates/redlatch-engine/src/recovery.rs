@@ -1,0 +1,90 @@
+//! What a script may do while holds may be missing from the journal.
+//!
+//! A script that is refused in its middle leaves half of its change behind. So scripts say what they are in a line of their comment:
+//! one that lets nobody in runs whole, and one that takes away before it may let somebody in changes nothing.
+
+use crate::command::only_takes_away;
+
+/// The lines that scripts say it in.
+const RUNS_WHOLE: &[u8] = b"\n-- Recovering: whole";
+const WAITS: &[u8] = b"\n-- Recovering: waits";
+
+/// What the running script has said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Recovering {
+    /// Nothing, or it is a command of its own: what lets nobody in is admitted.
+    #[default]
+    Unsaid,
+    Whole,
+    Waits,
+}
+
+impl Recovering {
+    pub(crate) fn of(source: &[u8]) -> Recovering {
+        let says = |line: &[u8]| source.windows(line.len()).any(|part| part == line);
+        if says(RUNS_WHOLE) {
+            Recovering::Whole
+        } else if says(WAITS) {
+            Recovering::Waits
+        } else {
+            Recovering::Unsaid
+        }
+    }
+
+    /// Whether a command that writes is let through.
+    pub(crate) fn admits(self, name: &str, args: &[&[u8]]) -> bool {
+        match self {
+            Recovering::Whole => true,
+            Recovering::Unsaid => only_takes_away(name),
+            // Taking away what is never there tells a read-only server from others, and changes nothing.
+            Recovering::Waits => only_takes_away(name) && args.len() == 3 && args[2].is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use crate::{Engine, ManualClock, Publisher, Value};
+
+    struct Nobody;
+
+    impl Publisher for Nobody {
+        fn publish(&self, _channel: &[u8], _payload: &[u8]) -> usize {
+            0
+        }
+    }
+
+    const MOVES: &str = "redis.call('zrem', KEYS[1], 'a') redis.call('incr', KEYS[2]) return 1";
+
+    #[test]
+    fn no_script_is_refused_in_its_middle() {
+        let clock = Arc::new(ManualClock::new(Duration::from_secs(1)));
+        let mut engine = Engine::new(clock, Arc::new(Nobody)).expect("an engine");
+        engine.call(&["zadd", "z", "1", "a"]).expect("a member");
+        engine.wait_until(u64::MAX);
+        let script = |says: &str| format!("-- A script.\n-- Recovering: {says}\n{MOVES}");
+        let keys = ["z", "n"];
+        let none: [&str; 0] = [];
+        let refused =
+            engine.eval(script("waits.").as_bytes(), &keys, &none).expect_err("it may let somebody in");
+        assert_eq!(refused.code(), "RECOVERING");
+        assert_eq!(engine.call(&["zcard", "z"]), Ok(Value::Int(1)), "nothing has changed");
+        assert_eq!(engine.eval(script("whole.").as_bytes(), &keys, &none), Ok(Value::Int(1)));
+        assert_eq!(engine.call(&["zcard", "z"]), Ok(Value::Int(0)));
+        assert_eq!(engine.call(&["get", "n"]), Ok(Value::Bytes(b"1".to_vec())));
+        // Commands and other scripts after it are judged one by one.
+        assert_eq!(engine.call(&["incr", "n"]).expect_err("it makes more").code(), "RECOVERING");
+        assert_eq!(
+            engine.eval(MOVES.as_bytes(), &keys, &none).expect_err("it makes more").code(),
+            "RECOVERING"
+        );
+        let looks = b"-- Recovering is told.\n-- Recovering: waits\nreturn redis.call('zrem', KEYS[1], '')";
+        assert_eq!(
+            engine.eval(looks, &["z"], &none),
+            Ok(Value::Int(0)),
+            "what changes nothing is let through"
+        );
+    }
+}

@@ -256,17 +256,18 @@ impl Lease {
         self.end_in_doubt.load(Ordering::Acquire)
     }
 
-    /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold.
-    pub(crate) fn asks_until(&self, until_ms: u64) {
+    /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold. Answers until when an
+    /// earlier one may have, of which nothing is known; 0 for none.
+    pub(crate) fn asks_until(&self, until_ms: u64) -> u64 {
         self.owner.asks_until(until_ms);
-        self.rare().asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+        self.rare().asked_until_ms.fetch_max(until_ms, Ordering::AcqRel)
     }
 
-    /// The request to keep it until then was answered, so its deadline says all.
-    pub(crate) fn is_told_until(&self, until_ms: u64) {
+    /// What became of the request to keep it until then is known. What is still unknown is of `before`.
+    pub(crate) fn is_told_until(&self, until_ms: u64, before_ms: u64) {
         let asked_until_ms = &self.rare().asked_until_ms;
         // Unless another one asks for longer.
-        let _ = asked_until_ms.compare_exchange(until_ms, 0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = asked_until_ms.compare_exchange(until_ms, before_ms, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Until when an extension that was not answered may have the server keep it; 0 for none.

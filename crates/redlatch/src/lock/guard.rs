@@ -277,14 +277,19 @@ impl Guard {
         }
         let sent_ms = self.core.now_ms();
         let until_ms = sent_ms.saturating_add(lease_ms as u64);
-        self.lease.asks_until(until_ms);
+        let before_ms = self.lease.asks_until(until_ms);
         let renewed = match ack {
             None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
             Some(ack) => self.core.renew_acked(&self.lease, lease_ms, ack).await,
         };
+        match &renewed {
+            // An earlier one that comes late does not make it last longer.
+            Ok(_) => self.lease.is_told_until(until_ms, 0),
+            Err(fault) if !fault.is_unknown() => self.lease.is_told_until(until_ms, before_ms),
+            Err(_) => {}
+        }
         let (renewed, replicas) =
             renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
-        self.lease.is_told_until(until_ms);
         if !renewed {
             self.core.gone(&self.lease).await;
         }

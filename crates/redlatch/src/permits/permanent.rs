@@ -14,6 +14,8 @@ use crate::{
 
 const RETRY_DELAY_MS_MIN: u64 = 20;
 const RETRY_DELAY_MS_MAX: u64 = 500;
+/// For so long replicas are asked that have confirmed the grant just before, however little is left of the wait.
+const CONFIRM_TIME_MIN: Duration = Duration::from_millis(250);
 
 impl PermitGuard {
     /// Takes the lease off, and has replicas confirm the permits, if they are to. Without an answer it asks again, for as long as a
@@ -38,7 +40,7 @@ impl PermitGuard {
             let ack = ack.map(|ack| {
                 // As for a grant: what replicas do not confirm is to be given back in time.
                 let within = ack.within.min(self.hold.remaining() / 2);
-                let left = deadline.left(&core).map_or(within, |left| left * 3 / 4);
+                let left = deadline.left(&core).map_or(within, |left| (left * 3 / 4).max(CONFIRM_TIME_MIN));
                 Replication { within: within.min(left).max(Duration::from_millis(1)), ..ack }
             });
             let error = match self.hold.lasts(NEVER_MS, ack).await {
@@ -56,7 +58,12 @@ impl PermitGuard {
             && !ack.keep
         {
             let name = self.name().clone();
-            let undone = self.release().await.is_ok();
+            // Without an answer the release goes on in the background.
+            let undone = tokio::select! {
+                biased;
+                released = self.release() => released.is_ok(),
+                () = core.keeper.sleep(core.config.response_timeout) => false,
+            };
             return Err(ack.shortfall(replicas, undone).on(&name));
         }
         self.permanent = true;

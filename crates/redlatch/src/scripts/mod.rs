@@ -41,8 +41,19 @@ const DONE_OTHERWISE: [&str; 7] = [
     "permit_renew",
     "read_renew_declared",
 ];
-/// Scripts whose callers can neither repeat nor undo them, because what they count has no owner.
-const SENT_ONCE: [&str; 10] = [
+/// Scripts whose callers can neither repeat nor undo them, because what they count has no owner, or one that another process may use,
+/// too.
+const SENT_ONCE: [&str; 20] = [
+    "enter",
+    "fair_leave",
+    "leave",
+    "read_enter",
+    "read_enter_declared",
+    "read_leave",
+    "read_leave_declared",
+    "write_enter",
+    "write_leave",
+    "write_leave_declared",
     "semaphore_take",
     "semaphore_give",
     "semaphore_drain",

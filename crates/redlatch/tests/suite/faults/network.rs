@@ -371,3 +371,20 @@ async fn what_an_engine_did_and_could_not_write_down_is_no_refusal() {
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     }
 }
+
+/// An extension that never reached the server had its release tried for as long as it would have lasted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_that_was_never_sent_does_not_put_off_the_end_of_a_release() {
+    let rig = rig(ms(30_000)).await;
+    let lock = rig.client.lock("x");
+    let guard = lock.acquire().lease(redlatch::Lease::Fixed(ms(2_000))).await.unwrap().expect("it is free");
+    rig.proxy.refuse_new().unwrap();
+    rig.proxy.reset_all();
+    let error = soon("an answer", rig.client.lock("y").try_lock()).await.map(drop).unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let error = soon("an answer", guard.extend(Duration::from_secs(3_600))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "nothing is sent: {error}");
+    let error = soon("the end of the release", guard.unlock()).await.unwrap_err();
+    assert!(error.to_string().contains("before the lease ended"), "{error}");
+    rig.proxy.heal().unwrap();
+}

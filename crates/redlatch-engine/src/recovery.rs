@@ -1,7 +1,7 @@
 //! What a script may do while holds may be missing from the journal.
 //!
 //! A script that is refused in its middle leaves half of its change behind. So scripts say what they are in a line of their comment:
-//! one that lets nobody in runs whole, and one that takes away before it may let somebody in changes nothing.
+//! one that grants nothing runs whole, and one that takes away before it may grant changes nothing.
 
 use crate::command::only_takes_away;
 
@@ -67,8 +67,7 @@ mod tests {
         let script = |says: &str| format!("-- A script.\n-- Recovering: {says}\n{MOVES}");
         let keys = ["z", "n"];
         let none: [&str; 0] = [];
-        let refused =
-            engine.eval(script("waits.").as_bytes(), &keys, &none).expect_err("it may let somebody in");
+        let refused = engine.eval(script("waits.").as_bytes(), &keys, &none).expect_err("it may grant");
         assert_eq!(refused.code(), "RECOVERING");
         assert_eq!(engine.call(&["zcard", "z"]), Ok(Value::Int(1)), "nothing has changed");
         assert_eq!(engine.eval(script("whole.").as_bytes(), &keys, &none), Ok(Value::Int(1)));

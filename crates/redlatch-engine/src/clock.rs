@@ -8,9 +8,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The two clocks of the engine.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since the machine started, time in suspend included. Drives every expiry, because a step of
+    /// Microseconds since the machine started, time in suspend included. Drives every expiry, because a step of
     /// the wall clock must not end or prolong a lease.
-    fn boot_ms(&self) -> u64;
+    fn boot_us(&self) -> u64;
+
+    /// The same in whole milliseconds.
+    fn boot_ms(&self) -> u64 {
+        self.boot_us() / 1000
+    }
 
     /// Microseconds since 1970 on the wall clock, for `TIME` and the commands that take absolute times.
     fn unix_us(&self) -> u64;
@@ -21,14 +26,14 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    fn boot_ms(&self) -> u64 {
+    fn boot_us(&self) -> u64 {
         // Only Linux and Android name the clock that runs through suspend; elsewhere the monotonic clock is the
         // nearest one that no administrator can set.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let now = clock_gettime(ClockId::Boottime);
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let now = clock_gettime(ClockId::Monotonic);
-        now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+        now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1000
     }
 
     fn unix_us(&self) -> u64 {
@@ -41,20 +46,20 @@ impl Clock for SystemClock {
 /// is not; times in a journal must mean the same to all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MachineClock {
-    shift_ms: i64,
+    shift_us: i64,
 }
 
 impl MachineClock {
     /// Asks the system for the shift; where it has nothing of the kind there is none.
     pub(crate) fn of_system() -> MachineClock {
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        MachineClock { shift_ms: boot_shift_ms(&offsets) }
+        MachineClock { shift_us: boot_shift_us(&offsets) }
     }
 }
 
 impl Clock for MachineClock {
-    fn boot_ms(&self) -> u64 {
-        SystemClock.boot_ms().saturating_add_signed(-self.shift_ms)
+    fn boot_us(&self) -> u64 {
+        SystemClock.boot_us().saturating_add_signed(-self.shift_us)
     }
 
     fn unix_us(&self) -> u64 {
@@ -72,27 +77,27 @@ pub(crate) struct SteadyClock {
 impl SteadyClock {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> SteadyClock {
         let signed = |us| i64::try_from(us).unwrap_or(i64::MAX / 2);
-        let boot_began_us = signed(clock.unix_us()) - signed(clock.boot_ms().saturating_mul(1000));
+        let boot_began_us = signed(clock.unix_us()) - signed(clock.boot_us());
         SteadyClock { clock, boot_began_us }
     }
 }
 
 impl Clock for SteadyClock {
-    fn boot_ms(&self) -> u64 {
-        self.clock.boot_ms()
+    fn boot_us(&self) -> u64 {
+        self.clock.boot_us()
     }
 
     fn unix_us(&self) -> u64 {
-        self.boot_ms().saturating_mul(1000).saturating_add_signed(self.boot_began_us)
+        self.boot_us().saturating_add_signed(self.boot_began_us)
     }
 }
 
 /// Reads lines such as `boottime  86400  0`: a clock, seconds, nanoseconds.
-fn boot_shift_ms(offsets: &str) -> i64 {
+fn boot_shift_us(offsets: &str) -> i64 {
     let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let shift = lines.find_map(|words| match words[..] {
         ["boottime" | "7", seconds, nanos] => {
-            Some(seconds.parse::<i64>().ok()?.checked_mul(1000)? + nanos.parse::<i64>().ok()? / 1_000_000)
+            Some(seconds.parse::<i64>().ok()?.checked_mul(1_000_000)? + nanos.parse::<i64>().ok()? / 1000)
         }
         _ => None,
     });
@@ -107,7 +112,7 @@ pub struct ManualClock {
 }
 
 /// Where the boot clock of a [`ManualClock`] begins, so that subtracting a little never underflows.
-const BOOT_START_MS: u64 = 1_000_000;
+const BOOT_START_US: u64 = 1_000_000_000;
 
 impl ManualClock {
     /// A clock whose wall time is `start` after 1970.
@@ -123,8 +128,8 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
-    fn boot_ms(&self) -> u64 {
-        BOOT_START_MS + self.elapsed_us.load(Ordering::SeqCst) / 1000
+    fn boot_us(&self) -> u64 {
+        BOOT_START_US + self.elapsed_us.load(Ordering::SeqCst)
     }
 
     fn unix_us(&self) -> u64 {
@@ -139,8 +144,8 @@ mod tests {
     struct Stepped(ManualClock, AtomicU64);
 
     impl Clock for Stepped {
-        fn boot_ms(&self) -> u64 {
-            self.0.boot_ms()
+        fn boot_us(&self) -> u64 {
+            self.0.boot_us()
         }
 
         fn unix_us(&self) -> u64 {
@@ -157,19 +162,20 @@ mod tests {
         assert_eq!(before_us, 1_000_000_000_000_000);
         wall.1.store(3_600_000_000, Ordering::SeqCst);
         assert_eq!(steady.unix_us(), before_us);
-        manual.advance(Duration::from_millis(7));
-        assert_eq!(steady.unix_us(), before_us + 7_000);
+        // Not in steps of a millisecond: two tokens are drawn from it within one.
+        manual.advance(Duration::from_micros(7_001));
+        assert_eq!(steady.unix_us(), before_us + 7_001);
     }
 
     #[test]
     fn the_shift_of_a_time_namespace_is_taken_off() {
         let offsets = "monotonic          10         0\nboottime       86400 500000000\n";
-        assert_eq!(boot_shift_ms(offsets), 86_400_500);
-        assert_eq!(boot_shift_ms("monotonic 0 0\nboottime -7 0\n"), -7_000);
+        assert_eq!(boot_shift_us(offsets), 86_400_500_000);
+        assert_eq!(boot_shift_us("monotonic 0 0\nboottime -7 0\n"), -7_000_000);
         for nothing in ["", "monotonic 5 0\n", "boottime\n", "boottime x 0\n"] {
-            assert_eq!(boot_shift_ms(nothing), 0, "{nothing:?}");
+            assert_eq!(boot_shift_us(nothing), 0, "{nothing:?}");
         }
-        let (plain_ms, shifted) = (SystemClock.boot_ms(), MachineClock { shift_ms: -86_400_000 });
+        let (plain_ms, shifted) = (SystemClock.boot_ms(), MachineClock { shift_us: -86_400_000_000 });
         assert!(shifted.boot_ms() >= plain_ms + 86_400_000);
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::network::Network;
 
 /// What the boot clocks of simulated machines show at the beginning, in ms.
-const BOOT_MS: u64 = 1_000_000;
+const BOOT_US: u64 = 1_000_000_000;
 /// What wall clocks show then, in µs since 1970.
 const UNIX_US: u64 = 1_700_000_000_000_000;
 
@@ -39,8 +39,8 @@ impl MachineClock {
 }
 
 impl Clock for MachineClock {
-    fn boot_ms(&self) -> u64 {
-        BOOT_MS + self.passed_us() / 1_000
+    fn boot_us(&self) -> u64 {
+        BOOT_US + self.passed_us()
     }
 
     fn unix_us(&self) -> u64 {

@@ -92,7 +92,8 @@ impl Rights {
 
     /// Commands, in lower case and sorted; a subcommand after a bar.
     pub fn commands(&self) -> Vec<&'static str> {
-        let mut commands = BTreeSet::from(["ping"]);
+        // Each connection asks which process of the server it goes to.
+        let mut commands = BTreeSet::from(["ping", "info"]);
         commands.extend(if self.functions { &["fcall"][..] } else { &["eval", "evalsha"] });
         let needs: Vec<Needs> = self.kinds.iter().map(|kind| kind.needs()).collect();
         for part in needs.iter().flat_map(|needs| &needs.parts) {
@@ -107,7 +108,7 @@ impl Rights {
             }
         }
         if self.kinds.iter().any(|kind| kind.has_holds()) {
-            // How a holder learns at once that somebody else has ended its hold.
+            // How a holder learns at once that another client has ended its hold.
             commands.extend(["client|tracking", "client|caching", "exists"]);
         }
         if self.cluster {

@@ -47,6 +47,7 @@ fn who_only_looks_may_change_nothing() {
         "hkeys",
         "hlen",
         "hmget",
+        "info",
         "llen",
         "lrange",
         "ping",
@@ -136,7 +137,7 @@ fn patterns_cover_what_names_are_turned_into() {
 #[test]
 fn the_documented_table_is_this_one() {
     let document = include_str!("../../../../docs/protocol.md");
-    let every_kind = ["eval", "evalsha", "ping", "publish", "subscribe", "unsubscribe"];
+    let every_kind = ["eval", "evalsha", "info", "ping", "publish", "subscribe", "unsubscribe"];
     let rows = Kind::ALL.map(|kind| {
         let rights = Rights::of(&[kind], "app:");
         let mut commands = rights.commands();

@@ -36,6 +36,7 @@ mod replicas;
 mod replicas_moving;
 mod replicas_shared;
 mod replicated;
+mod restarted;
 mod resumed;
 mod rights;
 mod rotation;

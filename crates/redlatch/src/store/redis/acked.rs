@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     census::{Census, cannot_wait, refused, wait},
+    life::Lives,
     link::{Failure, Link},
     node::{closed_error, first_try, run_on},
 };
@@ -54,6 +55,7 @@ pub(super) type Listing = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output 
 /// One server's connections for these calls.
 pub(super) struct Desk {
     dial: Arc<Dial>,
+    lives: Arc<Lives>,
     background: Handle,
     seats: Arc<Semaphore>,
     /// The places of those who have a connection and do not use it.
@@ -282,9 +284,15 @@ async fn unless_gone<T, U>(tell: &mut oneshot::Sender<U>, work: impl Future<Outp
 }
 
 impl Desk {
-    pub(super) fn new(dial: Arc<Dial>, background: &Handle, closed: CancellationToken) -> Arc<Desk> {
+    pub(super) fn new(
+        dial: Arc<Dial>,
+        lives: Arc<Lives>,
+        background: &Handle,
+        closed: CancellationToken,
+    ) -> Arc<Desk> {
         Arc::new(Desk {
             dial,
+            lives,
             background: background.clone(),
             seats: Arc::new(Semaphore::new(SEATS_MAX)),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -369,7 +377,7 @@ impl Desk {
 
     /// Opens a connection, unless all are given up meanwhile.
     async fn open_one(&self, age: u64) -> Result<Arc<Blocked>, Error> {
-        let link = Link::open(&self.dial, Box::new(|| {})).await?;
+        let link = Link::open(&self.dial, &self.lives, Box::new(|| {})).await?;
         let blocked = Arc::new(Blocked { link, age });
         let mut state = self.state();
         state.open.retain(|open| open.strong_count() > 0);

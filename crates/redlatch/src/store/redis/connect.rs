@@ -26,6 +26,7 @@ use super::{
     certificates::Certificates,
     changes::Changes,
     kin::{self, Kin},
+    life::{self, Process},
     link::{self, Failure},
     password::PasswordFile,
     role::{self, Role},
@@ -352,7 +353,16 @@ impl Dial {
         ))
     }
 
-    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+    /// Sees that the server may be used, and asks which process of it this is.
+    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<Process, Error> {
+        // Both questions go out together.
+        let mut other = connection.clone();
+        let (admitted, process) = tokio::join!(self.admit(connection), self.ask_process(&mut other));
+        admitted?;
+        process
+    }
+
+    async fn admit(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         if self.master_only {
             self.greet_master(connection).await?;
         } else {
@@ -362,6 +372,19 @@ impl Dial {
             self.greet_kin(connection, kin).await?;
         }
         self.introduce(connection).await
+    }
+
+    /// `None` where the account may not ask. The local engine loses nothing that it has confirmed when it is started anew, so all of its
+    /// processes count as one.
+    async fn ask_process(&self, connection: &mut MultiplexedConnection) -> Result<Process, Error> {
+        if self.is_local() {
+            return Ok(Some("".into()));
+        }
+        match connection.send_packed_command(&role::question(&life::QUESTION)).await {
+            Ok(value) => Ok(link::reply(value).ok().as_ref().and_then(life::process)),
+            Err(error) if error.code().is_some() => Ok(None),
+            Err(error) => Err(self.ended(error.category())),
+        }
     }
 
     async fn greet_server(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {

@@ -26,6 +26,7 @@ use super::{
     Dial,
     acked::Listing,
     hub::Hub,
+    life,
     link::Failure,
     node::{Interruption, Node, Searching},
     replicated::Replicated,
@@ -507,7 +508,7 @@ impl Shared {
         era: u64,
         first: impl Future<Output = Result<Reply, Failure>>,
     ) -> Result<Reply, Fault> {
-        if reign != era {
+        if life::seat(reign) != era {
             return Err(of_another_reign());
         }
         match first.await {
@@ -677,7 +678,8 @@ impl Store for FollowingStore {
     }
 
     fn reign(&self, _key: &[u8]) -> u64 {
-        self.shared.master.era()
+        let (era, node) = self.shared.master.seat();
+        life::reign(era, node.life())
     }
 
     fn distrust(&self, _key: &[u8]) {

@@ -6,7 +6,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll},
 };
@@ -23,6 +23,7 @@ use tokio::{
 use super::{
     Dial,
     changes::{self, Changes},
+    life::{Lives, Process},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -101,6 +102,8 @@ pub(super) struct Link {
     /// For how long the server has been asked to be silent.
     silence_ms: AtomicU64,
     dead: AtomicBool,
+    /// Of which of the server's processes the connection is, as [`Lives`] counts them.
+    life: AtomicU32,
     driver: AbortHandle,
     work: Arc<DriverWork>,
     /// The runtime that drives the connection.
@@ -117,8 +120,8 @@ pub(super) struct Tells {
     refused: Mutex<Option<String>>,
 }
 
-/// A connection, the task that drives it, and what that task does.
-type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>);
+/// A connection, the task that drives it, what that task does, and the server's process.
+type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>, Process);
 
 /// What drives a connection. A runtime that no longer runs never drops the tasks that it was told to abort, and with them the
 /// calls that wait; so this can be dropped from outside.
@@ -272,17 +275,22 @@ struct Mark {
 }
 
 impl Link {
-    pub(super) async fn open(dial: &Dial, on_end: Box<dyn FnOnce() + Send>) -> Result<Arc<Link>, Error> {
+    pub(super) async fn open(
+        dial: &Dial,
+        lives: &Lives,
+        on_end: Box<dyn FnOnce() + Send>,
+    ) -> Result<Arc<Link>, Error> {
         let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
-        Ok(Self::over(dial, parts, false, on_end))
+        Ok(Self::over(dial, lives, parts, false, on_end))
     }
 
     /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
     pub(super) async fn open_telling(
         dial: &Dial,
+        lives: &Lives,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
-        let Some(changes) = dial.changes_heard() else { return Self::open(dial, on_end).await };
+        let Some(changes) = dial.changes_heard() else { return Self::open(dial, lives, on_end).await };
         let opening = || async {
             match begin(dial, Some(changes.clone())).await {
                 Ok(parts) => Ok((parts, true)),
@@ -294,12 +302,13 @@ impl Link {
             }
         };
         let (parts, tells) = dial.bounded(opening).await?;
-        Ok(Self::over(dial, parts, tells, on_end))
+        Ok(Self::over(dial, lives, parts, tells, on_end))
     }
 
     fn over(
         dial: &Dial,
-        (connection, driver, work): Parts,
+        lives: &Lives,
+        (connection, driver, work, process): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Arc<Link> {
@@ -312,12 +321,14 @@ impl Link {
             mark: Mutex::default(),
             silence_ms: AtomicU64::new(0),
             dead: AtomicBool::new(false),
+            life: AtomicU32::new(0),
             driver: abort,
             work,
             home: Handle::current(),
             tells: tells.then(OnceCell::new),
             is_local: dial.is_local(),
         });
+        lives.meet(&link, process);
         let weak = Arc::downgrade(&link);
         dial.call_hook().opened(weak.clone());
         tokio::spawn(async move {
@@ -332,6 +343,15 @@ impl Link {
 
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// Notes of which process of the server the connection is.
+    pub(super) fn lives_in(&self, life: u32) {
+        self.life.store(life, Ordering::SeqCst);
+    }
+
+    pub(super) fn life(&self) -> u32 {
+        self.life.load(Ordering::SeqCst)
     }
 
     /// Ends the connection; every call on it gets an unknown outcome at once.
@@ -581,11 +601,13 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
     let driven = Driven(work.clone());
     let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
     let abort = driver.abort_handle();
-    if let Err(error) = dial.greet(&mut connection).await {
-        abort.abort();
-        return Err(Begun::Elsewhere(error));
+    match dial.greet(&mut connection).await {
+        Ok(process) => Ok((connection, driver, work, process)),
+        Err(error) => {
+            abort.abort();
+            Err(Begun::Elsewhere(error))
+        }
     }
-    Ok((connection, driver, work))
 }
 
 impl Drop for Link {
@@ -641,7 +663,8 @@ mod tests {
         let url = server.url();
         let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
         let config = Client::builder().url(&url).config().clone();
-        Link::open(&Dial::new(addr, &config, &Handle::current()).unwrap(), Box::new(|| {})).await.unwrap()
+        let dial = Dial::new(addr, &config, &Handle::current()).unwrap();
+        Link::open(&dial, &Lives::default(), Box::new(|| {})).await.unwrap()
     }
 
     /// A call whose caller goes away as soon as the server has it.

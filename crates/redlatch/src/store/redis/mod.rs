@@ -15,6 +15,7 @@ mod ears;
 mod following;
 mod hub;
 mod kin;
+mod life;
 mod link;
 mod node;
 mod password;
@@ -119,6 +120,10 @@ impl Store for RedisStore {
         }
         let node = self.node.clone();
         Box::pin(async move { Ok(node.load_functions().await?) })
+    }
+
+    fn reign(&self, _key: &[u8]) -> u64 {
+        life::reign(0, self.node.life())
     }
 
     fn distrust(&self, _key: &[u8]) {

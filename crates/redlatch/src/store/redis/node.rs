@@ -19,13 +19,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     acked::{Desk, Listing, Ready},
+    life::{self, Lives},
     link::{Failure, Link},
 };
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
     scripts,
-    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, RunFuture, without_replicas},
+    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, RunFuture, of_another_reign, without_replicas},
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -83,6 +84,8 @@ pub(super) struct Node {
     /// All that are open, also those whose place another one has taken: calls may still be made on them.
     open: Mutex<Vec<Weak<Link>>>,
     interruption: Arc<Interruption>,
+    /// Which process answers here.
+    lives: Arc<Lives>,
     /// The connections on which replicas are waited for.
     desk: Arc<Desk>,
     closed: CancellationToken,
@@ -105,7 +108,7 @@ impl Node {
     ) -> Arc<Node> {
         // The local engine runs its own scripts only, and has no functions.
         let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
-        let closed = CancellationToken::new();
+        let (closed, lives) = (CancellationToken::new(), Arc::new(Lives::default()));
         Arc::new(Node {
             dial: dial.clone(),
             scripts,
@@ -113,7 +116,8 @@ impl Node {
             links: RwLock::new(Vec::new()),
             open: Mutex::default(),
             interruption,
-            desk: Desk::new(dial, background, closed.clone()),
+            desk: Desk::new(dial, lives.clone(), background, closed.clone()),
+            lives,
             closed,
         })
     }
@@ -124,6 +128,11 @@ impl Node {
 
     pub(super) fn script_mode(&self) -> ScriptMode {
         self.scripts
+    }
+
+    /// The number of the process that answers here.
+    pub(super) fn life(&self) -> u32 {
+        self.lives.number()
     }
 
     /// The connection of the calling runtime, if there is one.
@@ -215,8 +224,8 @@ impl Node {
             }
         });
         let opened = match home == self.background.id() {
-            true => Link::open_telling(&self.dial, on_end).await,
-            false => Link::open(&self.dial, on_end).await,
+            true => Link::open_telling(&self.dial, &self.lives, on_end).await,
+            false => Link::open(&self.dial, &self.lives, on_end).await,
         };
         if opened.is_err() && self.dial.is_stranger() {
             // It has changed sides, and older connections are to the same server.
@@ -386,6 +395,9 @@ pub(super) async fn run_on(
     call: &Call,
     sent_on: bool,
 ) -> Result<Reply, Failure> {
+    if call.in_reign.is_some_and(|reign| life::reign(life::seat(reign), link.life()) != reign) {
+        return Err(of_another_reign().into());
+    }
     let outcome = if sent_on { link.ask_sent_on(&first).await } else { link.ask(&first).await };
     match (outcome, mode) {
         // Nothing ran, so sending the whole text is no second try. The word of another node has been used up.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     kin::{self, Kin},
+    life,
     link::Failure,
     node::{Interruption, Node},
     slots::{self, Layout, SLOTS},
@@ -64,7 +65,7 @@ struct Table {
     /// Slots whose master was learned from a redirection, and when: other nodes may not have heard of it yet.
     told: HashMap<u16, Instant>,
     /// How often a slot has got another master, for those that have.
-    reigns: HashMap<u16, u64>,
+    seats: HashMap<u16, u64>,
     replicas: Vec<(Addr, Option<Addr>)>,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
@@ -145,7 +146,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 told: HashMap::new(),
-                reigns: HashMap::new(),
+                seats: HashMap::new(),
                 replicas: Vec::new(),
                 id: None,
             }),
@@ -273,7 +274,7 @@ impl Topology {
                 return;
             }
             table.owners[usize::from(slot)] = table.place(&member);
-            *table.reigns.entry(slot).or_default() += 1;
+            *table.seats.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
             table.told.insert(slot, Instant::from_std(std::time::Instant::now()));
         }
@@ -314,7 +315,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 told: HashMap::new(),
-                reigns: table.reigns.clone(),
+                seats: table.seats.clone(),
                 replicas: layout.replicas,
                 id,
             };
@@ -334,7 +335,7 @@ impl Topology {
             let moved = (0..SLOTS as u16).filter(|slot| addr(&table, *slot) != addr(&new, *slot));
             let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
             for slot in &moved {
-                *new.reigns.entry(*slot).or_default() += 1;
+                *new.seats.entry(*slot).or_default() += 1;
             }
             *table = new;
             !moved.is_empty()
@@ -508,8 +509,15 @@ impl Topology {
 
     /// How often a slot has got another master: one that lost it and got it back may lack what it had. Read after the owner, it is not
     /// that of an earlier one.
+    pub(super) fn seat(&self, slot: u16) -> u64 {
+        self.table().seats.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// The same, and which process of that master answers.
     pub(super) fn reign(&self, slot: u16) -> u64 {
-        self.table().reigns.get(&slot).copied().unwrap_or(0)
+        let table = self.table();
+        let seat = table.seats.get(&slot).copied().unwrap_or(0);
+        life::reign(seat, table.owner(slot).map_or(0, |owner| owner.node.life()))
     }
 
     /// How many changes of owners holders have been told of.

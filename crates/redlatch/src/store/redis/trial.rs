@@ -101,6 +101,7 @@ fn probe(command: &str, key: &str) -> Option<Probe> {
             });
         }
         "ping" | "time" | "asking" => words(&[command]),
+        "info" => words(&[command, "server"]),
         "scan" => words(&[command, "0", "count", "1"]),
         "eval" => words(&[command, "return 1", "0"]),
         "evalsha" => words(&[command, NO_SCRIPT, "0"]),

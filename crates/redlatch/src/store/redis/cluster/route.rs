@@ -12,6 +12,7 @@ use super::{
     super::{
         acked::{Listing, Ready},
         ears::Ways,
+        life,
         link::Failure,
         redirect::Redirect,
         topology::Member,
@@ -79,10 +80,10 @@ impl Inner {
         let mut sent_on: Option<(Arc<Member>, Form, u64)> = None;
         let mut searching = None;
         loop {
-            // The reign is read before the master is looked up, so that the answer of an earlier one is not taken for its.
-            let (sent, form, reign) = match sent_on.take() {
-                Some((member, form, reign)) => (Some(member), form, reign),
-                None => (None, Form::default(), self.topology.reign(slot)),
+            // The seat is read before the master is looked up, so that the answer of an earlier one is not taken for its.
+            let (sent, form, seat) = match sent_on.take() {
+                Some((member, form, seat)) => (Some(member), form, seat),
+                None => (None, Form::default(), self.topology.seat(slot)),
             };
             let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
@@ -91,7 +92,8 @@ impl Inner {
                 self.again(&mut budget, true, Fault::Server(error)).await?;
                 continue;
             };
-            if call.in_reign.is_some_and(|reign| form.asking || self.topology.reign(slot) != reign) {
+            if call.in_reign.is_some_and(|reign| form.asking || self.topology.seat(slot) != life::seat(reign))
+            {
                 return Err(of_another_reign());
             }
             let mut connected = Ok(());
@@ -114,9 +116,7 @@ impl Inner {
             let (code, detail, at) = match outcome {
                 // What a former master granted is perhaps unknown to its successor. One that was named for this once is no master yet.
                 // And what cannot be asked for again is not better known by being forgotten.
-                Ok(_)
-                    if !form.asking && !call.script.is_sent_once() && self.topology.reign(slot) != reign =>
-                {
+                Ok(_) if !form.asking && !call.script.is_sent_once() && self.topology.seat(slot) != seat => {
                     let error = format!("slot {slot} got another master while it answered");
                     return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error).answered()));
                 }
@@ -153,14 +153,14 @@ impl Inner {
                     // Servers before 7 say so as soon as one of the keys is not there.
                     let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
                     sent_on = Some(match stays {
-                        true => (member, Form { asking: false, gathered: true }, reign),
-                        false => (self.topology.member(&to), Form { asking: true, gathered }, reign),
+                        true => (member, Form { asking: false, gathered: true }, seat),
+                        false => (self.topology.member(&to), Form { asking: true, gathered }, seat),
                     });
                 }
                 Some(Redirect::Split)
                     if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
-                    sent_on = Some((member, Form { asking: false, gathered: true }, reign));
+                    sent_on = Some((member, Form { asking: false, gathered: true }, seat));
                 }
                 Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
                 Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {

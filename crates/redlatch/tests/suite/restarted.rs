@@ -1,0 +1,85 @@
+//! A server that is started anew in place has the data that it could save: what was counted since is missing.
+
+use redlatch::{Client, Guard, Owner, Unlocked, Wait};
+use redlatch_testkit::server::RedisServer;
+
+use crate::{
+    fixture::{SOON, soon},
+    kinds::{AnyLock, Face},
+};
+
+const FACES: [Face; 4] = [Face::Plain, Face::Fair, Face::Fenced, Face::Write];
+/// An account that may not ask which process the server is.
+const WITHOUT_INFO: &str = "default on nopass ~* &* +@all -info";
+
+fn count(server: &RedisServer, field: &str) -> i64 {
+    let count = server.cmd(&["HGET", "n", field]).unwrap();
+    redis::from_redis_value::<Option<i64>>(count).unwrap().unwrap_or(0)
+}
+
+async fn enter(face: Face, client: &Client, owner: &Owner) -> Guard {
+    let text: Owner = owner.to_string().parse().unwrap();
+    AnyLock::new(face, client, "n").acquire().owner(&text).wait(Wait::No).await.unwrap().unwrap()
+}
+
+/// What the second process entered is missing after the restart. Its release counted down the hold of the first.
+async fn nobody_loses_a_hold(server: &RedisServer, face: Face) {
+    let connect = async || Client::connect(&server.url()).await.unwrap();
+    let (one, two, stranger) = (connect().await, connect().await, connect().await);
+    let owner = one.owner();
+    let field = if face == Face::Write { format!("{owner}:write") } else { owner.to_string() };
+    let held = AnyLock::new(face, &one, "n").acquire().owner(&owner).await.unwrap().unwrap();
+    server.cmd(&["SAVE"]).unwrap();
+    let entered = enter(face, &two, &owner).await;
+    assert_eq!(count(server, &field), 2, "{face:?}");
+    tokio::task::block_in_place(|| server.restart().unwrap());
+    assert_eq!(count(server, &field), 1, "{face:?}: it has what it saved");
+    // Behind what is missing, more is entered that the new process counts.
+    let again = soon("an entry", entered.reenter()).await.unwrap();
+    assert_eq!(count(server, &field), 2, "{face:?}");
+    for gone in [again, entered] {
+        let unlocked = soon("a release", gone.unlock()).await.unwrap();
+        assert!(matches!(unlocked, Unlocked::StillHeld(_)), "{face:?}: {unlocked:?}");
+    }
+    assert_eq!(count(server, &field), 2, "{face:?}: what is counted too often ends with its lease");
+    let taken = AnyLock::new(face, &stranger, "n").try_lock().await.unwrap();
+    assert!(taken.is_none() && held.is_valid(), "{face:?}: two valid holders");
+    for client in [one, two, stranger] {
+        client.shutdown(SOON).await;
+    }
+    server.cmd(&["FLUSHALL"]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_release_of_an_entry_that_a_restart_lost_takes_no_other_hold() {
+    let server = tokio::task::block_in_place(|| RedisServer::start().unwrap());
+    for face in FACES {
+        nobody_loses_a_hold(&server, face).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_ask_for_the_process_loses_no_hold_by_a_restart() {
+    let server = tokio::task::block_in_place(|| RedisServer::builder().acl(WITHOUT_INFO).start().unwrap());
+    for face in FACES {
+        nobody_loses_a_hold(&server, face).await;
+    }
+}
+
+/// As long as the process stays the same, a connection that ends costs no count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_is_counted_down_after_its_connection_was_lost() {
+    let server = tokio::task::block_in_place(|| RedisServer::start().unwrap());
+    let connect = async || Client::connect(&server.url()).await.unwrap();
+    let (one, two) = (connect().await, connect().await);
+    let held = AnyLock::new(Face::Plain, &one, "n").acquire().owner(&one.owner()).await.unwrap().unwrap();
+    let owner = held.owner().clone();
+    let entered = enter(Face::Plain, &two, &owner).await;
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    let lock = two.lock("n");
+    soon("a connection", async { while lock.is_locked().await.is_err() {} }).await;
+    let unlocked = soon("a release", entered.unlock()).await.unwrap();
+    assert_eq!(unlocked, Unlocked::StillHeld(1));
+    assert_eq!(count(&server, &owner.to_string()), 1);
+    drop(held);
+}

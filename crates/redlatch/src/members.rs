@@ -163,6 +163,16 @@ impl UnlockReport {
         self.members.iter().all(|(_, outcome)| kept(outcome))
     }
 
+    /// The first member that had been lost, as an error, if fewer than `needed` were held until now.
+    pub(crate) fn lost(&self, needed: usize) -> Option<Error> {
+        let lost = self.members.iter().filter_map(|(name, outcome)| match outcome {
+            Ok(Unlocked::AlreadyLost(reason)) => Some((name, reason)),
+            _ => None,
+        });
+        let (name, reason) = lost.clone().next().filter(|_| self.members.len() - lost.count() < needed)?;
+        Some(lost_error(&LostMember { name: name.clone(), reason: reason.clone() }))
+    }
+
     /// Nothing if the report is [clean](Self::is_clean), or else what is wrong with the first member that is not.
     ///
     /// # Errors

@@ -141,14 +141,20 @@ macro_rules! set_face {
             ///
             /// # Errors
             ///
-            /// [`WithError`](crate::WithError) when the work was not begun or not finished.
+            /// [`WithError`](crate::WithError) when the work was not begun or not finished, or when a member turned out to be lost when
+            /// it was released.
             pub async fn with<T, F>(self, work: F) -> Result<T, $crate::WithError>
             where
                 F: AsyncFnOnce(&$guard) -> T,
             {
                 let guard = self.await.map_err($crate::WithError::Acquire)?.ok_or($crate::WithError::Busy)?;
                 let outcome = guard.protect(work(&guard)).await.map_err($crate::WithError::Lost)?;
-                if let Err(error) = guard.unlock().await.into_result() {
+                let needed = guard.0.needed;
+                let report = guard.unlock().await;
+                if let Some(lost) = report.lost(needed) {
+                    return Err($crate::WithError::Lost(lost));
+                }
+                if let Err(error) = report.into_result() {
                     tracing::warn!(%error, "the work is done, but a member could not be released; its lease ends it");
                 }
                 Ok(outcome)

@@ -416,7 +416,7 @@ impl Core {
                 if !wanted || lease.schedule.renewing.swap(true, Ordering::AcqRel) {
                     continue;
                 }
-                if lease.wants_renewal() && (!recheck || lease.stretch_ms(now_ms).is_none()) {
+                if lease.wants_renewal() {
                     agenda.schedule(slot, &lease);
                     renew.push(lease);
                 } else {

@@ -242,7 +242,12 @@ impl Lease {
         self.count_in_doubt.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_count_in_doubt(&self) -> bool {
+    /// Whether what the server had of it after its end was counted down before; it counts as that from now on.
+    pub(super) fn is_counted_down(&self) -> bool {
+        self.rare().is_counted_down.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_count_in_doubt(&self) -> bool {
         self.count_in_doubt.load(Ordering::Acquire)
     }
 

@@ -56,6 +56,7 @@ use self::{
     lanes::{Bounds, Lanes},
     lease::{Lease, Term},
     owners::{Owners, Pending},
+    release::Unlocked,
     undo::Certainty,
 };
 pub(crate) use self::{
@@ -399,9 +400,33 @@ impl Core {
             self.lose(lease, LossReason::Expired);
         }
         if lease.loss().is_some() {
-            self.clear_away(lease);
+            if !lease.owner.is_shared() {
+                self.clear_away(lease);
+            } else if lease_ms > lease.lease_ms() {
+                // What a renewal keeps there is over soon; an extension may keep it for an hour.
+                self.count_down_late(lease);
+            }
         }
         false
+    }
+
+    /// Counts a hold down, once, that an extension has kept on the server after its end here. Its owner may have other processes' holds
+    /// there, so nothing more is removed.
+    fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if !lease.is_counted_down() && !lease.is_count_in_doubt() {
+            let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
+            let pending = self.owners.pending(&lease.keys, &lease.owner);
+            self.keeper.spawn(async move {
+                for _ in 0..held.holds().count.max(1) {
+                    core.alone(&pending).await;
+                    let publish = core.store.publish_command();
+                    let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0).in_reign(reign);
+                    if core.run_undoing(call, held.owner.number(), true, &pending).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
     }
 
     /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again. What
@@ -496,6 +521,11 @@ impl Core {
                 () = &mut end => Err(late()),
             };
             match outcome {
+                // What it was lost to is not known: ending it here came first.
+                Ok((Unlocked::AlreadyLost(_), _)) => {
+                    let gone = "the server no longer had the hold when the client was shut down";
+                    failed.push((lease.keys.name.clone(), Error::new(ErrorKind::Lost, gone)));
+                }
                 Ok(_) => released += 1,
                 Err(error) => failed.push((lease.keys.name.clone(), error)),
             }

@@ -162,7 +162,11 @@ impl Owners {
 
     /// Covers requests that may take a hold of this owner away, until dropped. An owner that nobody can use again needs no cover.
     pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
-        self.pending_if(keys, owner, |_| true).unwrap_or_else(|_| Pending(None))
+        let cover = self.cover(keys, owner);
+        if cover.counts {
+            self.begin(&cover.id(), |record| record.pending += 1);
+        }
+        Pending(cover)
     }
 
     /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
@@ -180,26 +184,35 @@ impl Owners {
         self.pending_if(keys, owner, |record| record.pending == 0 && !record.has_begun)
     }
 
-    /// The one place that makes a cover, so that each is counted: what drops one counts it down.
     fn pending_if(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
         admits: impl FnOnce(&Record) -> bool,
     ) -> Result<Pending, OwnedNotified> {
-        if !owner.is_exposed() {
-            return Ok(Pending(None));
+        let cover = self.cover(keys, owner);
+        if cover.counts {
+            self.begin(&cover.id(), |record| {
+                if admits(record) {
+                    record.pending += 1;
+                    Ok(())
+                } else {
+                    Err(record.changed.clone().notified_owned())
+                }
+            })?;
         }
-        let cover = Cover::of(self, keys, owner);
-        self.begin(&cover.id, |record| {
-            if admits(record) {
-                record.pending += 1;
-                Ok(())
-            } else {
-                Err(record.changed.clone().notified_owned())
-            }
-        })?;
-        Ok(Pending(Some(cover)))
+        Ok(Pending(cover))
+    }
+
+    /// A cover that is still to be counted, if it counts: what drops it counts it down.
+    fn cover(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Cover {
+        Cover {
+            owners: self.clone(),
+            key: keys.key.clone(),
+            owner: owner.clone(),
+            reads: keys.kind == Kind::Read,
+            counts: owner.is_exposed(),
+        }
     }
 
     /// Whether a request is under way that may take a hold of this owner away.
@@ -319,34 +332,32 @@ impl Drop for Turn {
 
 /// Covers requests that may take a hold away: while it lives, their owner is granted nothing.
 #[must_use = "dropping it says that no such request is under way"]
-pub(crate) struct Pending(Option<Cover>);
+pub(crate) struct Pending(Cover);
 
 #[derive(Clone)]
 struct Cover {
     owners: Arc<Owners>,
-    id: Id,
+    key: Arc<[u8]>,
+    owner: Owner,
     /// What is covered is about read holds.
     reads: bool,
+    /// The owner could be used again when the cover was made, so its attempts wait for the end of that.
+    counts: bool,
 }
 
 impl Cover {
-    fn of(owners: &Arc<Owners>, keys: &Keys, owner: &Owner) -> Cover {
-        Cover { owners: owners.clone(), id: id(keys, owner), reads: keys.kind == Kind::Read }
+    fn id(&self) -> Id {
+        Id { key: self.key.clone(), owner: self.owner.field().clone() }
     }
 }
 
 impl Pending {
-    /// The cover of an owner that nobody can use again.
-    #[cfg(test)]
-    pub(crate) fn none() -> Pending {
-        Pending(None)
-    }
-
     /// One more cover of the same owner.
     pub(crate) fn another(&self) -> Pending {
-        let Some(cover) = &self.0 else { return Pending(None) };
-        cover.owners.begin(&cover.id, |record| record.pending += 1);
-        Pending(Some(cover.clone()))
+        if self.0.counts {
+            self.0.owners.begin(&self.0.id(), |record| record.pending += 1);
+        }
+        Pending(self.0.clone())
     }
 
     /// Covers work, and no longer: what waits for its outcome finds the owner at rest.
@@ -358,7 +369,7 @@ impl Pending {
 
     /// Whether attempts of the owner wait for its end. It has to be with work that comes to its end by itself then.
     pub(crate) fn holds_up(&self) -> bool {
-        self.0.is_some()
+        self.0.counts
     }
 
     /// Whether no attempt of the owner asks at this moment; none begins as long as this cover lasts.
@@ -367,9 +378,12 @@ impl Pending {
     }
 
     fn alone_or_wait(&self) -> Option<OwnedNotified> {
-        let Cover { owners, id, .. } = self.0.as_ref()?;
-        let shard = owners.shard(id);
-        let record = shard.records.get(id).filter(|record| record.has_begun)?;
+        if !self.0.counts {
+            return None;
+        }
+        let id = self.0.id();
+        let shard = self.0.owners.shard(&id);
+        let record = shard.records.get(&id).filter(|record| record.has_begun)?;
         Some(record.changed.clone().notified_owned())
     }
 
@@ -386,8 +400,8 @@ impl Pending {
 
     /// What it covers waits no longer for an attempt of the owner, which is not to trust its grant.
     pub(crate) fn goes_first(&self) {
-        if let Some(Cover { owners, id, .. }) = &self.0 {
-            owners.begin(id, |record| record.disturbed |= record.has_begun);
+        if self.0.counts {
+            self.0.owners.begin(&self.0.id(), |record| record.disturbed |= record.has_begun);
         }
     }
 
@@ -403,13 +417,14 @@ impl Pending {
         }
     }
 
-    /// A request was not answered.
+    /// A request was not answered. Whether that matters is seen now and not when the cover was made: a guard may have handed the owner
+    /// out while the request was on its way.
     pub(crate) fn unanswered(&self) {
-        if let Some(Cover { owners, id, reads }) = &self.0 {
-            let until_ms = (owners.clock)().saturating_add(DOUBT_MS);
-            owners.begin(id, |record| {
+        if self.0.owner.is_exposed() {
+            let until_ms = (self.0.owners.clock)().saturating_add(DOUBT_MS);
+            self.0.owners.begin(&self.0.id(), |record| {
                 record.doubt_ms = until_ms;
-                if *reads {
+                if self.0.reads {
                     record.read_doubt_ms = until_ms;
                 }
             });
@@ -419,8 +434,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(Cover { owners, id, .. }) = self.0.take() {
-            owners.end(&id, |record| {
+        if self.0.counts {
+            self.0.owners.end(&self.0.id(), |record| {
                 debug_assert!(record.pending > 0, "a cover is dropped once");
                 record.pending = record.pending.saturating_sub(1);
             });
@@ -549,7 +564,6 @@ mod tests {
         pending.unanswered();
         assert_eq!(rig.records(), 0);
         drop(pending);
-        drop(Pending::none());
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) struct Rare {
     pub(super) turns: OnceLock<Arc<Turns>>,
     /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
     pub(super) asked_until_ms: AtomicU64,
+    /// What the server had of it after its end was counted down.
+    pub(super) is_counted_down: AtomicBool,
 }
 
 impl Rare {

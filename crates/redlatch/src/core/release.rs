@@ -223,12 +223,13 @@ impl Core {
             return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
-        let pending = self.owners.pending(&lease.keys, &lease.owner);
+        let cover = || self.owners.pending(&lease.keys, &lease.owner);
+        let covered = lease.owner.is_exposed().then(cover);
         let before = lease.leave(renewed);
         if before > 1 {
-            return Step::Leave { pending };
+            return Step::Leave { pending: covered.unwrap_or_else(cover) };
         }
-        if lease.is_count_in_doubt() {
+        if let Some(pending) = covered.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
         }
@@ -256,9 +257,9 @@ impl Core {
                 self.keeper.touch();
                 Step::Passed
             }
-            Leaving::Transfer(heir) => Step::Transfer { heir, pending },
-            Leaving::HandOver(heir) => Step::HandOver { heir, pending },
-            Leaving::Release { leads } => Step::Release { leads, pending },
+            Leaving::Transfer(heir) => Step::Transfer { heir, pending: covered.unwrap_or_else(cover) },
+            Leaving::HandOver(heir) => Step::HandOver { heir, pending: covered.unwrap_or_else(cover) },
+            Leaving::Release { leads } => Step::Release { leads, pending: covered.unwrap_or_else(cover) },
         }
     }
 

@@ -32,17 +32,22 @@ const RETRY_DELAY_MS_MIN: u64 = 20;
 
 impl Core {
     /// Renews leases, many names in one call, all calls at once.
-    pub(super) fn renew(self: &Arc<Self>, mut leases: Vec<Arc<Lease>>) {
+    pub(super) fn renew(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
         if leases.is_empty() {
             return;
         }
-        // One call renews leases of one kind, length and shard.
+        // One call renews leases of one kind, length and shard. One that was made to last for longer has a call of its own, which tells
+        // the server all of that, whichever try it is.
+        let now_ms = self.now_ms();
+        let (stretched, mut leases): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| lease.stretch_ms(now_ms).is_some());
         leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms()));
         let batches = leases
             .chunk_by(|a, b| {
                 a.lease_ms() == b.lease_ms() && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
             })
-            .flat_map(|alike| alike.chunks(self.config.renewal_batch));
+            .flat_map(|alike| alike.chunks(self.config.renewal_batch))
+            .chain(stretched.chunks(1));
         let mut servers: HashMap<u16, Vec<Vec<Arc<Lease>>>> = HashMap::new();
         for batch in batches {
             let owner = self.store.shard_owner(self.shard(&batch[0]));
@@ -74,7 +79,8 @@ impl Core {
         let lease_ms = batch[0].lease_ms();
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
-        let call = batch[0].recipe.renew(number, &batch, lease_ms);
+        let told_ms = told_ms(&batch, sent_ms).unwrap_or(lease_ms);
+        let call = batch[0].recipe.renew(number, &batch, told_ms);
         // The next try is due then, and others want to be renewed. The call goes on: it ends with its connection at the latest, which
         // is given up when it owes an answer for too long.
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
@@ -247,8 +253,7 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
-            let stretch_ms = if open.len() == 1 { first.stretch_ms(now_ms) } else { None };
-            let call = first.recipe.renew(number, &open, stretch_ms.unwrap_or(0));
+            let call = first.recipe.renew(number, &open, told_ms(&open, now_ms).unwrap_or(0));
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
                     .await;
@@ -293,5 +298,13 @@ impl Core {
 
     fn check_singly(self: Arc<Self>, lease: Arc<Lease>) -> BoxFuture<'static, ()> {
         self.check_batch(vec![lease]).boxed()
+    }
+}
+
+/// How long a server is told to keep a hold at least, where that is more than its lease. Such holds are asked about one by one.
+fn told_ms(batch: &[Arc<Lease>], now_ms: u64) -> Option<i64> {
+    match batch {
+        [lease] => lease.stretch_ms(now_ms),
+        _ => None,
     }
 }

@@ -309,6 +309,10 @@ impl Guard {
         if !self.core.is_forked() {
             // From now on there is a hold of this owner that no guard counts, so releases leave it on the server.
             self.lease.owner.share();
+            if self.lease.is_count_in_doubt() {
+                // What was not answered may arrive in the owner's next hold.
+                self.core.owners.pending(&self.lease.keys, &self.lease.owner).unanswered();
+            }
             self.core.store.outlives(self.lease.owner.field());
             if self.lease.goes_without_release(self.renewed) {
                 self.core.lanes.forget(&self.lease);

@@ -1,10 +1,10 @@
 //! `memory:`: the engine inside this process, on the caller's thread.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::ready,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -35,7 +35,40 @@ struct Board {
     listeners: Mutex<HashMap<Arc<[u8]>, Listeners>>,
     /// Whom to tell of changes: each client by its number.
     hooks: Mutex<Vec<(u64, ChangeHook)>>,
+    outbox: Mutex<Outbox>,
     next: AtomicU64,
+}
+
+/// What scripts have told and listeners have not heard. Listeners wake tasks, and a waker may run its task at once, which asks the
+/// engine; so they hear of it when the script has ended and nobody has the engine.
+#[derive(Default)]
+struct Outbox {
+    told: VecDeque<Told>,
+    /// A thread is delivering. One does at a time, so that everything is heard in order.
+    is_delivering: bool,
+}
+
+enum Told {
+    Message(Listener, Event),
+    Change(ChangeHook, Change),
+}
+
+impl Told {
+    fn tell(self) {
+        match self {
+            Told::Message(listener, event) => listener(event),
+            Told::Change(hook, change) => hook(change),
+        }
+    }
+}
+
+/// The right to deliver, until dropped, also by a listener that panics.
+struct Delivering<'a>(&'a Board);
+
+impl Drop for Delivering<'_> {
+    fn drop(&mut self) {
+        self.0.outbox().is_delivering = false;
+    }
 }
 
 impl Publisher for Board {
@@ -45,9 +78,8 @@ impl Publisher for Board {
         };
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = listeners.get(channel).map(Vec::as_slice).unwrap_or_default();
-        for (_, listener) in heard {
-            listener(Event::Message(number));
-        }
+        let told = heard.iter().map(|(_, listener)| Told::Message(listener.clone(), Event::Message(number)));
+        self.outbox().told.extend(told);
         heard.len()
     }
 
@@ -61,15 +93,37 @@ impl Publisher for Board {
 }
 
 impl Board {
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Each client knows itself which keys it watches.
     fn tell(&self, change: &Change) {
-        let hooks: Vec<ChangeHook> = {
-            let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
-            hooks.iter().map(|(_, hook)| hook.clone()).collect()
-        };
-        for hook in hooks {
-            hook(change.clone());
+        let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = hooks.iter().map(|(_, hook)| Told::Change(hook.clone(), change.clone()));
+        self.outbox().told.extend(told);
+    }
+
+    /// Tells what scripts have told, unless another thread is at it, or a listener further up: that one goes on.
+    fn deliver(&self) {
+        loop {
+            let delivering = {
+                let mut outbox = self.outbox();
+                if outbox.told.is_empty() || std::mem::replace(&mut outbox.is_delivering, true) {
+                    return;
+                }
+                Delivering(self)
+            };
+            while let Some(told) = self.next_told() {
+                told.tell();
+            }
+            // What came between the last look and this is looked for once more.
+            drop(delivering);
         }
+    }
+
+    fn next_told(&self) -> Option<Told> {
+        self.outbox().told.pop_front()
     }
 }
 
@@ -138,6 +192,12 @@ impl MemoryStore {
     }
 
     fn execute(&self, call: &Call) -> Result<Reply, Fault> {
+        let outcome = self.eval(call);
+        self.board.deliver();
+        outcome
+    }
+
+    fn eval(&self, call: &Call) -> Result<Reply, Fault> {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let args: smallvec::SmallVec<[Argument<'_>; 8]> = call.args.iter().map(Argument::new).collect();
         let outcome = match engine.eval_sha(call.script.sha1(), &call.keys, &args) {
@@ -211,7 +271,11 @@ impl Store for MemoryClient {
 
     fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
         let mut engine = self.store.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        Box::pin(ready(Ok(Some(engine.watch(&keys) as u64))))
+        let there = engine.watch(&keys) as u64;
+        drop(engine);
+        // Looking may have found that the time of a key is over.
+        self.store.board.deliver();
+        Box::pin(ready(Ok(Some(there))))
     }
 
     fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {

@@ -1,7 +1,8 @@
 //! What a script may do while holds may be missing from the journal.
 //!
 //! A script that is refused in its middle leaves half of its change behind. So scripts say what they are in a line of their comment:
-//! one that grants nothing runs whole, and one that takes away before it may grant changes nothing.
+//! one that grants nothing runs whole, and one that takes away before it may grant changes nothing. One whose grant may be refused
+//! without harm runs in parts: its commands are judged one by one, as those of a script that says nothing.
 
 use crate::command::only_takes_away;
 
@@ -57,6 +58,26 @@ mod tests {
     }
 
     const MOVES: &str = "redis.call('zrem', KEYS[1], 'a') redis.call('incr', KEYS[2]) return 1";
+
+    #[test]
+    fn a_release_hands_nothing_on_while_holds_may_be_missing() {
+        const RELEASE: &str = include_str!("../../redlatch/src/scripts/fair_release.lua");
+        for fenced in ["0", "1"] {
+            let clock = Arc::new(ManualClock::new(Duration::from_secs(1)));
+            let mut engine = Engine::new(clock, Arc::new(Nobody)).expect("an engine");
+            engine.call(&["hset", "x", "me", "1"]).expect("a hold that was given back, which is missing");
+            engine.call(&["rpush", "queue", "heir"]).expect("a place");
+            engine.call(&["zadd", "times", "99999999999", "heir"]).expect("a time");
+            engine.wait_until(u64::MAX);
+            let keys = ["x", "queue", "times", "token"];
+            let args = ["7", "me", "channel", "publish", "heir", "30000", fenced];
+            let released = Value::Array(vec![Value::Int(7), Value::Int(1), Value::Int(0)]);
+            assert_eq!(engine.eval(RELEASE.as_bytes(), &keys, &args), Ok(released));
+            assert_eq!(engine.call(&["exists", "x"]), Ok(Value::Int(0)), "another may hold it");
+            assert_eq!(engine.call(&["llen", "queue"]), Ok(Value::Int(1)), "the heir keeps its place");
+            assert_eq!(engine.call(&["zcard", "times"]), Ok(Value::Int(1)));
+        }
+    }
 
     #[test]
     fn no_script_is_refused_in_its_middle() {

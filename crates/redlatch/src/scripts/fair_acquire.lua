@@ -7,7 +7,7 @@
 -- ARGV[8] ms that a waiter of Redisson subtracts from those behind it   ARGV[9] 0 = no such waiter is before this owner
 -- ARGV[10] 1 = only the owner's first hold, as in acquire.lua
 --
--- Check:  first, heads of the queue whose time is over by the server's clock are dropped, but not this owner, who is
+-- Check:  first, heads of the queue whose time is over by the server's clock are dropped, at most 1,000, but not this owner, who is
 --         heard of just now; a head without a time, which nothing would ever drop, gets a short one, and a head of ours
 --         that was left with a long one gets the time of a head. Then: the hash is absent and the queue empty or headed by
 --         this owner; or the hash holds this very owner (a repeat), unless only a first hold is wanted.
@@ -15,7 +15,7 @@
 --         each repeat sets its own time anew: the lease, its wait, and what those before it will subtract from it when
 --         they get the lock or give up, which only Redisson's do. A field of ours is known by a fixed part of its UUID.
 --         Ours add nothing for those behind them, so nothing has to be subtracted, and a grant costs the same behind
---         10 waiters as behind 10,000.
+--         10 waiters as behind 10,000. If there was more to drop, the lock counts as busy, and a waiter is told to go on with it.
 -- Reply:  {number, count, token or 0}; {number, 0, ttl ms} when busy and this owner is next or did not line up;
 --         {number, 0, -3} when others come first, {number, 0, -4} when some of them are Redisson's or too many to tell;
 --         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
@@ -26,19 +26,20 @@ local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local function theirs(member) return string.sub(member, 15, 23) ~= '4ed1-a7c4' end
-local head, dropped, time = false, false, false
-for _ = 1, 1000 do
-  head = redis.call('lindex', queue, 0)
+local head, dropped, time, over = false, 0, false, false
+while true do
+  head, over = redis.call('lindex', queue, 0), false
   if not head or head == owner then break end
   time = redis.call('zscore', times, head)
   if not time then
     redis.call('zadd', times, string.format('%.0f', now + 5000), head)
     break
   end
-  if tonumber(time) > now then break end
+  over = tonumber(time) <= now
+  if not over or dropped == 1000 then break end
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
-  dropped = true
+  dropped = dropped + 1
 end
 local ttl = redis.call('pttl', key)
 local count = 1
@@ -76,10 +77,17 @@ if (held and not held[1]) or (not held and head and head ~= owner) then
     end
     redis.call('zadd', times, string.format('%.0f', alone + before * ARGV[8]), owner)
   end
-  if dropped and head ~= owner then
-    -- Those who were dropped may have been the last ones that were told; and no message comes when a lease runs out.
-    redis.pcall(ARGV[7], ARGV[6] .. ':' .. head, '0')
+  local tell = dropped > 0 and head ~= owner and head
+  if over then
+    -- 1,000 are enough for one call. Each that asks drops as many, so this owner is to ask again; or one that lined up lately.
+    tell = wait > 0 and owner
+    for _, last in ipairs(tell and {} or redis.call('lrange', queue, -10, -1)) do
+      local ends = redis.call('zscore', times, last)
+      if ends and tonumber(ends) > now then tell = last end
+    end
   end
+  -- Those who were dropped may have been the last ones that were told; and no message comes when a lease runs out.
+  if tell then redis.pcall(ARGV[7], ARGV[6] .. ':' .. tell, '0') end
   if head and head ~= owner and (wait > 0 or not held) then return {n, 0, recount and -4 or -3} end
   return {n, 0, ttl}
 end

@@ -35,13 +35,23 @@ if count > 1 then
 end
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local head = false
-for _ = 1, 1000 do
+local head, over = false, false
+for dropped = 0, 1000 do
   head = redis.call('lindex', queue, 0)
   local time = head and redis.call('zscore', times, head)
-  if not time or tonumber(time) > now then break end
+  over = time and tonumber(time) <= now
+  if not over or dropped == 1000 then break end
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
+end
+-- A head that is still over stays, and is neither told nor granted to: 1,000 are enough for one call. A waiter that lined up lately is
+-- told instead, for each that asks drops as many.
+if over then
+  head = false
+  for _, last in ipairs(redis.call('lrange', queue, -10, -1)) do
+    local time = redis.call('zscore', times, last)
+    if time and tonumber(time) > now then head = last end
+  end
 end
 redis.call('hdel', key, owner)
 if not head then return {n, left, 0} end

@@ -12,7 +12,7 @@
 --         it is told. Whatever is refused to the heir, or fails for it, leaves the lock free and the heir told.
 -- Reply:  {number, 1, receivers}; {number, 2, token or 0} when the heir has it; {number, 0, 0} when the owner held nothing;
 --         {number, -1, count} when it counts another number.
--- Recovering: whole; it grants nothing anew.
+-- Recovering: in parts; what grants to the heir is refused, and the heir is told.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])
 if ARGV[8] then
@@ -24,17 +24,27 @@ if ARGV[8] then
 end
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local head = false
-for _ = 1, 1000 do
+local head, over = false, false
+for dropped = 0, 1000 do
   head = redis.call('lindex', queue, 0)
   local time = head and redis.call('zscore', times, head)
-  if not time or tonumber(time) > now then break end
+  over = time and tonumber(time) <= now
+  if not over or dropped == 1000 then break end
   redis.call('zrem', times, head)
   redis.call('lpop', queue)
 end
+-- A head that is still over stays, and is neither told nor granted to: 1,000 are enough for one call. The heir is told
+-- instead, or a waiter that lined up lately, for each that asks drops as many.
+if over then
+  head = ARGV[5] ~= '' and ARGV[5]
+  for _, last in ipairs(head and {} or redis.call('lrange', queue, -10, -1)) do
+    local time = redis.call('zscore', times, last)
+    if time and tonumber(time) > now then head = last end
+  end
+end
 if redis.call('hdel', key, ARGV[2]) == 0 then return {n, 0, 0} end
 if not head then return {n, 1, 0} end
-if head == ARGV[5] and redis.call('exists', key) == 0 then
+if head == ARGV[5] and not over and redis.call('exists', key) == 0 then
   local token, refused = 0, false
   if ARGV[7] == '1' then
     token = clock[1] * 1000000 + clock[2]
@@ -46,8 +56,8 @@ if head == ARGV[5] and redis.call('exists', key) == 0 then
       refused = redis.pcall('set', KEYS[4], string.format('%.0f', token))['err'] ~= nil
     end
   end
+  refused = refused or type(redis.pcall('hset', key, head, '1')) == 'table'
   if not refused then
-    redis.call('hset', key, head, '1')
     if type(redis.pcall('pexpire', key, ARGV[6])) ~= 'table' then
       redis.call('lpop', queue)
       redis.call('zrem', times, head)

@@ -11,6 +11,7 @@ mod differential;
 mod errors;
 mod errors_told;
 mod events;
+mod fair_bound;
 mod faults;
 mod faults_rw;
 mod fixture;

@@ -16,7 +16,7 @@ pub(super) struct Found {
     pub(super) wait_until_ms: u64,
     /// Bytes that are in no record and may have been confirmed.
     pub(super) damaged_bytes: usize,
-    /// Bytes up to the end of the last record.
+    /// Bytes up to the end of the last record that is no part of a change without its end: what is appended must not become that end.
     pub(super) intact_len: usize,
     effects: Vec<Effect>,
     /// Changes whose last record has not come yet.
@@ -32,9 +32,11 @@ impl Found {
         let mut rest = bytes;
         while !rest.is_empty() {
             if let Some((record, after)) = codec::decode(rest) {
-                found.intact_len = bytes.len() - after.len();
                 rest = after;
                 found.add(record);
+                if found.parts.is_empty() {
+                    found.intact_len = bytes.len() - after.len();
+                }
                 continue;
             }
             match codec::skip_damage(rest) {
@@ -58,6 +60,10 @@ impl Found {
 
     fn add(&mut self, record: Record<'_>) {
         self.clean = false;
+        if !matches!(record, Record::RestoredPart(_) | Record::Restored(_)) {
+            // Another change begins, so the end of these never came.
+            self.parts.clear();
+        }
         match record {
             Record::Boot(id) => self.boot_id = Some(id),
             Record::Bound { key, bound } => {

@@ -202,6 +202,48 @@ fn a_script_that_changes_much_counts_as_a_whole() {
 }
 
 #[test]
+fn a_change_that_a_kill_tore_between_its_parts_takes_no_part_in_what_comes_after() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut journal, _) = open(dir.path());
+    journal.rewrite(&[]).expect("room");
+    journal.append(&hold("before", 1)).expect("room");
+    let before = journal.len as usize;
+    let large = |n: u8| Effect::SetString { key: vec![n], value: vec![b'x'; 3 << 20], expires_at_ms: None };
+    let mut torn = vec![Effect::Delete { key: b"before".to_vec() }];
+    torn.extend((0..5).map(large));
+    journal.append(&torn).expect("room");
+    drop(journal);
+    let path = dir.path().join("j.journal");
+    let whole = std::fs::read(&path).expect("a journal");
+    let mut ends = Vec::new();
+    let mut rest = &whole[before..];
+    while let Some((_, after)) = codec::decode(rest) {
+        ends.push(whole.len() - after.len());
+        rest = after;
+    }
+    assert!(ends.len() > 3, "it is in several parts: {ends:?}");
+    let cuts = ends[..ends.len() - 1].iter().flat_map(|end| [*end, end + 3, end + 1000]);
+    for cut in cuts {
+        std::fs::write(&path, &whole[..cut]).expect("a shorter journal");
+        let (mut journal, recovered) = open(dir.path());
+        assert!(recovered.is_current && recovered.wait_until_ms == 0);
+        assert_eq!(recovered.effects, hold("before", 1), "cut at {cut}: nobody was told of the rest");
+        journal.append(&hold("later", 1)).expect("room");
+        drop(journal);
+        let (_, recovered) = open(dir.path());
+        let both = [hold("before", 1), hold("later", 1)].concat();
+        assert_eq!(recovered.effects, both, "cut at {cut}: what was confirmed, and no more");
+    }
+    // A file from before that was mended: a bound is the beginning of another change.
+    let mut older = whole[..ends[0]].to_vec();
+    codec::encode(&Record::Bound { key: b"counter".to_vec(), bound: 7 }, &mut older);
+    codec::encode(&Record::Changes(&hold("later", 1)), &mut older);
+    std::fs::write(&path, &older).expect("a journal");
+    let recovered = open(dir.path()).1;
+    assert!(holds(&recovered, "later") && !recovered.effects.contains(&torn[0]));
+}
+
+#[test]
 fn a_crash_in_the_middle_of_a_rewrite_leaves_the_old_file_or_the_new_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut journal, _) = open(dir.path());

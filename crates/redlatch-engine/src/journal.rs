@@ -79,7 +79,7 @@ pub(crate) struct Recovered {
 }
 
 impl FileJournal {
-    /// Reads the file, if there is one, and opens it for appending. Call [`Journal::rewrite`] before the first
+    /// Reads the file, if there is one, and opens it for appending. The wall time of the clock must be the one that scripts are told. Call [`Journal::rewrite`] before the first
     /// append, unless what was found is current: it brings the header up to date.
     pub(crate) fn open(
         path: &Path,
@@ -167,15 +167,6 @@ impl FileJournal {
         reserved
     }
 
-    /// The longest lease among these changes, from now on.
-    fn longest_ms(&self, effects: &[Effect]) -> u64 {
-        let ends = effects.iter().filter_map(|effect| match effect {
-            Effect::SetString { expires_at_ms, .. } | Effect::Expire { expires_at_ms, .. } => *expires_at_ms,
-            _ => None,
-        });
-        ends.max().unwrap_or(0).saturating_sub(self.clock.boot_ms())
-    }
-
     fn write_buffer(&mut self, sync: bool) -> io::Result<()> {
         let written = self.file.write_all(&self.buffer);
         let written = written.and_then(|()| if sync { self.sync() } else { Ok(()) });
@@ -249,7 +240,7 @@ impl Journal for FileJournal {
         if effects.is_empty() {
             return Ok(());
         }
-        self.leases.cover(self.longest_ms(effects))?;
+        self.leases.cover(leases::longest_ms(effects, &*self.clock))?;
         self.buffer.clear();
         let sync = self.reserve(effects);
         codec::encode_changes(effects, &mut self.buffer);
@@ -269,7 +260,7 @@ impl Journal for FileJournal {
     }
 
     fn rewrite(&mut self, snapshot: &[Effect]) -> io::Result<()> {
-        let longest_ms = self.longest_ms(snapshot);
+        let longest_ms = leases::longest_ms(snapshot, &*self.clock);
         self.leases.cover(longest_ms)?;
         let temporary = self.path.with_extension("new");
         let open = OpenOptions::new()
@@ -302,8 +293,8 @@ impl Journal for FileJournal {
         if self.dir.sync_all().is_ok() {
             self.rename_unsynced = false;
         }
-        // Whatever may be lost from here on is in this snapshot or comes later.
-        self.leases.set(longest_ms)
+        // Whatever may be lost from here on is in this snapshot, comes later, or is waited for now.
+        self.leases.set(longest_ms.max(self.wait_until_ms.saturating_sub(self.clock.boot_ms())))
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -36,7 +36,7 @@ use tokio::sync::Notify;
 pub(crate) use access::{Standing, own_uid, standing};
 pub use lifelines::{Step, Trace, TracePlace, Undertaker};
 
-use crate::clock::MachineClock;
+use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
 use crate::journal::FileJournal;
 use connection::Stream;
@@ -284,7 +284,8 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         id => id,
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
-    let clock = Arc::new(MachineClock::of_system());
+    // One for both: the journal reckons with the times that scripts write.
+    let clock = Arc::new(SteadyClock::new(Arc::new(MachineClock::of_system())));
     let began = Instant::now();
     let found = std::fs::metadata(beside("journal")).ok().filter(|found| found.len() > LONG_JOURNAL_BYTES);
     if let Some(found) = &found {

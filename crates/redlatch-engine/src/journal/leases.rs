@@ -7,6 +7,28 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::codec::{self, Record};
+use crate::clock::Clock;
+use crate::effect::Effect;
+
+/// The keys of sets whose scores are the ends of permits end so.
+const PERMITS_SUFFIX: &[u8] = b":timeout";
+/// The score of a permit without an end, in ms. It has no lease, so nothing is to be waited for.
+const NEVER_SCORE_MS: f64 = 922_337_203_685_477.0;
+
+/// The longest lease among these changes, from now on: of keys by the boot clock, of permits by the wall time that scripts are told.
+pub(super) fn longest_ms(effects: &[Effect], clock: &dyn Clock) -> u64 {
+    let (boot_ms, unix_ms) = (clock.boot_ms(), clock.unix_us() / 1000);
+    let leases = effects.iter().map(|effect| match effect {
+        Effect::SetString { expires_at_ms: Some(ends_ms), .. }
+        | Effect::Expire { expires_at_ms: Some(ends_ms), .. } => ends_ms.saturating_sub(boot_ms),
+        // A negative score becomes 0.
+        Effect::SortedSet { key, score, .. } if key.ends_with(PERMITS_SUFFIX) && *score < NEVER_SCORE_MS => {
+            (*score as u64).saturating_sub(unix_ms)
+        }
+        _ => 0,
+    });
+    leases.max().unwrap_or(0)
+}
 
 /// The file while it is open.
 pub(super) struct Leases {

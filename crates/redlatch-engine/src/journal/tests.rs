@@ -158,6 +158,71 @@ fn what_may_be_missing_is_waited_for_as_long_as_the_longest_lease() {
 }
 
 #[test]
+fn a_wait_whose_record_is_damaged_is_no_shorter() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Duration::ZERO);
+    let (mut damaged, second) = three_holds(dir.path(), &clock, 30_000);
+    let path = dir.path().join("j.journal");
+    damaged[second.start + 10] ^= 1;
+    std::fs::write(&path, &damaged).expect("a journal");
+    let (mut journal, recovered) = open_at(dir.path(), "boot", &clock);
+    journal.rewrite(&[]).expect("room");
+    drop(journal);
+    let mut again = std::fs::read(&path).expect("a journal");
+    // The record of the wait is the last one.
+    let last = again.len() - 1;
+    again[last] ^= 1;
+    std::fs::write(&path, &again).expect("a journal");
+    clock.advance(Duration::from_secs(1));
+    let (_, after) = open_at(dir.path(), "boot", &clock);
+    assert!(after.wait_until_ms >= recovered.wait_until_ms, "{} ms", after.wait_until_ms);
+}
+
+#[test]
+fn the_leases_of_permits_are_waited_for_as_well() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Duration::from_secs(1_000_000));
+    let member = |key: &str, lease_ms: u64| Effect::SortedSet {
+        key: key.as_bytes().to_vec(),
+        member: b"id".to_vec(),
+        score: (clock.unix_us() / 1000 + lease_ms) as f64,
+    };
+    let path = dir.path().join("j.journal");
+    let waits_for = |change: Effect, by_rewrite: bool| {
+        let _none_before = (std::fs::remove_file(&path), std::fs::remove_file(path.with_extension("leases")));
+        let (mut journal, _) = open_at(dir.path(), "boot", &clock);
+        journal.rewrite(&[]).expect("room");
+        let changes = [hold("lock", clock.boot_ms() + 1_000), vec![change]].concat();
+        if by_rewrite { journal.rewrite(&changes) } else { journal.append(&changes) }.expect("room");
+        drop(journal);
+        let mut damaged = std::fs::read(&path).expect("a journal");
+        let last = damaged.len() - 1;
+        damaged[last] ^= 1;
+        std::fs::write(&path, &damaged).expect("a damaged journal");
+        open_at(dir.path(), "boot", &clock).1.wait_until_ms - clock.boot_ms()
+    };
+    for by_rewrite in [false, true] {
+        for key in ["{sem}:timeout", "{tag}sem:timeout"] {
+            let left_ms = waits_for(member(key, 40_000), by_rewrite);
+            assert!((40_000..=80_000).contains(&left_ms), "{key}: {left_ms} ms");
+        }
+        // Permits without an end have no lease, and the others are no leases either.
+        for change in [
+            Effect::SortedSet {
+                key: b"{sem}:timeout".to_vec(),
+                member: b"id".to_vec(),
+                score: 922_337_203_685_477.0,
+            },
+            member("redisson_lock_timeout:{fair}", 40_000),
+            member("{rate}:permits", 40_000),
+        ] {
+            let left_ms = waits_for(change.clone(), by_rewrite);
+            assert!((1_000..=2_000).contains(&left_ms), "{change:?}: {left_ms} ms");
+        }
+    }
+}
+
+#[test]
 fn the_wait_outlasts_further_starts_and_ends_in_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let clock = ManualClock::new(Duration::ZERO);

@@ -239,8 +239,13 @@ pub(crate) fn unsaved(error: &std::io::Error) -> EngineError {
     ))
 }
 
-/// Whether a command lets nobody in who was not in before.
-pub(crate) fn only_takes_away(name: &str) -> bool {
+/// Whether a command changes keys.
+pub fn writes(name: &str) -> bool {
+    TABLE.iter().any(|command| command.name == name && command.writes)
+}
+
+/// Whether a command lets nobody in who was not in before: it runs also while holds may be missing from the journal.
+pub fn only_takes_away(name: &str) -> bool {
     matches!(
         name,
         "del"

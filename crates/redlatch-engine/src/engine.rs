@@ -370,8 +370,8 @@ impl Engine {
     }
 
     /// Grants nothing before this time on the boot clock: what holds it may be missing. What is there is renewed and released as
-    /// ever.
-    pub(crate) fn wait_until(&mut self, until_ms: u64) {
+    /// ever. `until_ms` is in milliseconds; `u64::MAX` is never.
+    pub fn wait_until(&mut self, until_ms: u64) {
         self.core().wait_until_ms = until_ms;
     }
 

@@ -23,7 +23,7 @@ mod recovery;
 mod value;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use command::COMMANDS;
+pub use command::{COMMANDS, only_takes_away, writes};
 pub use effect::Effect;
 pub use engine::{DumpedKey, Engine, Journal, NoJournal, Publisher};
 pub use glob::matches as glob_matches;

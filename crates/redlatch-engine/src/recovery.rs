@@ -6,7 +6,7 @@
 
 use crate::command::only_takes_away;
 
-/// The lines that scripts say it in.
+/// The lines that scripts say it in. A third one, `in parts`, is for those who read it.
 const RUNS_WHOLE: &[u8] = b"\n-- Recovering: whole";
 const WAITS: &[u8] = b"\n-- Recovering: waits";
 

@@ -13,6 +13,8 @@
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: the hash has no TTL);
 --         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
 --         read-write lock, also if the owner reads there.
+-- Repeat: harmless.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local ttl = redis.call('pttl', key)
 local count = 1

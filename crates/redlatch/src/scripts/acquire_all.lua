@@ -10,6 +10,8 @@
 --         written.
 -- Reply:  {number, 1, token for each, if drawn} when granted; {number, 0, which, ttl ms} when the which-th is busy (-1: no TTL);
 --         {number, -1, which, 0} when its hash belongs to a read-write lock.
+-- Repeat: harmless.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local owner, lease, fenced = ARGV[2], ARGV[3], ARGV[4] == '1'
 local n = fenced and #KEYS / 2 or #KEYS
 local ours = {}

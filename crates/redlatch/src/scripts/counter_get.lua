@@ -4,6 +4,7 @@
 --
 -- Check:  the key holds a number.   Change: nothing.
 -- Reply:  {number, 1, value}; {number, 0, 0} when there is no counter.
+-- Repeat: harmless.
 local value = redis.call('get', KEYS[1])
 if not value then return {tonumber(ARGV[1]), 0, 0} end
 local number = tonumber(value)

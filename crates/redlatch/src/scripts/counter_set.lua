@@ -6,6 +6,7 @@
 -- Check and change in one step: SET with NX.
 --         The message goes through pcall because an account without publish rights must not leave a counter half set.
 -- Reply:  {number, 1} when set; {number, 0} when there was a counter already.
+-- Repeat: answers otherwise, so it is sent once.
 local set
 if ARGV[3] == '0' then
   set = redis.call('set', KEYS[1], ARGV[2], 'nx')

@@ -20,6 +20,7 @@
 --         {number, 0, -3} when others come first, {number, 0, -4} when some of them are Redisson's or too many to tell;
 --         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
 --         read-write lock.
+-- Repeat: harmless.
 -- Recovering: waits; it takes away before it may grant.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n, owner, lease, wait = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[5])

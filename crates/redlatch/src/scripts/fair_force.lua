@@ -7,6 +7,8 @@
 -- Check:  the key is a hash without a `mode` field, and has the named owner when one is named; queue and times can be read.
 -- Change: the record as in force.lua; heads of the queue whose time is over are dropped; DEL; the next is told even when nothing was held.
 -- Reply:  {number, 1 or 0, receivers}; {number, -1, 0} another owner holds it; {number, -2, 0} a read-write lock.
+-- Repeat: answers otherwise; who forces wants the lock gone.
+-- Recovering: in parts; the record is refused, and the rest goes on.
 local key, queue, times, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local n = tonumber(ARGV[1])
 local held = redis.call('hmget', key, ARGV[2], 'mode')

@@ -10,6 +10,7 @@
 --         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next, the one
 --         behind it is told, as in fair_undo.lua.
 -- Reply:  {number, holds left, receivers}; {number, -1, receivers} when the owner holds nothing.
+-- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])

@@ -12,6 +12,7 @@
 --         it is told. Whatever is refused to the heir, or fails for it, leaves the lock free and the heir told.
 -- Reply:  {number, 1, receivers}; {number, 2, token or 0} when the heir has it; {number, 0, 0} when the owner held nothing;
 --         {number, -1, count} when it counts another number.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 -- Recovering: in parts; what grants to the heir is refused, and the heir is told.
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])

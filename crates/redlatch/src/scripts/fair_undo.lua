@@ -10,6 +10,7 @@
 --         before this was for the owner, and if somebody holds the lock, no message comes when the lease runs out.
 -- Reply:  {number, 1, receivers} when it held the lock; {number, 0, receivers} when it only waited, or not even that;
 --         {number, -1, count} when it counts another number, and keeps that.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
 local next = redis.call('lindex', queue, 0) == owner

@@ -9,6 +9,8 @@
 -- Change: the record names the holders, for as long as they may take to look, 1 to 10 minutes; what is refused there is no reason to
 --         leave the lock. DEL. The message is sent even when nothing was there: it costs nothing, and waiters that missed an earlier one look again.
 -- Reply:  {number, 1 or 0, receivers}; {number, -1, 0} another owner holds it; {number, -2, 0} a read-write lock.
+-- Repeat: answers otherwise; who forces wants the lock gone.
+-- Recovering: in parts; the record is refused, and the rest goes on.
 local key, record = KEYS[1], KEYS[2]
 local n = tonumber(ARGV[1])
 local held = redis.call('hmget', key, ARGV[2], 'mode')

@@ -6,6 +6,7 @@
 -- Change: DEL, and `0`, which opens the gates. Redisson's own message for this, `1`, closes those of its waiters; sent before
 --         the `0` it would, too, because releases such as 3.15.1 handle messages in any order.
 -- Reply:  {number, 1} when there was a latch, {number, 0} when not.
+-- Repeat: answers otherwise, so it is sent once.
 local n = tonumber(ARGV[1])
 local count = redis.call('get', KEYS[1])
 if not count then return {n, 0} end

@@ -6,6 +6,8 @@
 -- Change: the last step is DEL, which is allowed when memory is full, and tells everybody `0`; any other is DECR. What is
 --         not above zero then goes too, without a message, because nobody waits for it.
 -- Reply:  {number, count left}.
+-- Repeat: counts again, so it is sent once.
+-- Recovering: in parts; the last step is taken, and any other is refused.
 local n = tonumber(ARGV[1])
 local count = redis.call('get', KEYS[1])
 if not count then return {n, 0} end

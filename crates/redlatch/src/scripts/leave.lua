@@ -6,6 +6,7 @@
 -- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
 -- Change: the count shrinks by one and the lease is kept or raised; at zero the field goes and one message is sent.
 -- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
+-- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local key, owner, known = KEYS[1], ARGV[2], tonumber(ARGV[5])
 local count = tonumber(redis.call('hget', key, owner) or '-1')

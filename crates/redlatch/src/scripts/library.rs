@@ -119,6 +119,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_full_server_refuses_is_known_of_every_command() {
+        for script in ALL {
+            for command in script.commands() {
+                // It needs no memory to speak of.
+                let enlarges = redlatch_engine::writes(command)
+                    && !redlatch_engine::only_takes_away(command)
+                    && command != "persist";
+                assert_eq!(ENLARGING.contains(&command), enlarges, "{command} of {}", script.name());
+            }
+        }
+    }
+
+    #[test]
     fn a_full_server_takes_back_and_hands_nothing_out() {
         for script in ALL {
             let name = script.name();

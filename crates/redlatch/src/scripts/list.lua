@@ -9,6 +9,7 @@
 --         of a semaphore stand for its name. SCAN names the keys of everybody; those that the account may not read
 --         are left out. A key that may be one and cannot be read here is named, and the caller looks at it: one whose slot is
 --         on its way, and every one where a script may read no key that it has not declared.
+-- Repeat: harmless.
 local most, kind = tonumber(ARGV[4]), ARGV[5]
 local refused, unseen = {}, {}
 local function read(...)

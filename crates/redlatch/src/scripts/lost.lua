@@ -5,6 +5,7 @@
 --
 -- Check and change: nothing; only reads, with pcall, because what has taken the place of a lock may be anything.
 -- Reply:  {number, {field, value, …}, who forced it free and why or '', …}; the fields of what is no hash, or has too many, are empty.
+-- Repeat: harmless.
 local each, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply = {tonumber(ARGV[1])}
 for at = 1, #KEYS / each do

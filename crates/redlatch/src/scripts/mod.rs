@@ -4,6 +4,9 @@
 //! same logic. The contract that the scripts keep is `docs/protocol.md`.
 
 mod calls;
+#[cfg(test)]
+mod cases;
+mod header;
 mod library;
 
 use std::{collections::BTreeSet, sync::OnceLock};
@@ -20,6 +23,7 @@ pub struct Script {
     source: &'static str,
     sha1: OnceLock<String>,
     function: OnceLock<String>,
+    sent_once: OnceLock<bool>,
     /// The same with a beginning that can publish both ways.
     telling_both: Option<&'static Script>,
     /// The same with a beginning that sees to it that all keys are declared.
@@ -40,30 +44,6 @@ const DONE_OTHERWISE: [&str; 7] = [
     "write_renew",
     "permit_renew",
     "read_renew_declared",
-];
-/// Scripts whose callers can neither repeat nor undo them, because what they count has no owner, or one that another process may use,
-/// too.
-const SENT_ONCE: [&str; 20] = [
-    "enter",
-    "fair_leave",
-    "leave",
-    "read_enter",
-    "read_enter_declared",
-    "read_leave",
-    "read_leave_declared",
-    "write_enter",
-    "write_leave",
-    "write_leave_declared",
-    "semaphore_take",
-    "semaphore_give",
-    "semaphore_drain",
-    "semaphore_delete",
-    "latch_down",
-    "latch_delete",
-    "counter_set",
-    "permit_set",
-    "permit_end",
-    "sell",
 ];
 /// Scripts with a key that is none, and that touch what may be absent before they change anything.
 const LOOKING_FIRST: [&str; 5] = [
@@ -99,6 +79,7 @@ impl Script {
             source,
             sha1: OnceLock::new(),
             function: OnceLock::new(),
+            sent_once: OnceLock::new(),
             telling_both,
             declaring,
             gathering,
@@ -123,9 +104,10 @@ impl Script {
         LOOKING_FIRST.contains(&self.plain_name())
     }
 
-    /// Whether those who run it can neither ask again nor take back what it did.
+    /// Whether those who run it can neither ask again nor take back what it did, because what it counts has no owner, or one that
+    /// another process may use, too; or because its answer is all that says whether it did it. The script says so itself.
     pub(crate) fn is_sent_once(&self) -> bool {
-        SENT_ONCE.contains(&self.plain_name())
+        *self.sent_once.get_or_init(|| header::repeat(self.source).contains("sent once"))
     }
 
     fn plain_name(&self) -> &'static str {

@@ -7,6 +7,7 @@
 -- Change: DEL or PEXPIRE of both keys. After DEL the message `1` makes waiters look again: ours learn that there is nothing
 --         to wait for.
 -- Reply:  {number, 1} when there were permits, {number, 0} when not.
+-- Repeat: answers otherwise, so it is sent once.
 local counter, taken = KEYS[1], KEYS[2]
 local free = redis.call('get', counter)
 if free and not string.find(free, '^-?%d+$') then

@@ -10,6 +10,7 @@
 --         or it would come back with too few. One message says the total, if anybody can take from it.
 -- Reply:  {number, ARGV[6], receivers}, receivers -1: the message was refused; {number, ARGV[7], place of the first id that
 --         is not taken}, and then nothing but what was over has changed, if all or none were asked for.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 -- Recovering: whole; it grants nothing anew.
 local counter, taken, n, ids = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2]
 local time = redis.call('time')

@@ -7,6 +7,7 @@
 -- Change: permits whose time is up go back, by the server's clock, and that is told. Those of a counter that is gone are
 --         not counted, or it would come back with too few.
 -- Reply:  {number, free, taken, ms left of the id}: -1 it never ends, -2 it is not taken.
+-- Repeat: harmless.
 -- Recovering: whole; it grants nothing anew.
 local never = 922337203685477
 local counter, taken, n, id = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2]

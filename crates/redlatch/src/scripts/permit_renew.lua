@@ -10,6 +10,7 @@
 --         replica refuses it, instead of saying "no longer held", and it lets the rest pass when memory is full. What is to end
 --         when it does already is written all the same: replicas can be waited for after a write alone, and a repeat may be what asks them.
 -- Reply:  {batch, 1 or 0 for each hold}.
+-- Repeat: harmless.
 -- Recovering: whole; it grants nothing anew.
 local never = 922337203685477
 local time = redis.call('time')

@@ -8,6 +8,7 @@
 --         which keeps a time to live, by what is missing to the total or by the change. One message says how many are free
 --         then, if anybody can take from that and there was a change.
 -- Reply:  {number, 1, free}; {number, 0, free} when nothing was to be changed.
+-- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local counter, taken, n, how = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[5]
 local time = redis.call('time')

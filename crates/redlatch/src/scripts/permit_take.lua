@@ -11,6 +11,7 @@
 -- Reply:  {number, permits, permits still free} taken; {number, 0, ms until the next one ends or -1} too few are free; {number, -3, 0}
 --         nobody has set permits. A refusal removes a member that is not there, so that a read-only replica answers with
 --         an error instead of letting the caller wait.
+-- Repeat: harmless.
 -- Recovering: waits; it takes away before it may grant.
 local never = 922337203685477
 local counter, taken, n, ids = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2]

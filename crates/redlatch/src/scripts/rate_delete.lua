@@ -6,6 +6,7 @@
 -- Check:  the key holds the settings of a rate limiter, or nothing.
 -- Change: DEL of all five.
 -- Reply:  {number, 1} when there was something; {number, 0} when not; {number, -3} when the hash is something else.
+-- Repeat: answers otherwise, so it is sent once.
 local n = tonumber(ARGV[1])
 if not redis.call('hget', KEYS[1], 'type') and redis.call('exists', KEYS[1]) == 1 then return {n, -3} end
 return {n, redis.call('del', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 and 1 or 0}

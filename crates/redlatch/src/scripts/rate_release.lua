@@ -11,6 +11,7 @@
 --         there is no number, the set alone says what is free.
 -- Reply:  {number, 1, permits given back}; {number, -1, 0} when nobody has set a rate; {number, -3, 0} when the hash is
 --         something else.
+-- Repeat: counts again where no id is named, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local n, want, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local set = redis.call('hmget', KEYS[1], 'rate', 'interval', 'type')

@@ -11,6 +11,8 @@
 --         from a keep-alive time changes with it; one that somebody else has set stays.
 -- Reply:  {number, 1, 0}; {number, 0, 0} when it is not the case that was asked for; {number, -3, 0} when the hash is
 --         something else.
+-- Repeat: answers otherwise, so it is sent once.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local n, rate, interval, case = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[6]
 local set = redis.call('hmget', KEYS[1], 'type', 'keepAliveTime')
 if not set[1] and redis.call('exists', KEYS[1]) == 1 then return {n, -3, 0} end

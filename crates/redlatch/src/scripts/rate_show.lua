@@ -8,6 +8,7 @@
 -- Change: nothing.
 -- Reply:  {number, 1, free, rate, interval, type, keep-alive time}; {number, -1} when nobody has set a rate;
 --         {number, -3} when the hash is something else.
+-- Repeat: harmless.
 local n = tonumber(ARGV[1])
 local set = redis.call('hmget', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval = tonumber(set[1] or nil), tonumber(set[2] or nil)

@@ -14,6 +14,7 @@
 --         the grant is added; the times to live follow the keep-alive time, else that of the settings.
 -- Reply:  {number, 1, permits left}; {number, 0, ms until enough may be free}; {number, -1, 0} when nobody has set a rate;
 --         {number, -2, rate} when it is below the permits; {number, -3, 0} when the hash is something else.
+-- Repeat: counts again, and is undone by its id.
 -- Recovering: waits; it takes away before it may grant.
 local n, want = tonumber(ARGV[1]), tonumber(ARGV[2])
 local set = redis.call('hmget', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')

@@ -12,6 +12,8 @@
 --         nothing any more and starts anew (R5). The TTL of the hash only grows.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, 0, -5} when the owner reads
 --         and a first hold is wanted; {number, -1, 0} another kind of lock.
+-- Repeat: harmless.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local own = KEYS[2] .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', key, 'mode')

@@ -9,6 +9,7 @@
 -- Change: above one hold the newest timeout key goes; the others keep the longer of what was left and the lease, and the TTL of
 --         the hash only grows. The last hold goes as in read_release.
 -- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
+-- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local key, base, owner, known = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[5])
 local own = base .. owner .. ':rwlock_timeout:'

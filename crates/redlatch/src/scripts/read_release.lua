@@ -12,6 +12,7 @@
 --         been the one that set the TTL. When nobody is left, or nobody whose time has not ended, the hash goes and `0` is sent.
 -- Reply:  {number, 1, receivers} when released (0: no message was due, -1: it was refused); {number, 0, 0} when nothing was
 --         held any more, which is also what a repeat gets; {number, -1, count} when the owner counts another number.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 local key, base, owner = KEYS[1], KEYS[2], ARGV[2]
 local own = base .. owner .. ':rwlock_timeout:'
 local count = redis.call('hget', key, owner)

@@ -10,6 +10,7 @@
 --         because another hold may need more. Who counts on nothing any more may shorten a single hold, and the hash with it if nobody else
 --         reads. The field of a hold that is lost goes if it is not the last one.
 -- Reply:  {batch, 1 or 0 for each hold}.
+-- Repeat: harmless.
 local reply, given = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 local lease = math.abs(given)
 local ms = string.format('%.0f', lease)

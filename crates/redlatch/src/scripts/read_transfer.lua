@@ -11,6 +11,7 @@
 --         and the TTL of the hash only grows.
 -- Reply:  {number, 1, token or 0}; {number, 2, 0} the giver has more than may be moved, and keeps it; {number, 0, ttl ms} when the giver
 --         no longer read.
+-- Repeat: harmless.
 -- Recovering: waits; what it moves may have been given back, and that be missing.
 local key, from, to = KEYS[1], ARGV[3], ARGV[4]
 local given, taken = KEYS[2] .. from .. ':rwlock_timeout:1', KEYS[4] .. to .. ':rwlock_timeout:'

@@ -9,6 +9,7 @@
 --         an account without publish rights must still be able to release.
 -- Reply:  {number, 1, receivers} when released (receivers -1: the message was refused); {number, 0, 0} when the owner
 --         held nothing, which is also what a repeat of the same request gets; {number, -1, count} when it counts another number.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 if ARGV[5] then
   local count = redis.call('hget', KEYS[1], ARGV[2])
   if count and count ~= ARGV[5] then

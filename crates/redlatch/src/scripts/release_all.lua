@@ -6,6 +6,7 @@
 -- Check and change: each as in release. One that is gone, or whose message is refused, does not stop the others.
 -- Reply:  {number, 1 or 0, receivers, …}, two items for each lock: whether the owner held it (-1: the key cannot be
 --         released, or the owner counts another number), and who heard of it (-1: the message was refused).
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 local reply = {tonumber(ARGV[1])}
 for i, key in ipairs(KEYS) do
   local owner, channel, only = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]

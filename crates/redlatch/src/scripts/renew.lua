@@ -10,6 +10,7 @@
 --         process may have. For the others a deletion that changes nothing, so that a read-only replica
 --         answers with an error instead of a false "no longer held".
 -- Reply:  {batch, 1 or 0 for each key}.
+-- Repeat: harmless.
 local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 for i, key in ipairs(KEYS) do
   local owner = ARGV[i + 2]

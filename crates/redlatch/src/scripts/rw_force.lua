@@ -9,6 +9,8 @@
 -- Change: the record as in force.lua; the timeout keys of all holders that can be named (R7), then the hash; then the message.
 -- Reply:  {number, 1, receivers}; {number, 0, 0} that side is free; {number, -1, 0} somebody else has it; {number, -2, 0} the name is
 --         in use by a lock of another kind.
+-- Repeat: answers otherwise; who forces wants the lock gone.
+-- Recovering: in parts; the record is refused, and the rest goes on.
 local key, record, n = KEYS[1], KEYS[3], tonumber(ARGV[1])
 local held = redis.call('hmget', key, 'mode', ARGV[2])
 if not held[1] and redis.call('exists', key) == 1 then return {n, -2, 0} end

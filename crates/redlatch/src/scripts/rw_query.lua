@@ -5,6 +5,7 @@
 -- Check and change: nothing; only reads. The read side is also locked under a write hold when its owner has read holds besides. A
 --         reader whose timeout keys have all ended has no holds (R5).
 -- Reply:  {ttl ms (-2: this side is free, -1: without end), holds of the owner}.
+-- Repeat: harmless.
 local key, owner = KEYS[1], ARGV[1]
 local mode, ttl = redis.call('hget', key, 'mode'), redis.call('pttl', key)
 if ARGV[2] == 'write' then

@@ -5,6 +5,7 @@
 -- Check:  the counter exists.
 -- Change: DECRBY by its own value, which leaves 0 and, unlike SET, keeps a time to live.
 -- Reply:  {number, 1, permits there were}; {number, 0, 0} when there is no counter.
+-- Repeat: answers otherwise, so it is sent once.
 local free = redis.call('get', KEYS[1])
 if not free then return {tonumber(ARGV[1]), 0, 0} end
 redis.call('decrby', KEYS[1], free)

@@ -7,6 +7,7 @@
 -- Change: INCRBY, which creates the counter and keeps a time to live. The message is the total, because others wake as
 --         many waiters as it says; a total that nobody can take from is not told, because a negative one breaks listeners.
 -- Reply:  {number, 1, total}; {number, 0, 0} when there is no counter and none was to be created.
+-- Repeat: counts again, so it is sent once.
 local n = tonumber(ARGV[1])
 if ARGV[5] == '1' and redis.call('exists', KEYS[1]) == 0 then return {n, 0, 0} end
 local total = redis.call('incrby', KEYS[1], ARGV[2])

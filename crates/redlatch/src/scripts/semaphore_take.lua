@@ -5,6 +5,7 @@
 -- Check:  the counter exists and covers the permits.
 -- Change: DECRBY, which keeps a time to live.
 -- Reply:  {number, 1, permits left}; {number, 0, permits free} when too few are; {number, -1, 0} when nobody has set any.
+-- Repeat: counts again, so it is sent once.
 local n = tonumber(ARGV[1])
 local free = redis.call('get', KEYS[1])
 if not free then return {n, -1, 0} end

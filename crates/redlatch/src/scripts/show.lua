@@ -9,6 +9,7 @@
 --         {waiters, owner, ms until stale or '', …}, {reader, {ms left or -2, …}, …},
 --         {permits in use, permits that ran out, id, ms left or -1, …}, 1 = something beside it could not be read}.
 --         Lists that do not apply, and the fields of a hash that has too many, are empty; `mode` is always there.
+-- Repeat: harmless.
 local key, most = KEYS[1], tonumber(ARGV[1])
 local tag = string.find(key, '{', 1, true) and key or '{' .. key .. '}'
 local unread = 0

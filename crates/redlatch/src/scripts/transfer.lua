@@ -11,6 +11,7 @@
 --         process may have raised.
 -- Reply:  {number, 1, token or 0}; {number, 2, 0} the giver has more than may be moved, and keeps it; {number, 0, ttl ms} when the giver
 --         no longer held the lock; {number, -1, 0} when the hash belongs to a read-write lock.
+-- Repeat: harmless.
 -- Recovering: waits; what it moves may have been given back, and that be missing.
 local key = KEYS[1]
 local one, back = ARGV[6] == '1' or ARGV[6] == '2', ARGV[6] == '2'

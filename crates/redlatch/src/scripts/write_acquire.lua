@@ -11,6 +11,8 @@
 --         lease is longer, and never adds to it (R1). It is written even if it stays, so that replicas can be waited for. The token is drawn before the first write.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: no TTL); {number, -1, 0} another kind of
 --         lock; {number, -2, 0} the owner holds it for reading; {number, 0, -5} it writes, and a first hold is wanted.
+-- Repeat: harmless.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local key, owner, lease = KEYS[1], ARGV[2], ARGV[3]
 local field = owner .. ':write'
 local held = redis.call('hmget', key, 'mode', owner, field)

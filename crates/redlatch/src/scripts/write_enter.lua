@@ -9,6 +9,8 @@
 --         the lease, never their sum (R1).
 --         A token is drawn for a caller that knows none of this hold: the last one drawn may be of an earlier holder.
 -- Reply:  {number, new count, token or 0}; {number, 0, ttl ms} when the owner holds nothing.
+-- Repeat: counts again, so it is sent once.
+-- Recovering: in parts; what is refused comes before anything has changed.
 local key, field = KEYS[1], ARGV[2] .. ':write'
 local count = tonumber(redis.call('hget', key, field) or '0')
 local ttl = redis.call('pttl', key)

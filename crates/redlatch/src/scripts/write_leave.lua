@@ -7,6 +7,7 @@
 -- Check:  the owner's write field exists. A count below the known one means that this request ran before (a repeat).
 -- Change: the count shrinks by one and the TTL is kept or raised; the last hold goes as in write_release.
 -- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
+-- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local key, owner, known = KEYS[1], ARGV[2], tonumber(ARGV[5])
 local field = owner .. ':write'

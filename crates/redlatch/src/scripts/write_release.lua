@@ -10,6 +10,7 @@
 --         which wakes all waiters of a Java client (R6).
 -- Reply:  {number, 1, receivers} when released (receivers -1: the message was refused); {number, 0, 0} when nothing was held,
 --         which is also what a repeat gets; {number, -1, count} when it counts another number.
+-- Repeat: answers otherwise; the caller knows what its own request may have done.
 -- Recovering: whole; it grants nothing anew.
 local key, owner = KEYS[1], ARGV[2]
 if ARGV[5] then

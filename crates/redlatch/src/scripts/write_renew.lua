@@ -8,6 +8,7 @@
 -- Change: the TTL grows to the lease and is never shortened, because a read hold of the same owner may need more. Who counts on nothing
 --         any more may shorten it, if there is no other hold: mode and field are all there is, and the count is one. For the others a deletion that changes nothing, so that a read-only replica answers with an error.
 -- Reply:  {batch, 1 or 0 for each key}.
+-- Repeat: harmless.
 local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 for i, key in ipairs(KEYS) do
   local field = ARGV[i + 2] .. ':write'

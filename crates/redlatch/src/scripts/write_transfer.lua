@@ -10,6 +10,7 @@
 --         before the other is removed; the lease is set.
 -- Reply:  {number, 1, token or 0}; {number, 2, 0} it may not be passed on and is the giver's as before; {number, 0, ttl ms} when the
 --         giver no longer held it.
+-- Repeat: harmless.
 -- Recovering: waits; what it moves may have been given back, and that be missing.
 local key, giver = KEYS[1], ARGV[2]
 local from, to = giver .. ':write', ARGV[3] .. ':write'

@@ -1,7 +1,9 @@
 //! The same locks for code without async: a face around the async core that adds no logic.
 //!
 //! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. A thread that holds nothing
-//! is a new owner with its next acquire. The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
+//! is a new owner with its next acquire. **A guard that is sent to another thread stays a hold of the thread that took it**: as long as
+//! it is there, that thread enters the lock with its next acquire. Threads of a pool that hand guards on give each acquire an owner of its
+//! own (`acquire().owner(&client.owner())`). The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
 //! `spawn_blocking` or `block_in_place`; elsewhere there they are refused.
 //!
 //! Dropping a guard releases it in the background. When the last client and guard of a process go, they wait for that, for up to

@@ -4,7 +4,7 @@
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] lease in ms
 -- ARGV[4] 1 = also draw a token; otherwise absent
 --
--- Check:  the owner field exists.
+-- Check:  the owner field exists, in a hash that is no read-write lock's.
 -- Change: the count grows by one, also for a repeat, because another process may count too; the lease only ever grows, so that a short
 --         inner hold never cuts the outer one.
 --         A token is drawn for a caller that knows none of this hold: the last one drawn may be of an earlier holder.
@@ -12,10 +12,11 @@
 -- Repeat: counts again, so it is sent once.
 -- Recovering: in parts; what is refused comes before anything has changed.
 local key, owner = KEYS[1], ARGV[2]
-local count = tonumber(redis.call('hget', key, owner) or '0')
+local held = redis.call('hmget', key, owner, 'mode')
+local count = not held[2] and tonumber(held[1] or '0') or 0
 local ttl = redis.call('pttl', key)
 if count == 0 then
-  redis.call('hdel', key, owner)
+  redis.call('hdel', key, held[2] and '' or owner)
   return {tonumber(ARGV[1]), 0, ttl}
 end
 local token = 0

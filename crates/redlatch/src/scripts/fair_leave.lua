@@ -4,7 +4,7 @@
 -- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
--- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat). At zero, queue and
+-- Check:  the owner field exists, in a hash that is no read-write lock's. A count below the known one means that this request ran before (a repeat). At zero, queue and
 --         times can be read, which comes first because it may fail.
 -- Change: as in leave.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
 --         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next, the one
@@ -14,12 +14,13 @@
 -- Recovering: whole; it grants nothing anew.
 local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
-local count = tonumber(redis.call('hget', key, owner) or '-1')
+local held = redis.call('hmget', key, owner, 'mode')
+local count = not held[2] and tonumber(held[1] or '-1') or -1
 local left = 0
 if count == -1 then
   local next = redis.call('lindex', queue, 0) == owner
   local placed = redis.call('zrem', times, owner) == 1
-  redis.call('hdel', key, owner)
+  redis.call('hdel', key, held[2] and '' or owner)
   if next then
     redis.call('lpop', queue)
   elseif placed then
@@ -54,7 +55,7 @@ if over then
     if time and tonumber(time) > now then head = last end
   end
 end
-redis.call('hdel', key, owner)
+redis.call('hdel', key, held[2] and '' or owner)
 if not head then return {n, left, 0} end
 local heard = redis.pcall(ARGV[4], ARGV[3] .. ':' .. head, '0')
 if type(heard) == 'table' then heard = -1 end

@@ -6,7 +6,7 @@
 -- ARGV[8] only if the owner counts so many, as in release.lua
 --
 -- Check:  queue and times can be read, which comes first because it may fail. With a count: another one means that another process
---         has come to hold under the owner.
+--         has come to hold under the owner, and the hash of a read-write lock has no hold of this kind.
 -- Change: heads of the queue whose time is over are dropped. HDEL removes the owner field, and with the only field the hash goes
 --         too. If the head is the heir, it gets the lock here and now, as it would by asking; if it is anybody else,
 --         it is told. Whatever is refused to the heir, or fails for it, leaves the lock free and the heir told.
@@ -17,7 +17,12 @@
 local key, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local n = tonumber(ARGV[1])
 if ARGV[8] then
-  local count = redis.call('hget', key, ARGV[2])
+  local held = redis.call('hmget', key, ARGV[2], 'mode')
+  local count = held[1]
+  if held[2] then
+    redis.call('hdel', key, '')
+    return {n, 0, 0}
+  end
   if count and count ~= ARGV[8] then
     redis.call('hdel', key, '')
     return {n, -1, tonumber(count)}

@@ -5,7 +5,8 @@
 -- ARGV[5] the hold only if the owner counts so many, as in release.lua
 --
 -- Check:  queue and times can be read, which comes first because it may fail; removing what is not there changes nothing. With a
---         count: another one means that another process has come to hold under the owner.
+--         count: another one means that another process has come to hold under the owner, and the hash of a read-write lock has no hold
+--         of this kind.
 -- Change: the owner's field, time and place go. If it held the lock or was next, the one that is next now is told: the message
 --         before this was for the owner, and if somebody holds the lock, no message comes when the lease runs out.
 -- Reply:  {number, 1, receivers} when it held the lock; {number, 0, receivers} when it only waited, or not even that;
@@ -15,9 +16,10 @@ local key, queue, times, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local n = tonumber(ARGV[1])
 local next = redis.call('lindex', queue, 0) == owner
 local placed = redis.call('zrem', times, owner) == 1
-local count, held = ARGV[5] and redis.call('hget', key, owner), 0
+local there, held = ARGV[5] and redis.call('hmget', key, owner, 'mode') or {}, 0
+local count = not there[2] and there[1]
 local others = count and count ~= ARGV[5]
-if not others then held = redis.call('hdel', key, owner) end
+if not others and not there[2] then held = redis.call('hdel', key, owner) end
 local function reply(heard)
   if others then return {n, -1, tonumber(count)} end
   return {n, held, heard}

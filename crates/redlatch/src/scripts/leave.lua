@@ -3,15 +3,16 @@
 -- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
--- Check:  the owner field exists. A count below the known one means that this request ran before (a repeat).
+-- Check:  the owner field exists, in a hash that is no read-write lock's. A count below the known one means that this request ran before (a repeat).
 -- Change: the count shrinks by one and the lease is kept or raised; at zero the field goes and one message is sent.
 -- Reply:  {number, holds left, receivers}; {number, -1, 0} when the owner holds nothing.
 -- Repeat: counts again, so it is sent once.
 -- Recovering: whole; it grants nothing anew.
 local key, owner, known = KEYS[1], ARGV[2], tonumber(ARGV[5])
-local count = tonumber(redis.call('hget', key, owner) or '-1')
+local held = redis.call('hmget', key, owner, 'mode')
+local count = not held[2] and tonumber(held[1] or '-1') or -1
 if count == -1 then
-  redis.call('hdel', key, owner)
+  redis.call('hdel', key, held[2] and '' or owner)
   return {tonumber(ARGV[1]), -1, 0}
 end
 if count < known then return {tonumber(ARGV[1]), count, 0} end

@@ -4,7 +4,7 @@
 -- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
--- Check:  the owner field exists and one of its timeout keys does (R5). A count below the known one means that this request ran
+-- Check:  the owner field exists in the hash of a read-write lock, and one of its timeout keys does (R5). A count below the known one means that this request ran
 --         before (a repeat).
 -- Change: above one hold the newest timeout key goes; the others keep the longer of what was left and the lease, and the TTL of
 --         the hash only grows. The last hold goes as in read_release.
@@ -13,7 +13,8 @@
 -- Recovering: whole; it grants nothing anew.
 local key, base, owner, known = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[5])
 local own = base .. owner .. ':rwlock_timeout:'
-local held = redis.call('hget', key, owner)
+local held = redis.call('hmget', key, owner, 'mode')
+held = held[2] and held[1]
 local count, longest = tonumber(held or '1'), 0
 local looked = math.min(count, 1000)
 for i = 1, looked do longest = math.max(longest, redis.call('pttl', own .. i)) end

@@ -4,7 +4,7 @@
 -- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
 -- ARGV[5] only if the owner counts so many, as in release.lua
 --
--- Check:  the owner field exists. With a count: another one means that another process has come to hold under the owner. One whose
+-- Check:  the owner field exists, in the hash of a read-write lock: a lock with one holder has a field like it. With a count: another one means that another process has come to hold under the owner. One whose
 --         timeout keys have all ended is removed too, but was lost before (R5).
 -- Change: the field and its timeout keys go. While the owner's own write hold stays, the TTL stays (R2). While other readers
 --         stay, the TTL falls to what the longest of them needs; they are looked at only until one is found that needs all of
@@ -15,7 +15,12 @@
 -- Repeat: answers otherwise; the caller knows what its own request may have done.
 local key, base, owner = KEYS[1], KEYS[2], ARGV[2]
 local own = base .. owner .. ':rwlock_timeout:'
-local count = redis.call('hget', key, owner)
+local held = redis.call('hmget', key, owner, 'mode')
+local count = held[1]
+if count and not held[2] then
+  redis.call('hdel', key, '')
+  return {tonumber(ARGV[1]), 0, 0}
+end
 if ARGV[5] and count and count ~= ARGV[5] then
   redis.call('hdel', key, '')
   return {tonumber(ARGV[1]), -1, tonumber(count)}

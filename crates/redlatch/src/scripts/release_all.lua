@@ -10,9 +10,9 @@
 local reply = {tonumber(ARGV[1])}
 for i, key in ipairs(KEYS) do
   local owner, channel, only = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
-  local count = only ~= '' and redis.pcall('hget', key, owner)
+  local held = only ~= '' and redis.pcall('hmget', key, owner, 'mode') or {}
   local gone, heard = -1, 0
-  if not count or count == only then gone = redis.pcall('hdel', key, owner) end
+  if not held[2] and (not held[1] or held[1] == only) then gone = redis.pcall('hdel', key, owner) end
   if type(gone) == 'table' then gone = -1 end
   if gone == 1 and channel ~= '' then
     heard = redis.pcall(ARGV[2], channel, '0')

@@ -39,6 +39,7 @@ mod replicas_shared;
 mod replicated;
 mod restarted;
 mod resumed;
+mod review;
 mod rights;
 mod rotation;
 mod sentinel;

@@ -83,3 +83,47 @@ async fn an_entry_is_counted_down_after_its_connection_was_lost() {
     assert_eq!(count(&server, &owner.to_string()), 1);
     drop(held);
 }
+
+/// Uses a client once in a runtime of its own, which is not driven after that.
+fn use_elsewhere(client: &Client) -> tokio::runtime::Runtime {
+    let client = client.clone();
+    let used = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { client.lock("other").is_locked().await.unwrap() });
+        runtime
+    });
+    used.join().unwrap()
+}
+
+/// A connection that nobody drives was taken for the proof that the process is still the same, for as long as its client lived.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_not_driven_is_no_proof_of_the_same_process() {
+    let server = tokio::task::block_in_place(|| RedisServer::builder().acl(WITHOUT_INFO).start().unwrap());
+    let connect = async || Client::connect(&server.url()).await.unwrap();
+    for stays in [true, false] {
+        let (one, two, stranger) = (connect().await, connect().await, connect().await);
+        let elsewhere = use_elsewhere(&two);
+        let kept = match stays {
+            true => Some(elsewhere),
+            false => {
+                elsewhere.shutdown_background();
+                None
+            }
+        };
+        let owner = one.owner();
+        let held =
+            AnyLock::new(Face::Plain, &one, "n").acquire().owner(&owner).await.unwrap().expect("it is free");
+        server.cmd(&["SAVE"]).unwrap();
+        let entered = enter(Face::Plain, &two, &owner).await;
+        tokio::task::block_in_place(|| server.restart().unwrap());
+        assert_eq!(count(&server, &owner.to_string()), 1);
+        let unlocked = soon("a release", entered.unlock()).await;
+        let taken = AnyLock::new(Face::Plain, &stranger, "n").try_lock().await.unwrap();
+        assert!(taken.is_none() && held.is_valid(), "two valid holders after {unlocked:?}");
+        if let Some(runtime) = kept {
+            runtime.shutdown_background();
+        }
+        drop(held);
+        server.cmd(&["FLUSHALL"]).unwrap();
+    }
+}

@@ -226,6 +226,12 @@ impl Dial {
         (self.server.access.username.as_deref(), self.password())
     }
 
+    /// A timer that works in any runtime.
+    pub(super) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
+        let _inside = self.timers.enter();
+        tokio::time::sleep(time)
+    }
+
     /// Bounds everything from the first packet to the last word of the log-in. When the password is refused and its file has
     /// another one by now, it is tried once more with that.
     pub(super) async fn bounded<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Error>
@@ -241,10 +247,7 @@ impl Dial {
                 (outcome, _) => outcome,
             }
         };
-        let late = {
-            let _inside = self.timers.enter();
-            tokio::time::sleep(self.connect_timeout)
-        };
+        let late = self.sleep(self.connect_timeout);
         tokio::select! {
             biased;
             outcome = logged_in => outcome,

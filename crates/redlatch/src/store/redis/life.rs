@@ -2,15 +2,24 @@
 //!
 //! A server that was started anew has the data that it could save. What its predecessor counted since may be missing, so a count
 //! belongs to one process, as it belongs to one master (`Store::reign`). Servers name their process (`run_id`); where an account may
-//! not ask, the process is taken for the same one as long as a connection to it is open.
+//! not ask, the process is taken for the same one if another connection is answered after the new one was made.
 
-use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
-use super::link::Link;
+use futures_util::future::{Either, join_all, select};
+
+use super::{Dial, link::Link};
 use crate::store::Reply;
+
+/// How long a connection has to show that the process is still there.
+const PROOF_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Words that make a server name its process.
 pub(super) const QUESTION: [&str; 2] = ["INFO", "server"];
@@ -52,6 +61,23 @@ impl Lives {
     /// The life of the process that was met last.
     pub(super) fn number(&self) -> u32 {
         self.number.load(Ordering::SeqCst)
+    }
+
+    /// Cuts the connections that do not answer now: a process without a name is the same one only if another connection shows it.
+    pub(super) async fn prove(&self, dial: &Dial) {
+        let others: Vec<Arc<Link>> = self.open();
+        let proofs = others.iter().filter(|other| !other.is_dead()).map(async |other| {
+            let answered = pin!(other.answers());
+            if !matches!(select(answered, pin!(dial.sleep(PROOF_TIME_MAX))).await, Either::Left((true, _))) {
+                other.cut();
+            }
+        });
+        join_all(proofs).await;
+    }
+
+    fn open(&self) -> Vec<Arc<Link>> {
+        let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        met.links.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Notes a new connection and tells it whose it is. Connections to an earlier process are cut before the next one counts, so no

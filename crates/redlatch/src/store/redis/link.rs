@@ -148,6 +148,11 @@ impl DriverWork {
         DriverWork { work, phase: AtomicU8::new(RESTS), ended: Notify::new() }
     }
 
+    /// It has come to its end, or was dropped with the runtime that drove it.
+    fn is_over(&self) -> bool {
+        self.phase.load(Ordering::SeqCst) == OVER
+    }
+
     /// What is in the queue after this may be missed by what follows, and finds the phase; what was there before is seen.
     fn enters(&self, phase: u8) {
         self.phase.store(phase, Ordering::SeqCst);
@@ -281,7 +286,7 @@ impl Link {
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
-        Ok(Self::over(dial, lives, parts, false, on_end))
+        Ok(Self::over(dial, lives, parts, false, on_end).await)
     }
 
     /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
@@ -302,16 +307,19 @@ impl Link {
             }
         };
         let (parts, tells) = dial.bounded(opening).await?;
-        Ok(Self::over(dial, lives, parts, tells, on_end))
+        Ok(Self::over(dial, lives, parts, tells, on_end).await)
     }
 
-    fn over(
+    async fn over(
         dial: &Dial,
         lives: &Lives,
         (connection, driver, work, process): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Arc<Link> {
+        if process.is_none() {
+            lives.prove(dial).await;
+        }
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
             server: dial.describe().into(),
@@ -342,7 +350,12 @@ impl Link {
     }
 
     pub(super) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Ordering::Acquire) || self.work.is_over()
+    }
+
+    /// Whether the server answers now.
+    pub(super) async fn answers(&self) -> bool {
+        is_answered(&self.work, &mut self.connection.clone()).await
     }
 
     /// Notes of which process of the server the connection is.

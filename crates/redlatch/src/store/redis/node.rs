@@ -96,6 +96,21 @@ enum Slot {
     Connecting(Pending),
 }
 
+/// A runtime that connects. One that goes meanwhile leaves no slot behind.
+struct Connecting {
+    node: Arc<Node>,
+    id: Id,
+    is_settled: bool,
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.node.settle(self.id, None);
+        }
+    }
+}
+
 /// Runtimes come and go (tests, blocking calls); slots of those that are gone are dropped above this number.
 const LINKS_MAX: usize = 64;
 
@@ -178,9 +193,11 @@ impl Node {
                 _ => {
                     let (tell, pending) = watch::channel(None);
                     let node = self.clone();
+                    let mut connecting = Connecting { node, id, is_settled: false };
                     home.spawn(async move {
-                        let outcome = node.dial_link(id).await;
-                        node.settle(id, outcome.as_ref().ok());
+                        let outcome = connecting.node.dial_link(id).await;
+                        connecting.is_settled = true;
+                        connecting.node.settle(id, outcome.as_ref().ok());
                         tell.send_replace(Some(outcome));
                     });
                     if let Some(at) = slot {
@@ -442,4 +459,56 @@ fn command(verb: &str, script: &str, call: &Call) -> Cmd {
         };
     }
     cmd
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
+
+    use super::*;
+    use crate::{client::Client, store::StoreUrl};
+
+    fn node(server: &FakeServer) -> Arc<Node> {
+        let url = server.url();
+        let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        let dial = Dial::new(addr, &config, &Handle::current()).unwrap();
+        Node::new(Arc::new(dial), &config, &Handle::current(), Arc::default())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn connections_of_runtimes_that_are_gone_are_forgotten() {
+        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+        let node = node(&server);
+        for _ in 0..200 {
+            let node = node.clone();
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async { node.send(&redis::cmd("PING")).await.unwrap() });
+            })
+            .join()
+            .unwrap();
+        }
+        let (links, open) = (node.links.read().unwrap().len(), node.open_links().len());
+        let dead = node.open_links().iter().filter(|link| link.is_dead()).count();
+        assert!(links <= LINKS_MAX + 1, "{links} slots, {open} links, {dead} of them known to be dead");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_runtime_that_goes_while_it_connects_leaves_nothing() {
+        let server = FakeServer::start(|_| FakeReply::Silence).unwrap();
+        let node = node(&server);
+        let other = node.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let ping = redis::cmd("PING");
+                let call = other.send(&ping);
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(50), call).await;
+            });
+        })
+        .join()
+        .unwrap();
+        assert!(!node.is_waiting(), "{} slots", node.links.read().unwrap().len());
+    }
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -136,6 +137,10 @@ fn what_a_damaged_journal_may_have_held_is_granted_to_nobody_until_its_lease_is_
     std::fs::write(&journal, &bytes).expect("a damaged journal");
 
     let daemon = start(config(&paths));
+    let aside =
+        std::fs::metadata(paths.dir.join("default.damaged")).expect("it is kept for those who want to know");
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&aside.permissions()) & 0o777, 0o600);
+    assert_eq!(aside.len(), bytes.len() as u64);
     let mut client = Client::connect(&paths.socket).expect("it listens");
     for name in ["lost", "another"] {
         let refused = refusal(eval(&mut client, TAKE, name, &["you", "60000"]));
@@ -379,4 +384,74 @@ fn a_daemon_that_reads_its_journal_is_not_killed_by_its_starter() {
     };
     let error = ensure_running(&paths, &launcher, Duration::from_millis(300)).expect_err("it is no daemon");
     assert!(survived.exists(), "it was killed while it had the claim: {error}");
+}
+
+thread_local! {
+    /// Where this thread's part of the log goes.
+    static LOG: RefCell<Option<mpsc::Sender<String>>> = const { RefCell::new(None) };
+}
+
+/// Sends on what the log says. One for all threads: a line that a thread without a log reaches first would be off for all.
+struct Log;
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let Some(log) = LOG.with_borrow(Clone::clone) else { return };
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text.push_str(&format!("{field}={value:?} "));
+        });
+        let _nobody_listens_any_more = log.send(text);
+    }
+
+    fn enter(&self, _: &tracing::Id) {}
+
+    fn exit(&self, _: &tracing::Id) {}
+}
+
+/// A journal of a million keys takes longer to read than a start may last. Here it is a pipe, so that it is read as slowly as the test wants.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_journal_that_is_read_for_long_is_waited_for_and_told_of() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    stop(&paths, start(config(&paths)));
+    let journal = paths.dir.join("default.journal");
+    std::fs::remove_file(&journal).expect("it was there");
+    std::fs::remove_file(paths.dir.join("default.leases")).expect("it was there");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &journal, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    let (log, said) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let told = said.recv_timeout(Duration::from_secs(50)).expect("progress is told");
+        // Opening waits for the engine, and closing is the end of the journal.
+        drop(std::fs::OpenOptions::new().write(true).open(&journal).expect("the engine reads"));
+        told
+    });
+    let launcher = |paths: &LocalPaths| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["helper_runs_a_daemon", "--exact", "--nocapture"]);
+        command.env("REDLATCH_TEST_DAEMON_DIR", &paths.dir);
+        Ok(command)
+    };
+    tracing::subscriber::set_global_default(Log).expect("this test alone has one");
+    LOG.set(Some(log));
+    let outcome = ensure_running(&paths, &launcher, Duration::from_millis(300));
+    let told = reader.join().expect("no panic");
+    assert!(told.contains("waiting for the local engine") && told.contains("seconds=1"), "{told}");
+    assert!(outcome.expect("the engine serves in the end").started);
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(client.ask(&["REDLATCH", "SHUTDOWN", "FORCE"]), Wire::Simple("OK".to_owned()));
 }

@@ -10,6 +10,7 @@ mod connection;
 mod lifelines;
 mod process;
 mod pubsub;
+mod refusals;
 mod resp;
 
 use std::cell::{Cell, RefCell};
@@ -42,6 +43,7 @@ use crate::journal::FileJournal;
 use connection::Stream;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;
+use refusals::Refusals;
 
 /// The most clients at once.
 pub const CLIENTS_MAX: usize = 10_000;
@@ -512,6 +514,7 @@ async fn oversee(
     );
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut idle_since = Instant::now();
+    let mut refusals = Refusals::default();
     loop {
         tokio::select! {
             accepted = door.listener.accept() => match accepted {
@@ -522,14 +525,14 @@ async fn oversee(
                     // Zero stands for all processes that cannot be seen from here.
                     let pid = peer.and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
                     if is_owner || for_several_users {
-                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, is_owner));
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, is_owner), &mut refusals);
                     }
                 }
-                Err(error) => backoff(&error).await,
+                Err(error) => backoff(&error, &mut refusals).await,
             },
             accepted = accept_tcp(tcp) => match accepted {
-                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, false)),
-                Err(error) => backoff(&error).await,
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, false), &mut refusals),
+                Err(error) => backoff(&error, &mut refusals).await,
             },
             () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
             _ = terminate.recv() => return ExitReason::Signal,
@@ -553,9 +556,10 @@ fn admit(
     arrivals: &Arrivals,
     stream: io::Result<Stream>,
     (pid, is_owner): (Option<i32>, bool),
+    refusals: &mut Refusals,
 ) {
     match stream {
-        Err(error) => tracing::warn!(%error, "a client could not be served"),
+        Err(error) => refusals.tell(&error, Instant::now()),
         Ok(stream) if shared.is_full() => stream.refuse(),
         Ok(stream) => {
             shared.clients.set(shared.clients.get() + 1);
@@ -575,7 +579,7 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::Tc
 }
 
 /// Without file descriptors every accept fails at once; a short pause keeps the thread for those who have one.
-async fn backoff(error: &io::Error) {
-    tracing::warn!(%error, "a client could not be accepted");
+async fn backoff(error: &io::Error, refusals: &mut Refusals) {
+    refusals.tell(error, Instant::now());
     tokio::time::sleep(Duration::from_millis(10)).await;
 }

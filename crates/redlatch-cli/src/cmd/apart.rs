@@ -1,7 +1,9 @@
 //! An engine that starts by itself keeps nothing of the process that started it.
 //!
 //! Descriptors are closed by beginning anew (`exec`), because only what is marked can be closed safely, and the environment of a
-//! running process cannot be taken from where others read it. What needs rights to be changed stays: niceness, hard limits, the control group.
+//! running process cannot be taken from where others read it. Signals that the starter ignores get their defaults back by the same step,
+//! because `exec` keeps what is ignored and resets what is caught. What needs rights that are missing stays: niceness, hard limits, the
+//! control group.
 
 use std::{
     env,
@@ -9,11 +11,16 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::Command,
+    sync::Arc,
 };
 
 use rustix::{
     fs::Mode,
-    process::{Resource, Rlimit, getrlimit, setrlimit, umask},
+    process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, umask},
+};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+    SIGWINCH,
 };
 
 /// Says that this process has begun anew.
@@ -27,9 +34,20 @@ const KEPT_OURS: [&str; 2] = ["REDLATCH_RUNTIME_DIR", "REDLATCH_LOG"];
 /// Limits that end a process which runs for long or writes much.
 const LIMITS: [Resource; 4] = [Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data];
 
-/// Leaves what belongs to the starter: descriptors, environment, directory, mask, and soft limits. Returns in the process that has.
+/// Signals that a starter may ignore: `nohup` does, and shells for what runs in the background.
+const SIGNALS: [i32; 13] = [
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+    SIGWINCH,
+];
+/// The niceness of a process that nobody has changed.
+const NICENESS: i32 = 0;
+
+/// Leaves what belongs to the starter: descriptors, environment, directory, mask, soft limits, ignored signals, and niceness if the
+/// system lets us. Returns in the process that has.
 pub(super) fn leave_the_starter() {
     umask(Mode::RWXG | Mode::RWXO);
+    // Others wait for the engine, so it must not run as slowly as the batch job that happened to start it.
+    _ = setpriority_process(None, NICENESS);
     for resource in LIMITS {
         let limit = getrlimit(resource);
         _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
@@ -52,6 +70,10 @@ fn begin_anew(program: &OsStr) -> std::io::Error {
     let kept = KEPT.iter().chain(&KEPT_OURS).filter_map(|name| Some((*name, env::var_os(name)?)));
     let kept: Vec<_> = kept.collect();
     let mut command = Command::new(Path::new(program));
+    for signal in SIGNALS {
+        // A signal that is caught here has its default after `exec`. One that cannot be caught stays as it is.
+        _ = signal_hook::flag::register(signal, Arc::default());
+    }
     command.arg0("redlatch").args(arguments).env_clear().envs(kept).env(APART_ENV, "1");
     command.exec()
 }

@@ -50,3 +50,23 @@ fn it_keeps_neither_secrets_nor_limits_nor_the_mask() {
     }
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
 }
+
+#[test]
+fn it_keeps_neither_ignored_signals_nor_niceness() {
+    let place = Place::local();
+    // Without rights the system refuses to make a process more urgent; then the niceness of the starter stays.
+    let script = "trap '' HUP QUIT USR1 CHLD; renice -n 5 -p $$ >&2; redlatch run x -- true; renice -n 0 -p $$ >&2 && echo may";
+    let output = finish(place.shell(script));
+    let niceness = if output.stdout == b"may\n" { "0" } else { "5" };
+    let pid = engine_pid(&place);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    // The standard signals; the C library has its own use for the first two real-time ones. Rust ignores PIPE.
+    let ignored = u64::from_str_radix(ignored, 16).unwrap() & 0x7fff_ffff;
+    assert_eq!(ignored, 1 << (rustix::process::Signal::PIPE.as_raw() - 1), "{status}");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // Fields are counted behind the name, which is in brackets and may contain blanks.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    assert_eq!(fields[16], niceness, "{}", both(&output));
+    assert_eq!((fields[3], fields[4]), (pid.as_str(), "0"), "a session of its own, without a terminal");
+}

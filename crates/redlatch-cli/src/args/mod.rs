@@ -150,21 +150,10 @@ pub(crate) enum Verb {
     /// What completion scripts ask for.
     #[command(name = "__complete", hide = true)]
     Complete {
-        /// Of what.
-        what: Completed,
-        /// How it begins.
-        #[arg(default_value = "")]
-        prefix: String,
+        /// The command line up to the cursor, with the program as its first word.
+        #[arg(last = true)]
+        words: Vec<OsString>,
     },
-}
-
-/// What a shell may complete that only a running program knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Completed {
-    /// Names in use.
-    Names,
-    /// Contexts of the configuration.
-    Contexts,
 }
 
 /// The whole command line. The options that all verbs share are listed once, by `redlatch --help`: the help of a verb leads with

@@ -2,21 +2,14 @@
 //!
 //! The parser's generator knows verbs and options. Names, contexts and commands are asked for when Tab is pressed.
 
+use std::ffi::OsString;
+
 use clap::Command;
 use clap_complete::Shell;
-use redlatch::{Client, LockKind};
 
-use super::Context;
-use crate::{
-    args::{self, Completed},
-    config::{Settings, Surroundings},
-    escape, exit,
-    exit::Failure,
-    output, store,
-};
+use super::{Context, offered::offered};
+use crate::{args, exit, exit::Failure, output};
 
-/// The most names that are offered.
-const NAMES_MAX: usize = 200;
 /// What is added to the generated scripts.
 const BASH: &str = include_str!("completions/redlatch.bash");
 const ZSH: &str = include_str!("completions/redlatch.zsh");
@@ -58,52 +51,26 @@ fn shown(command: &Command) -> Command {
 
 /// The words that stand for a name call our function instead of offering files.
 fn zsh(script: &str) -> String {
-    let script = script.replace("The lock:_default'", "The lock:_redlatch_names'");
-    let script = script.replace("or none:_default'", "or none:_redlatch_names'");
+    let lines = script.lines().map(|line| {
+        let named = ["':name -- ", "'::name -- ", "'*::name -- ", "'*::names -- "];
+        let context = line.starts_with("'--context=").then_some("_redlatch_contexts");
+        let name = named.iter().any(|start| line.starts_with(start)).then_some("_redlatch_names");
+        match context.or(name) {
+            Some(function) => line.replace(":_default'", &format!(":{function}'")) + "\n",
+            None => format!("{line}\n"),
+        }
+    });
+    let script: String = lines.collect();
     match script.split_once('\n') {
         Some((first, rest)) => format!("{first}\n{ZSH}{rest}"),
         None => script,
     }
 }
 
-/// Prints what begins with `prefix`, one a line. A shell that asks wants no explanations: what goes wrong offers nothing.
-pub(super) fn complete(what: Completed, prefix: &str, context: &Context) -> Result<u8, Failure> {
-    let found = match what {
-        Completed::Names => names(prefix, context).unwrap_or_default(),
-        Completed::Contexts => {
-            Settings::contexts(&context.global, &Surroundings::of_process()).unwrap_or_default()
-        }
-    };
-    let mut found: Vec<String> = found.into_iter().filter(|word| word.starts_with(prefix)).collect();
-    found.sort();
-    found.dedup();
+/// Prints what the last word may be, one a line; fails where the generated script knows more.
+pub(super) fn complete(words: &[OsString], context: &Context) -> Result<u8, Failure> {
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let Some(found) = offered(&words, context) else { return Ok(exit::BUSY) };
     output::emit(&found.iter().map(|word| format!("{word}\n")).collect::<String>())?;
     Ok(exit::OK)
-}
-
-fn names(prefix: &str, context: &Context) -> Result<Vec<String>, Failure> {
-    let settings = context.settings()?;
-    let mut names = Vec::new();
-    let glob = format!("{}*", prefix.replace(['*', '?', '[', '\\'], "?"));
-    let all = [
-        LockKind::Lock,
-        LockKind::Fair,
-        LockKind::ReadWrite,
-        LockKind::PermitSemaphore,
-        LockKind::RateLimiter,
-    ];
-    store::with_client(&settings, async |client: &Client| {
-        for state in client.list_kinds(&all, Some(&glob), NAMES_MAX).await? {
-            // What acts on a terminal is not put into a command line.
-            names.extend(
-                state
-                    .name
-                    .as_str()
-                    .filter(|name| !name.chars().any(escape::acts_on_terminal))
-                    .map(str::to_owned),
-            );
-        }
-        Ok(exit::OK)
-    })?;
-    Ok(names)
 }

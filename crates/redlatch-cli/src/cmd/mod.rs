@@ -27,6 +27,7 @@ mod latch;
 mod lock;
 mod ls;
 mod man;
+mod offered;
 mod rate;
 mod renew;
 mod run;
@@ -80,7 +81,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Completions { shell } => completions::completions(shell),
         Verb::Man { dir } => man::man(&dir),
         Verb::DemoWorker(args) => demo::worker(&args, &context),
-        Verb::Complete { what, prefix } => completions::complete(what, &prefix, &context),
+        Verb::Complete { words } => completions::complete(&words, &context),
     }
 }
 

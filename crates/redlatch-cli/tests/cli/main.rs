@@ -2,6 +2,7 @@
 
 mod acl;
 mod apart;
+mod completions;
 mod config;
 mod dead;
 mod demo;

@@ -1,31 +1,34 @@
 
 # Names, contexts and commands, which only a running program knows.
 _redlatch_all() {
-    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" verb="" at
-    for ((at = 1; at < COMP_CWORD; at++)); do
-        if [[ "${COMP_WORDS[at]}" == "--" ]]; then
+    # Bash takes a word apart at each colon and gives it to us in pieces, so the line itself is read.
+    local line="${COMP_LINE:0:COMP_POINT}" words cur offered at word
+    read -ra words <<<"$line"
+    if [[ "$line" == *[[:blank:]] ]]; then words+=(""); fi
+    cur="${words[-1]}"
+    for ((at = 1; at < ${#words[@]} - 1; at++)); do
+        if [[ "${words[at]}" == "--" ]]; then
             # Behind the dashes stands a command with its own arguments.
-            if ((at == COMP_CWORD - 1)); then
+            if ((at == ${#words[@]} - 2)); then
                 mapfile -t COMPREPLY < <(compgen -c -- "$cur" | sort -u)
             else
                 mapfile -t COMPREPLY < <(compgen -f -- "$cur")
             fi
             return
         fi
-        if [[ -z "$verb" && "${COMP_WORDS[at]}" != -* ]]; then verb="${COMP_WORDS[at]}"; fi
     done
-    if [[ "$prev" == "--context" ]]; then
-        mapfile -t COMPREPLY < <(redlatch __complete contexts "$cur" 2>/dev/null)
+    if ! offered="$(redlatch __complete -- "${words[@]}" 2>/dev/null)"; then
+        _redlatch "$@"
         return
     fi
-    case "$verb" in
-    run | lock | unlock | renew | show | force-unlock)
-        if [[ "$cur" != -* ]]; then
-            mapfile -t COMPREPLY < <(redlatch __complete names "$cur" 2>/dev/null)
-            return
-        fi
-        ;;
-    esac
-    _redlatch "$@"
+    COMPREPLY=()
+    while IFS= read -r word; do
+        if [[ -z "$word" ]]; then continue; fi
+        # A name is somebody's text: it is quoted, so that the shell takes it as a word and as nothing else.
+        printf -v word '%q' "$word"
+        # Of a word with colons bash replaces the last piece only.
+        if [[ "$cur" == *:* && "$COMP_WORDBREAKS" == *:* ]]; then word="${word#"${cur%"${cur##*:}"}"}"; fi
+        COMPREPLY+=("$word")
+    done <<<"$offered"
 }
 complete -F _redlatch_all -o nosort -o bashdefault -o default redlatch

@@ -165,6 +165,9 @@ pub(crate) struct Settings {
     pub(crate) unread: Option<Failure>,
 }
 
+/// The variables that say where the locks are. An empty one, such as a script makes of a variable that it lacks, is a mistake.
+const SAY_WHERE: [&str; 4] = [URL_ENV, "REDLATCH_CONTEXT", "REDLATCH_CONFIG", "REDLATCH_REDISSON_YAML"];
+
 /// Looks up an environment variable.
 type Env = Box<dyn Fn(&str) -> Option<OsString>>;
 
@@ -185,12 +188,20 @@ impl Surroundings {
             .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
         let mut files: Vec<_> = user.map(|dir| dir.join("redlatch/config.toml")).into_iter().collect();
         files.push(PathBuf::from("/etc/redlatch/config.toml"));
-        // An empty variable counts as unset, as it does for most programs.
-        Surroundings { env: Box::new(|name| env::var_os(name).filter(|value| !value.is_empty())), files }
+        Surroundings { env: Box::new(|name| env::var_os(name)), files }
+    }
+
+    fn raw(&self, name: &'static str) -> Result<Option<OsString>, Failure> {
+        let value = (self.env)(name);
+        if SAY_WHERE.contains(&name) && value.as_ref().is_some_and(|value| value.is_empty()) {
+            return Err(Failure::config(format!("{name} is set and empty; give it a value, or unset it")));
+        }
+        // Any other empty variable counts as unset, as it does for most programs.
+        Ok(value.filter(|value| !value.is_empty()))
     }
 
     fn text(&self, name: &'static str) -> Result<Option<String>, Failure> {
-        match (self.env)(name).map(OsString::into_string) {
+        match self.raw(name)?.map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
             Some(Err(_)) => Err(Failure::config(format!("{name} is not valid UTF-8"))),
@@ -219,10 +230,12 @@ impl Settings {
     /// As [`Settings::load`], but for secrets.
     pub(crate) fn look(global: &Global, around: &Surroundings) -> Result<Self, Failure> {
         let files = files(global, around)?;
-        let (context, context_is_flag) = match (&global.context, around.text("REDLATCH_CONTEXT")?) {
-            (Some(flag), _) => (Some(flag.clone()), true),
-            (None, Some(variable)) => (Some(variable), false),
-            (None, None) => (files.iter().find_map(|file| file.context.clone()), false),
+        let (context, context_is_flag) = match &global.context {
+            Some(flag) => (Some(flag.clone()), true),
+            None => {
+                let variable = around.text("REDLATCH_CONTEXT")?;
+                (variable.or_else(|| files.iter().find_map(|file| file.context.clone())), false)
+            }
         };
         if let Some(context) = &context
             && !files.iter().any(|file| file.contexts.iter().any(|(name, _)| name == context))
@@ -247,9 +260,13 @@ impl Settings {
                     Some((Some(value.clone()), origin, context_rank))
                 })
             };
-            let from_env = around.text(key.env)?.map(|value| (Some(value), Origin::Env(key.env), env_rank));
-            let found =
-                if context_is_flag { from_context().or(from_env) } else { from_env.or_else(from_context) };
+            let from_env = || -> Result<Option<Found>, Failure> {
+                Ok(around.text(key.env)?.map(|value| (Some(value), Origin::Env(key.env), env_rank)))
+            };
+            let found = match (context_is_flag, from_context()) {
+                (true, Some(found)) => Some(found),
+                (_, from_context) => from_env()?.or(from_context),
+            };
             let found = found.or_else(|| {
                 files.iter().enumerate().find_map(|(at, file)| {
                     let (_, value) = file.top.iter().find(|(name, _)| *name == key.name)?;
@@ -499,7 +516,10 @@ struct File {
 }
 
 fn files(global: &Global, around: &Surroundings) -> Result<Vec<File>, Failure> {
-    let asked = global.config.clone().or_else(|| (around.env)("REDLATCH_CONFIG").map(PathBuf::from));
+    let asked = match &global.config {
+        Some(flag) => Some(flag.clone()),
+        None => around.raw("REDLATCH_CONFIG")?.map(PathBuf::from),
+    };
     let required = asked.is_some();
     let mut files = Vec::new();
     for (index, path) in asked.iter().chain(&around.files).enumerate() {

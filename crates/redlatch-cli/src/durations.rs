@@ -21,11 +21,12 @@ pub(crate) fn parse_wait(text: &str) -> Result<Wait, String> {
         return Ok(Wait::Forever);
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        let seconds = text.parse().map_err(|_| HINT.to_owned())?;
+        let seconds = text.parse().map_err(|_| WAIT_HINT.to_owned())?;
         let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_millis() <= MS_MAX.into());
         return time.map(Wait::AtMost).ok_or_else(|| TOO_LONG.into());
     }
-    parse(text).map(Wait::AtMost)
+    let hint = |error: String| if error == HINT { WAIT_HINT.to_owned() } else { error };
+    parse(text).map(Wait::AtMost).map_err(hint)
 }
 
 /// Reads when an engine exits: `never`, `forever`, or a duration.
@@ -36,7 +37,7 @@ pub(crate) fn parse_idle(text: &str) -> Result<Wait, String> {
 /// Reads a duration that must be longer than zero.
 pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
-        Duration::ZERO => Err("the duration must be longer than zero".into()),
+        Duration::ZERO => Err("give a time longer than zero".into()),
         duration => Ok(duration),
     }
 }
@@ -76,8 +77,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(HINT.into()) } else { Ok(Duration::from_millis(total_ms)) }
 }
 
-const TOO_LONG: &str = "the duration is over one hundred years";
+const TOO_LONG: &str = "give a time of at most one hundred years";
 const HINT: &str = "give a number with a unit (ms, s, m, h, d), largest unit first, such as 30s or 1h30m";
+const WAIT_HINT: &str = "give seconds, forever, or a number with a unit (ms, s, m, h, d), largest unit first, such as 30s or 1h30m";
 
 /// Whole milliseconds, which never overflow because every duration accepted here is bounded.
 pub(crate) fn ms(duration: Duration) -> u64 {

@@ -151,8 +151,9 @@ fn refused(settings: &Settings, error: redlatch::Error, is_flag: bool) -> Failur
     let code = if configured { exit::CONFIG } else { failure.code() };
     let place = escape::url(&settings.url);
     let text = failure.to_string();
-    // Most errors name the server themselves.
-    if text.contains(&place.replace("***@", "").replace("?***", "")) {
+    // Most errors name the server themselves, and there is no other engine without a name.
+    let known = ["local:", "local", ""].contains(&settings.url.trim());
+    if known || text.contains(&place.replace("***@", "").replace("?***", "")) {
         return Failure::new(code, text);
     }
     Failure::new(code, format!("{place}: {text}"))

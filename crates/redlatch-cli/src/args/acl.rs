@@ -6,39 +6,39 @@ use redlatch::acl::Kind;
 use super::Output;
 
 /// What comes after the options.
-pub(super) const AFTER_HELP: &str = "Without --user there is one line for each kind: its rules, as they follow the name in \
-    ACL SETUSER. With --user there is one line `user NAME on …` for all of the kinds, as a users file takes it; without its first \
-    word it is what follows ACL SETUSER. No password is in it: add one, as >password or #hash.\n\n\
+pub(super) const AFTER_HELP: &str = "Without --user, acl prints one line for each kind: its rules, as they follow the name in ACL \
+    SETUSER. With --user, acl prints one line `user NAME on …` for all of the kinds, as a users file takes it. ACL SETUSER takes that line \
+    without its first word. The line has no password: add one, as >password or #hash.\n\n\
     Kinds: lock (also non-reentrant locks and sets of locks), fenced (tokens, also those of other kinds: fair,fenced), fair, \
     spin, read-write, semaphore, permits, latch, rate-limiter, stock, look (ls and show, and nothing else).\n\n\
-    Scripts run with the rights of whoever calls them. So everybody who may lock under a prefix may also end the locks of \
-    others there; those who must not need a prefix and an account of their own.";
+    Scripts run with the rights of the account that calls them. An account that may lock under a prefix may also end the locks of \
+    other accounts there. Accounts that must not end each other's locks need a prefix each.";
 
 /// `redlatch acl`.
 #[derive(Debug, Args)]
 pub(crate) struct AclArgs {
-    /// What the names of the account's locks begin with; empty for all names.
+    /// Prefix of the names that the account locks. An empty one means all names.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) prefix: String,
-    /// Only these kinds, with commas between them [default: all].
+    /// Print the rules of these kinds only, separated by commas [default: all].
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     pub(crate) kind: Vec<Kind>,
-    /// Print one account of this name for all of the kinds.
+    /// Print one account with this name and the rules of all the kinds.
     #[arg(long, value_name = "NAME", value_parser = user)]
     pub(crate) user: Option<String>,
-    /// The account calls functions that an operator has loaded, and may run no script.
+    /// Let the account call functions that an operator has loaded, and no script.
     #[arg(long)]
     pub(crate) functions: bool,
-    /// Java services use the account, too: add what Redisson needs.
+    /// Add what Redisson needs, for Java services that use the same account.
     #[arg(long, conflicts_with = "functions")]
     pub(crate) redisson: bool,
-    /// The servers are a cluster.
+    /// Print rules for a cluster.
     #[arg(long)]
     pub(crate) cluster: bool,
-    /// Without sharded messages, for a cluster of Redis below 7.0, which takes no rules with commands that it does not know.
+    /// Leave out sharded messages. A cluster of Redis below 7.0 refuses rules with commands that it lacks.
     #[arg(long, requires = "cluster")]
     pub(crate) no_sharded: bool,
-    /// Grants wait for replicas.
+    /// Add what grants need that wait for replicas.
     #[arg(long)]
     pub(crate) acknowledged: bool,
     /// Output.
@@ -58,7 +58,7 @@ pub(crate) fn kind(text: &str) -> Result<Kind, String> {
 
 fn user(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'".contains(c)) {
-        return Err("an account's name has no blanks and no quotes".into());
+        return Err("give a name without blanks and quotes".into());
     }
     Ok(text.to_owned())
 }

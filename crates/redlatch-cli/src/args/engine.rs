@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::Output;
+use super::{Output, numbers};
 use crate::durations;
 
 /// `redlatch engine`.
@@ -18,10 +18,10 @@ pub(crate) struct EngineArgs {
 /// Which local engine.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Which {
-    /// The engine's name, as in local:NAME; taken from the URL unless given.
+    /// Name of the engine, as in local:NAME. Without it all verbs but `run` take it from the URL.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// The engine's directory, an absolute path, as in local:///DIR; taken from the URL unless given.
+    /// Directory of the engine, an absolute path, as in local:///DIR. Without it all verbs but `run` take it from the URL.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -29,20 +29,20 @@ pub(crate) struct Which {
 /// `redlatch engine …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EngineVerb {
-    /// Run the engine in the foreground of its own session; this is what starts by itself.
+    /// Run an engine in this process until it is stopped. Clients of local: start one by themselves.
     Run(EngineRunArgs),
-    /// Start the engine unless it runs.
+    /// Start the engine if none runs.
     Start(Which),
-    /// Stop the engine; refuses while locks are held.
+    /// Stop the engine. It refuses while it holds locks.
     Stop {
         /// Which engine.
         #[command(flatten)]
         which: Which,
-        /// Stop it although locks are held. Their leases are kept in the journal.
+        /// Stop the engine although it holds locks. Its journal keeps their leases.
         #[arg(long)]
         force: bool,
     },
-    /// Say whether the engine runs, since when, and what it holds.
+    /// Print whether the engine runs, since when, and what it holds.
     Status {
         /// Which engine.
         #[command(flatten)]
@@ -56,8 +56,8 @@ pub(crate) enum EngineVerb {
         /// Which engine.
         #[command(flatten)]
         which: Which,
-        /// Only the last lines.
-        #[arg(long, value_name = "N", default_value_t = 200)]
+        /// Print only the last N lines.
+        #[arg(long, value_name = "N", default_value_t = 200, value_parser = numbers::within::<u32>(0..=u32::MAX.into()))]
         lines: u32,
     },
 }
@@ -68,23 +68,23 @@ pub(crate) struct EngineRunArgs {
     /// Which engine.
     #[command(flatten)]
     pub(crate) which: Which,
-    /// The socket to listen on.
+    /// Listen on this socket [default: in the directory].
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
-    /// Serve all users in the group of the directory, and stay until stopped unless --idle-exit is given.
+    /// Serve all users in the group of the directory, and run until stopped unless --idle-exit is given.
     #[arg(long)]
     pub(crate) shared: bool,
-    /// Exit after this long without clients and without locks, or never [default: 10m].
+    /// Exit after this long without clients and locks, or never [default: 10m].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_idle)]
     pub(crate) idle_exit: Option<durations::Wait>,
-    /// Let other clients in, such as redis-cli and Redisson: any script, not only our own.
+    /// Serve other clients too, such as redis-cli and Redisson, and run their scripts.
     #[arg(long)]
     pub(crate) compat: bool,
-    /// With --compat, refuse to keep more while this much memory is in use (512M, 2G) [default: 1G].
+    /// With --compat, store nothing more while the engine uses more memory than this (512M, 2G) [default: 1G].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "compat")]
     pub(crate) memory_max: Option<u64>,
     /// Listen on this loopback address as well; needs --compat.
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "compat")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = numbers::address, requires = "compat")]
     pub(crate) listen: Option<SocketAddr>,
 }
 
@@ -97,7 +97,9 @@ fn size(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "not a size such as 512M or 2G".into())
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "give a number of bytes, or a size such as 512M or 2G".into())
 }
 
 #[cfg(test)]

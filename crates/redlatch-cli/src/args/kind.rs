@@ -10,22 +10,22 @@ use crate::{escape, exit::Failure};
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Kind of lock")]
 pub(crate) struct KindArgs {
-    /// Hold the read side of a read-write lock, together with other --shared holders.
+    /// Hold the read side of a read-write lock, together with other readers.
     #[arg(short, long)]
     pub(crate) shared: bool,
-    /// Hold the write side of a read-write lock, alone: the counterpart of --shared.
+    /// Hold the write side of a read-write lock, alone.
     ///
-    /// A name that is taken with --shared anywhere is to be taken with --shared or --exclusive everywhere. Without either it is a
-    /// plain lock, which is exclusive too, and is refused while the name is held as a read-write lock.
+    /// A name that is taken with --shared once needs --shared or --exclusive everywhere. Without either, redlatch takes a plain lock,
+    /// which is exclusive too. The server refuses that while readers or a writer hold the name.
     #[arg(short = 'x', long)]
     pub(crate) exclusive: bool,
-    /// Hold a fair lock: granted in the order of asking, on all machines.
+    /// Hold a fair lock: its waiters get it in the order of asking, over all machines.
     #[arg(long)]
     pub(crate) fair: bool,
-    /// Hold one of N permits: at most N hold the name at once. Every user of the name says the same N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    /// Hold one of N permits: the name has at most N holders at once. All its users give the same N.
+    #[arg(long, value_name = "N", value_parser = super::numbers::within::<u32>(super::numbers::COUNT))]
     pub(crate) permits: Option<u32>,
-    /// Draw a fencing token and pass it as REDLATCH_TOKEN.
+    /// Draw a fencing token and pass it on as REDLATCH_TOKEN.
     #[arg(long)]
     pub(crate) fenced: bool,
 }

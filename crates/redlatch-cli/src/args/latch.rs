@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::{Output, WaitArgs};
+use super::{Output, WaitArgs, numbers};
 
 /// `redlatch latch`.
 #[derive(Debug, Args)]
@@ -27,24 +27,24 @@ pub(crate) struct Which {
 /// `redlatch latch …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LatchVerb {
-    /// Close the latch until it has been counted down so often.
+    /// Set the count and close the latch until the count is zero.
     #[command(after_help = "Exit codes: 75 when the latch is closed already (0 with --if-absent).")]
     Set {
         /// The latch.
         name: OsString,
-        /// How many steps, 1 to 2147483647.
-        #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// The count, 1 to 2147483647.
+        #[arg(value_name = "COUNT", value_parser = numbers::within::<u32>(numbers::COUNT))]
         count: u32,
-        /// Succeed without changing anything when the latch is closed already.
+        /// Succeed and keep the count when the latch is closed already.
         #[arg(long)]
         if_absent: bool,
         /// Output.
         #[command(flatten)]
         output: Output,
     },
-    /// Count down by one, and print what is left. The last step opens the latch; on an open one nothing happens.
+    /// Count down by one and print the rest. At zero the latch opens. An open latch stays open.
     Down(Which),
-    /// Wait until the latch is open. One that nobody has set is open.
+    /// Wait until the latch is open. A latch without a count is open.
     #[command(after_help = "Exit codes: 75 not open in time (see -E); 130, 143 interrupted.")]
     Wait {
         /// The latch.
@@ -56,9 +56,9 @@ pub(crate) enum LatchVerb {
         #[command(flatten)]
         output: Output,
     },
-    /// Show what is left.
+    /// Show the count.
     Show(Which),
-    /// Delete the count and let everybody through.
-    #[command(after_help = "Exit codes: 80 when there is no such latch.")]
+    /// Delete the latch and let all waiters through.
+    #[command(after_help = "Exit codes: 80 when the latch has no count.")]
     Delete(Which),
 }

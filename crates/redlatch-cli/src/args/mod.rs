@@ -8,6 +8,7 @@ pub(crate) mod acl;
 pub(crate) mod engine;
 pub(crate) mod kind;
 pub(crate) mod latch;
+pub(crate) mod numbers;
 pub(crate) mod rate;
 pub(crate) mod run;
 pub(crate) mod sem;
@@ -21,8 +22,8 @@ use crate::{durations, run::kind::Holder};
     name = "redlatch",
     version,
     propagate_version = true,
-    after_help = "Without --url, REDLATCH_URL or a configuration file, locks live in a local engine that is started by itself and \
-                  protects this machine and user.\n\nExit codes: the command's own; 75 busy; 80 lease lost; 124 --max-hold reached; \
+    after_help = "Without --url, REDLATCH_URL or a configuration file, redlatch starts a local engine. Its locks are those of this user \
+                  on this machine.\n\nExit codes: the command's own; 75 busy; 80 lease lost; 124 --max-hold reached; \
                   64 usage; 69 unreachable; 77 refused; 78 configuration; 125 own failure; 126 not executable; 127 not found."
 )]
 pub(crate) struct Cli {
@@ -38,38 +39,38 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Where the locks live: local:, local:name, redis://host:6379/0, rediss://…, redis-sentinel://h1,h2/master,
+    /// Use the locks of this store: local:, local:name, redis://host:6379/0, rediss://…, redis-sentinel://h1,h2/master,
     /// redis-cluster://h1,h2, redis-replicated://h1,h2, unix:///path [env: REDLATCH_URL].
     ///
-    /// Put passwords into a file or REDLATCH_PASSWORD: everybody on the machine can read arguments.
+    /// Put passwords into a file or REDLATCH_PASSWORD: every user of the machine can read arguments.
     #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: Option<String>,
-    /// A named context of the configuration file; its values then win over the environment [env: REDLATCH_CONTEXT].
+    /// Use this context of the configuration file. Its values override the environment [env: REDLATCH_CONTEXT].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
     /// Read this configuration file before the usual ones [env: REDLATCH_CONFIG].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// The server user [env: REDLATCH_USERNAME].
+    /// Log in to the server as this user [env: REDLATCH_USERNAME].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) username: Option<String>,
-    /// Read the password from this file; otherwise REDLATCH_PASSWORD is used [env: REDLATCH_PASSWORD_FILE].
+    /// Read the password from this file. Without it redlatch takes REDLATCH_PASSWORD [env: REDLATCH_PASSWORD_FILE].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) password_file: Option<PathBuf>,
     /// Ask for the password on the terminal.
     #[arg(long, global = true, conflicts_with = "password_file")]
     pub(crate) password_prompt: bool,
-    /// Take servers and other settings from this configuration file of Redisson, as it is [env: REDLATCH_REDISSON_YAML].
+    /// Read servers and settings from this configuration file of Redisson [env: REDLATCH_REDISSON_YAML].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
     pub(crate) redisson_yaml: Option<PathBuf>,
-    /// Where servers are reached that announce other addresses: announced=reachable, with commas between pairs [env:
+    /// Connect to other addresses than the servers announce: pairs announced=reachable, separated by commas [env:
     /// REDLATCH_ADDRESS_MAP].
     #[arg(long, global = true, value_name = "PAIRS")]
     pub(crate) address_map: Option<String>,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more on stderr; twice for the library's own log.
+    /// Print more on stderr. Given twice, print the library's log as well.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -77,64 +78,67 @@ pub(crate) struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Hold a lock, several, or a permit while a command runs.
+    /// Run a command while holding a lock, several locks or a permit.
     #[command(
         override_usage = "redlatch run [OPTIONS] <NAME>... -- <CMD>...\n       redlatch run [OPTIONS] <NAME> -c <SCRIPT>",
-        after_help = "The command sees REDLATCH_NAME, REDLATCH_HELD=1, REDLATCH_KIND, REDLATCH_OWNER, REDLATCH_LEASE_MS, \
-                            REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It never sees the password. \
-                            REDLATCH_KIND is lock, fair, read, write or permits; the owner of a permit is its id. With several names, REDLATCH_NAME, \
-                            REDLATCH_OWNER and REDLATCH_TOKEN have one line for each, in the order of the command line.\n\n\
-                            Several names are held all or not at all: while one is busy none is held, whatever the order, and the \
-                            loss of one is the loss of all.\n\n\
-                            One name is one kind of lock for all its users: a name that is taken with --shared or --exclusive \
-                            anywhere is to be taken with one of them everywhere, and all users of permits say the same N. The \
-                            permits are made by whoever comes first, and stay.\n\n\
+        after_help = "The command's environment has REDLATCH_NAME, REDLATCH_HELD=1, REDLATCH_KIND, REDLATCH_OWNER, REDLATCH_LEASE_MS and \
+                            REDLATCH_ACQUIRED_AT, with --fenced REDLATCH_TOKEN, and with --why REDLATCH_WHY. It has no password. \
+                            REDLATCH_KIND is lock, fair, read, write or permits. The owner of a permit is its id. With several names, \
+                            REDLATCH_NAME, REDLATCH_OWNER and REDLATCH_TOKEN have one line for each, in the order of the command line.\n\n\
+                            A process that has REDLATCH_OWNER can enter, renew and release the hold. Nested runs of the same name \
+                            enter the hold of the outer run, so two of them that run side by side do not exclude each other. Give such \
+                            steps a name of their own.\n\n\
+                            Of several names run holds all or none. While one is busy it holds none, and the loss of one is the loss \
+                            of all.\n\n\
+                            All users of a name use one kind of lock. A name that is taken with --shared or --exclusive once needs one \
+                            of them everywhere. All users of permits give the same N. The first run sets the number of permits, and it \
+                            stays.\n\n\
                             Exit codes: the command's own, 128 + the signal that ended it; 69 server unreachable, or too few replicas; \
                             75 busy (see -E); 77 user, password or a right refused; 78 configuration; 80 lease lost; 124 --max-hold \
                             reached; 64 usage, and a name that is held as another kind of lock; 125 own failure; 126 not executable; \
                             127 not found; 130, 143 interrupted while waiting."
     )]
     Run(Box<run::RunArgs>),
-    /// Take a lock or a permit and leave it held, for scripts.
+    /// Take a lock or a permit and leave it held when this command ends, for scripts.
     Lock(LockArgs),
-    /// Give back a lock taken by `lock`.
+    /// Release a lock or a permit that `lock` took.
     Unlock(UnlockArgs),
-    /// Make a lock taken by `lock` last longer.
+    /// Extend the lease of a lock or a permit that `lock` took.
     Renew(RenewArgs),
-    /// Semaphores: permits that scripts take and put back.
+    /// Semaphores: set, acquire and release permits.
     Sem(sem::SemArgs),
-    /// Latches: gates that open when a count reaches zero.
+    /// Latches: set a count, count down, wait for zero.
     Latch(latch::LatchArgs),
-    /// Rate limiters: no more than so many in any interval.
+    /// Rate limiters: grant at most N permits in any interval.
     Rate(rate::RateArgs),
-    /// List the locks.
+    /// List locks, permits and rate limiters.
     #[command(
-        after_help = "WAITERS is the length of a fair lock's queue; of other kinds, the number of clients that listen for a \
-                            release. VALUE is the number of free permits, or the rate of a limiter.\n\n\
-                            A semaphore or a latch is a bare number on the server, like any other counter there, so these are \
-                            listed only with --all or --kind counter."
+        after_help = "WAITERS is the length of a fair lock's queue. For other kinds it is the number of clients that listen for \
+                            a release. VALUE is the number of free permits, or the rate of a limiter.\n\n\
+                            Semaphores and latches are bare numbers on the server, like any other counter. ls lists numbers only with \
+                            --all or --kind counter."
     )]
     Ls(LsArgs),
     /// Show one lock, semaphore, latch or rate limiter.
     ///
-    /// A name that nobody uses is shown as free, with exit code 0: looking at what is not there is no failure.
+    /// An unused name is shown as free, with exit code 0.
     Show(ShowArgs),
-    /// Take a lock away from its holder.
+    /// Take a lock or a permit away from its holder.
     ForceUnlock(ForceUnlockArgs),
-    /// Check the server's settings and rights.
+    /// Check the server's settings and the account's rights.
     Doctor(DoctorArgs),
     /// Print the least rights that an account needs.
     #[command(after_help = acl::AFTER_HELP)]
     Acl(acl::AclArgs),
-    /// The scripts as a library of server functions, for clients without the right to run scripts.
+    /// Print or load the library of server functions, for accounts that may not run scripts.
     Functions(FunctionsArgs),
-    /// The local engine.
+    /// Start, stop and inspect the local engine.
     Engine(engine::EngineArgs),
-    /// Act out a flash sale: with a script, with a lock, and with neither.
+    /// Act out a flash sale: with a script, with a lock, without protection.
     Demo(DemoArgs),
-    /// The configuration.
+    /// Show the configuration.
     Config(ConfigArgs),
-    /// Print a completion script.
+    /// Print a completion script for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -178,7 +182,7 @@ fn with_link(command: clap::Command) -> clap::Command {
 /// How to print data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Columns; with a header on a terminal.
+    /// Columns, with a header on a terminal.
     Table,
     /// All columns.
     Wide,
@@ -193,7 +197,7 @@ pub(crate) enum Format {
 /// The choice of output format.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Output {
-    /// How to print: table, wide, json, ndjson or name.
+    /// Print a table, all columns (wide), json, ndjson or names.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum)]
     pub(crate) format: Option<Format>,
 }
@@ -201,11 +205,11 @@ pub(crate) struct Output {
 /// What to do when the lock is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IfBusy {
-    /// Wait, as long as --wait says.
+    /// Wait as long as --wait says.
     Wait,
     /// Fail at once with exit code 75.
     Fail,
-    /// Do nothing and succeed.
+    /// Skip the work and succeed.
     Skip,
 }
 
@@ -213,18 +217,18 @@ pub(crate) enum IfBusy {
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct WaitArgs {
-    /// Wait at most this long (30s, 1h30m; 5 is 5s) or forever [default: forever]. A server that is down at the start is waited for
-    /// as long, unless no time is given.
+    /// Wait at most this long: seconds, a time such as 30s or 1h30m, or forever [default: forever]. With --wait, redlatch retries a
+    /// server that is down at the start for the same time.
     #[arg(short, long, value_name = "TIME", value_parser = durations::parse_wait, conflicts_with = "no_wait")]
     pub(crate) wait: Option<durations::Wait>,
-    /// Do not wait: the same as --if-busy fail.
+    /// Fail at once when the lock is busy, as --if-busy fail does.
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// When the lock is busy: wait, fail, or skip (succeed without doing anything).
+    /// What to do when the lock is busy.
     #[arg(long, value_name = "ACTION", value_enum, conflicts_with = "no_wait")]
     pub(crate) if_busy: Option<IfBusy>,
-    /// The exit code when the lock stays busy [default: 75].
-    #[arg(short = 'E', long, value_name = "CODE")]
+    /// Exit with this code when the lock stays busy [default: 75].
+    #[arg(short = 'E', long, value_name = "CODE", value_parser = numbers::within::<u8>(0..=255))]
     pub(crate) conflict_exit_code: Option<u8>,
 }
 
@@ -233,7 +237,7 @@ pub(crate) struct WaitArgs {
 pub(crate) struct LockArgs {
     /// The lock.
     pub(crate) name: OsString,
-    /// How long to hold it; nobody renews it.
+    /// Hold it for this long. No process renews the lease.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
     /// Waiting.
@@ -258,7 +262,7 @@ pub(crate) struct UnlockArgs {
     /// The owner that `lock` printed [env: REDLATCH_OWNER].
     #[arg(long, value_name = "ID")]
     pub(crate) owner: Option<Holder>,
-    /// How it was taken; found out by looking unless given [env: REDLATCH_KIND, together with REDLATCH_OWNER].
+    /// The kind that `lock` took. Without it redlatch looks on the server [env: REDLATCH_KIND, together with REDLATCH_OWNER].
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) kind: Option<Held>,
 }
@@ -271,10 +275,10 @@ pub(crate) struct RenewArgs {
     /// The owner that `lock` printed [env: REDLATCH_OWNER].
     #[arg(long, value_name = "ID")]
     pub(crate) owner: Option<Holder>,
-    /// How it was taken; found out by looking unless given [env: REDLATCH_KIND, together with REDLATCH_OWNER].
+    /// The kind that `lock` took. Without it redlatch looks on the server [env: REDLATCH_KIND, together with REDLATCH_OWNER].
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) kind: Option<Held>,
-    /// How long to hold it from now on. A lock that lasts longer already is left as it is; a permit gets exactly this.
+    /// Let the lease end this long from now. A lock keeps a longer lease. A permit gets exactly this one.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
 }
@@ -284,13 +288,13 @@ pub(crate) struct RenewArgs {
 pub(crate) enum Kind {
     /// Locks with one holder.
     Lock,
-    /// Fair locks that somebody queues for.
+    /// Fair locks with a queue.
     Fair,
     /// Read-write locks.
     ReadWrite,
-    /// Permits with leases, while some are taken.
+    /// Permits with leases, while some are in use.
     Permits,
-    /// Bare numbers: semaphores, latches, stocks, and counters of others.
+    /// Bare numbers: semaphores, latches, stocks, counters of other programs.
     #[value(alias = "semaphore", alias = "latch")]
     Counter,
     /// Rate limiters.
@@ -300,19 +304,19 @@ pub(crate) enum Kind {
 /// `redlatch ls`.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// Only names that match a pattern of `*`, `?` and `[abc]`.
+    /// List only names that match this pattern of `*`, `?` and `[abc]`.
     pub(crate) glob: Option<String>,
-    /// Only these kinds, with commas between them.
+    /// List only these kinds, separated by commas.
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',', conflicts_with = "all")]
     pub(crate) kind: Vec<Kind>,
-    /// Every kind, bare numbers included.
+    /// List every kind, bare numbers included.
     #[arg(long)]
     pub(crate) all: bool,
-    /// List again and again, every 2 s unless given, until interrupted.
+    /// List again after each TIME until interrupted [default: 2s].
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = durations::parse_positive)]
     pub(crate) watch: Option<Duration>,
-    /// List at most this many.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// List at most this many names.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = numbers::within::<u32>(1..=100_000))]
     pub(crate) limit: u32,
     /// Output.
     #[command(flatten)]
@@ -334,19 +338,19 @@ pub(crate) struct ShowArgs {
 pub(crate) struct ForceUnlockArgs {
     /// The lock.
     pub(crate) name: OsString,
-    /// The holder to take it from, as `show` prints it; nothing happens when somebody else holds it by then.
+    /// Take it from this holder, as `show` prints it. Another holder keeps it.
     #[arg(long, value_name = "ID")]
     pub(crate) owner: String,
-    /// How it is held; found out by looking unless given.
+    /// The kind of hold. Without it redlatch looks on the server.
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) kind: Option<Held>,
-    /// Why: the holder is told.
+    /// Tell the holder this reason.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Who does it, as the holder is told; the user and the machine unless given.
+    /// Tell the holder this name [default: user and machine].
     #[arg(long, value_name = "TEXT")]
     pub(crate) by: Option<String>,
-    /// Do it without asking.
+    /// Do not ask for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -362,13 +366,13 @@ pub(crate) struct FunctionsArgs {
 /// `redlatch functions …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FunctionsVerb {
-    /// Print the library, as FUNCTION LOAD takes it.
+    /// Print the library as FUNCTION LOAD takes it.
     Show,
-    /// Load the library into the server, as an account that may: Redis 7.0 or later, or Valkey.
+    /// Load the library into the server: Redis 7.0 or later, or Valkey.
     ///
-    /// Loading again does no harm: a library of the same name is replaced in one step. The name carries the number of the script
-    /// set, so the libraries of several versions stay side by side while a fleet is upgraded; FUNCTION DELETE removes an old one.
-    /// Clients use the library when their configuration has `scripts = "functions"`.
+    /// The account needs the right to load functions. Loading again replaces the library in one step. Its name has the number of the
+    /// script set, so libraries of several versions stay side by side during an upgrade. FUNCTION DELETE removes an old one. Clients
+    /// call the library when their configuration has `scripts = "functions"`.
     Load,
 }
 
@@ -376,14 +380,14 @@ pub(crate) enum FunctionsVerb {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("about").args(["name", "prefix"]).multiple(true))]
 pub(crate) struct DoctorArgs {
-    /// Say whether the keys and channels of these names share a cluster slot, as they must.
+    /// Check that the keys and channels of these names share a cluster slot.
     #[arg(value_name = "NAME")]
     pub(crate) name: Vec<String>,
-    /// The same for names that begin with this and for those in use; and try the rights of the account for names that begin with
-    /// this, with names that nobody else uses; all names if it is empty.
+    /// Check names in use that begin with this, and try the account's rights on unused names that begin with it. An empty prefix
+    /// means all names.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
-    /// Only for these kinds, with commas between them [default: all but look].
+    /// Check only these kinds, separated by commas [default: all but look].
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = acl::kind, requires = "about")]
     pub(crate) kind: Vec<redlatch::acl::Kind>,
     /// Output.
@@ -394,11 +398,11 @@ pub(crate) struct DoctorArgs {
 /// `redlatch demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// How many processes buy at once.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=64))]
+    /// Let this many processes buy at once.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::within::<u16>(2..=64))]
     pub(crate) workers: u16,
-    /// How many items are for sale.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Offer this many items.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = numbers::within::<u32>(1..=10_000))]
     pub(crate) items: u32,
     /// Output of the final table.
     #[command(flatten)]
@@ -438,7 +442,7 @@ pub(crate) struct ConfigArgs {
 /// `redlatch config …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigVerb {
-    /// Print every value and where it came from; secrets are hidden.
+    /// Print every setting and its origin. Secrets stay hidden.
     Show {
         /// Output.
         #[command(flatten)]
@@ -454,5 +458,37 @@ mod tests {
     fn the_command_line_is_consistent() {
         command(false).debug_assert();
         command(true).debug_assert();
+    }
+
+    /// Every text of the help of `command` and of the verbs below it.
+    fn texts(command: &clap::Command) -> Vec<String> {
+        let own = [command.get_about(), command.get_long_about(), command.get_after_help()];
+        let options = command.get_arguments().flat_map(|arg| {
+            let values = arg.get_possible_values();
+            let values = values.iter().filter_map(|value| value.get_help().map(ToString::to_string));
+            let texts = [arg.get_help(), arg.get_long_help()].into_iter().flatten().map(ToString::to_string);
+            texts.chain(values).collect::<Vec<_>>()
+        });
+        let below = command.get_subcommands().flat_map(texts);
+        own.into_iter().flatten().map(ToString::to_string).chain(options).chain(below).collect()
+    }
+
+    #[test]
+    fn help_names_the_actor() {
+        let vague = [
+            "whoever",
+            "whom",
+            "somebody",
+            "nobody",
+            "anybody",
+            "everybody",
+            "so often",
+            "so many",
+            "in how long",
+        ];
+        for text in texts(&command(false)) {
+            let words = text.to_lowercase();
+            assert!(!vague.iter().any(|word| words.contains(word)), "{text}");
+        }
     }
 }

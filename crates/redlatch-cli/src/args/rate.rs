@@ -4,7 +4,7 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{Output, WaitArgs};
+use super::{Output, WaitArgs, numbers};
 use crate::durations;
 
 /// `redlatch rate`.
@@ -18,51 +18,50 @@ pub(crate) struct RateArgs {
 /// `redlatch rate …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RateVerb {
-    /// Set how many permits there are in any interval; what was taken is forgotten.
+    /// Set the rate and forget the permits that were taken.
     #[command(
-        after_help = "Exit codes: 80 with --update, when nobody has set a rate.\n\nFor example: redlatch rate set mails 100 --per 1m"
+        after_help = "Exit codes: 80 with --update when no rate is set.\n\nFor example: redlatch rate set mails 100 --per 1m"
     )]
     Set {
         /// The rate limiter.
         name: OsString,
-        /// How many permits, 1 to 2147483647.
-        #[arg(value_name = "PERMITS", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// Permits in each interval, 1 to 2147483647.
+        #[arg(value_name = "PERMITS", value_parser = numbers::within::<u32>(numbers::COUNT))]
         permits: u32,
-        /// In how long.
+        /// Length of the interval.
         #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
         per: Duration,
-        /// For each client on its own, not for all together. Every call of `redlatch` is a client of its own.
+        /// Give each client this rate of its own. Each call of `redlatch` is a client.
         #[arg(long)]
         per_client: bool,
-        /// Forget the rate limiter when nobody has asked for permits for this long, which is no shorter than --per.
+        /// Delete the limiter after this long without requests; at least --per.
         #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
         keep_alive: Option<Duration>,
-        /// Change nothing, and succeed, when somebody has set a rate already.
+        /// Succeed and change nothing when a rate is set already.
         #[arg(long)]
         if_absent: bool,
-        /// Change the rate of a limiter that is there, and remember what was taken.
+        /// Change the rate and remember the permits that were taken.
         #[arg(long, conflicts_with = "if_absent")]
         update: bool,
     },
-    /// Wait for permits and take them, all at once.
+    /// Wait for permits and take all of them at once.
     #[command(
-        after_help = "Permits come free by themselves when their interval is over. With --wait this ends as soon as it is known \
-                            that the time is too short.\n\n\
-                            Exit codes: 75 too few free in time (see -E); 80 nobody has set a rate; 130, 143 interrupted, with \
-                            nothing taken."
+        after_help = "Permits come free when their interval is over. With --wait, acquire fails as soon as it knows that the \
+                            time is too short.\n\n\
+                            Exit codes: 75 too few free in time (see -E); 80 no rate is set; 130, 143 interrupted, with nothing taken."
     )]
     Acquire {
         /// The rate limiter.
         name: OsString,
-        /// How many permits, 1 to the rate.
-        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// Permits to take, 1 to the rate.
+        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = numbers::within::<u32>(numbers::COUNT))]
         permits: u32,
         /// Waiting.
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Show the rate, and how many permits are free now.
-    #[command(after_help = "Without a rate it says that none exists, with exit code 0.")]
+    /// Show the rate and the number of free permits.
+    #[command(after_help = "A name without a rate is shown as such, with exit code 0.")]
     Show {
         /// The rate limiter.
         name: OsString,
@@ -70,8 +69,8 @@ pub(crate) enum RateVerb {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete the rate limiter, whoever waits for it.
-    #[command(after_help = "Exit codes: 80 when there is none.")]
+    /// Delete the rate limiter and fail its waiters.
+    #[command(after_help = "Exit codes: 80 when no rate is set.")]
     Delete {
         /// The rate limiter.
         name: OsString,

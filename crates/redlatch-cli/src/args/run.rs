@@ -11,30 +11,30 @@ use crate::{durations, exit::Failure};
 /// What happens to the command when the lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// TERM, then KILL before anybody else can get the lock.
+    /// Send TERM, then KILL before another holder can get the lock.
     Term,
-    /// KILL before anybody else can get the lock.
+    /// Send KILL before another holder can get the lock.
     Kill,
-    /// Say so and let it run.
+    /// Print a warning and let the command run.
     Warn,
 }
 
 /// Whether a nested run of a name that an outer run holds enters with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reenter {
-    /// Enter if the server confirms that the outer run holds the lock.
+    /// Enter the hold of the outer run if the server confirms it.
     Auto,
-    /// Contend like a stranger; this waits for the outer run, which waits for this one.
+    /// Wait for the lock like any other run. The outer run, which holds it, waits for this one.
     Never,
 }
 
 /// `redlatch run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The lock; of several names all are held, or none.
+    /// The lock. Of several names run holds all or none.
     #[arg(value_name = "NAME", required = true, num_args = 1..)]
     pub(crate) names: Vec<OsString>,
-    /// The command and its arguments, run without a shell.
+    /// The command and its arguments. Run starts it without a shell.
     #[arg(value_name = "CMD", required_unless_present = "script", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
@@ -59,10 +59,10 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Holding")]
 pub(crate) struct HoldArgs {
-    /// The lease, renewed every third of it: how long the lock survives a crash [default: 30s].
+    /// The lease: how long the lock outlives a crash of the run, which renews it every third of the time [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Option<Duration>,
-    /// Keep the lock this long after taking it, even when the command ends sooner.
+    /// Hold the lock for at least this long, even when the command ends sooner.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after this long and exit with 124.
@@ -72,13 +72,13 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "ACTION", value_enum, default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// Time between TERM and KILL when the lock is lost; under two thirds of the lease
-    /// [default: 8s, or in proportion for a lease under 30s].
+    /// [default: 8s, and less for a lease under 30s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse)]
     pub(crate) grace: Option<Duration>,
     /// Time between TERM and KILL when --max-hold is reached [default: as --grace].
     #[arg(long, value_name = "TIME", value_parser = durations::parse)]
     pub(crate) kill_after: Option<Duration>,
-    /// Whether a nested run of the same name enters with the outer one; with --permits it never does.
+    /// Whether a nested run of the same name enters the hold of the outer run. A nested run takes a permit of its own.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) reenter: Reenter,
 }
@@ -101,7 +101,7 @@ impl FromStr for ReplicaCount {
         }
         match text.parse() {
             Ok(n @ 1..=REPLICAS_MAX) => Ok(ReplicaCount::AtLeast(n)),
-            _ => Err(format!("give a number from 1 to {REPLICAS_MAX}, or all")),
+            _ => Err(format!("give a whole number from 1 to {REPLICAS_MAX}, or all")),
         }
     }
 }
@@ -109,9 +109,9 @@ impl FromStr for ReplicaCount {
 /// What happens to a lock that too few replicas have confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnShortfall {
-    /// It is given back, and the command is not run.
+    /// Release the lock and do not run the command.
     Fail,
-    /// It is kept, a line says so, and the command is run.
+    /// Print a warning, keep the lock and run the command.
     Keep,
 }
 
@@ -119,13 +119,13 @@ pub(crate) enum OnShortfall {
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Replicas")]
 pub(crate) struct ReplicaArgs {
-    /// Run the command only when so many replicas of the server have the lock: a number, or all.
+    /// Run the command only after N replicas of the server, or all, have confirmed the lock.
     #[arg(long, value_name = "N|all")]
     pub(crate) replica_ack: Option<ReplicaCount>,
-    /// How long to wait for them [default: 1s].
+    /// Wait at most this long for the replicas [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive, requires = "replica_ack")]
     pub(crate) ack_timeout: Option<Duration>,
-    /// What to do when too few confirm in time.
+    /// What to do when too few replicas confirm in time.
     #[arg(long, value_name = "ACTION", value_enum, default_value = "fail", requires = "replica_ack")]
     pub(crate) on_shortfall: OnShortfall,
 }
@@ -147,23 +147,23 @@ impl ReplicaArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Command")]
 pub(crate) struct ChildArgs {
-    /// Why the lock is held; passed to the command as REDLATCH_WHY and written to the report.
+    /// Reason for the hold. The command gets it as REDLATCH_WHY, and the report has it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) why: Option<String>,
-    /// Run this script with /bin/sh -c; arguments behind -- become $1, $2 …
+    /// Run this script with /bin/sh -c. Arguments behind -- become $1, $2 …
     #[arg(short = 'c', long = "command", value_name = "SCRIPT", conflicts_with = "shell")]
     pub(crate) script: Option<OsString>,
-    /// Run CMD with /bin/sh -c; further arguments become $1, $2 …
+    /// Run CMD with /bin/sh -c. Further arguments become $1, $2 …
     #[arg(long)]
     pub(crate) shell: bool,
-    /// Print what the command prints only when the run fails, all of it on stderr, and say nothing of waiting: for cron.
+    /// Print the command's output only when the run fails, all of it on stderr, and nothing about waiting; for cron.
     #[arg(long)]
     pub(crate) quiet_unless_failed: bool,
-    /// Give the command no rights that this run does not have: set-user-ID programs such as sudo do not work in it. A command
-    /// that runs as another user cannot be stopped when the lock is lost.
+    /// Deny the command rights that this run does not have: set-user-ID programs such as sudo fail in it. Run cannot stop a command
+    /// of another user when the lock is lost.
     #[arg(long)]
     pub(crate) no_new_privs: bool,
-    /// Write one JSON line about the outcome to this file.
+    /// Write one JSON line about the outcome to this file. Run empties the file first, and follows a symbolic link.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{Output, WaitArgs};
+use super::{Output, WaitArgs, numbers};
 use crate::durations;
 
 /// `redlatch sem`.
@@ -28,36 +28,36 @@ pub(crate) struct Which {
 /// `redlatch sem …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SemVerb {
-    /// Set the number of permits, if nobody has yet.
-    #[command(after_help = "Exit codes: 75 when somebody has set it already (0 with --if-absent).")]
+    /// Set the number of permits of a new semaphore.
+    #[command(after_help = "Exit codes: 75 when the number is set already (0 with --if-absent).")]
     Set {
         /// The semaphore.
         name: OsString,
-        /// How many permits, 1 to 2147483647.
-        #[arg(value_name = "PERMITS", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// Number of permits, 1 to 2147483647.
+        #[arg(value_name = "PERMITS", value_parser = numbers::within::<u32>(numbers::COUNT))]
         permits: u32,
-        /// Let the semaphore disappear after this time, whoever has permits of it.
+        /// Delete the semaphore after this long, even while permits are taken.
         #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
         ttl: Option<Duration>,
-        /// Succeed without changing anything when somebody has set it already.
+        /// Succeed and change nothing when the number is set already.
         #[arg(long)]
         if_absent: bool,
         /// Output.
         #[command(flatten)]
         output: Output,
     },
-    /// Wait for permits and take them, all at once.
+    /// Wait for permits and take all of them at once.
     #[command(
-        after_help = "Permits have no owner and no lease: whoever takes them gives them back with `release`, and what a crashed \
-                            script took stays taken. Where that is not acceptable, use `redlatch run`.\n\n\
-                            Exit codes: 75 too few free in time (see -E); 80 nobody has set permits; 130, 143 interrupted, with \
-                            nothing taken."
+        after_help = "Permits have no owner and no lease. A script gives back what it took with `release`. Permits of a crashed \
+                            script stay taken. `redlatch run --permits N` gives them back in any case.\n\n\
+                            Exit codes: 75 too few free in time (see -E); 80 no permits are set; 130, 143 interrupted, with nothing \
+                            taken."
     )]
     Acquire {
         /// The semaphore.
         name: OsString,
-        /// How many permits, 1 to 2147483647.
-        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// Number of permits, 1 to 2147483647.
+        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = numbers::within::<u32>(numbers::COUNT))]
         permits: u32,
         /// Waiting.
         #[command(flatten)]
@@ -66,36 +66,36 @@ pub(crate) enum SemVerb {
         #[command(flatten)]
         output: Output,
     },
-    /// Put permits back.
+    /// Give permits back.
     #[command(
-        after_help = "Nothing checks that they were taken before.\n\nExit codes: 80 when there is no such semaphore."
+        after_help = "The server does not check that they were taken before.\n\nExit codes: 80 when no permits are set."
     )]
     Release {
         /// The semaphore.
         name: OsString,
-        /// How many permits, 1 to 2147483647.
-        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        /// Number of permits, 1 to 2147483647.
+        #[arg(value_name = "PERMITS", default_value_t = 1, value_parser = numbers::within::<u32>(numbers::COUNT))]
         permits: u32,
         /// Output.
         #[command(flatten)]
         output: Output,
     },
-    /// Show how many permits are free.
+    /// Show the number of free permits.
     Show(Which),
-    /// Change the number of permits, and print how many are free then.
+    /// Change the number of permits and print how many are free.
     Add {
-        /// The semaphore; it is created if there is none.
+        /// The semaphore. Redlatch creates a missing one.
         name: OsString,
-        /// By how many, below 0 to take permits out; the number of free ones may become negative.
-        #[arg(value_name = "CHANGE", allow_negative_numbers = true)]
+        /// Permits to add, or with a minus sign to take away. Fewer than zero may then be free.
+        #[arg(value_name = "CHANGE", allow_negative_numbers = true, value_parser = numbers::within::<i32>(i32::MIN.into()..=i32::MAX.into()))]
         change: i32,
         /// Output.
         #[command(flatten)]
         output: Output,
     },
-    /// Take all free permits, and print how many there were.
+    /// Take all free permits and print their number.
     Drain(Which),
-    /// Delete the semaphore, whoever has permits of it.
-    #[command(after_help = "Exit codes: 80 when there is no such semaphore.")]
+    /// Delete the semaphore, even while permits are taken.
+    #[command(after_help = "Exit codes: 80 when no permits are set.")]
     Delete(Which),
 }

@@ -192,7 +192,7 @@ async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
 /// Takes the lock, passes it to a waiter of another client and releases it; answers how long the passing took.
 async fn hand_over(lock: &Lock, others: &Lock) -> Result<Duration, Failure> {
     let Some(guard) = lock.acquire().lease(Lease::Fixed(TRIAL_LEASE)).await? else {
-        return Err(Failure::internal("a lock that nobody knows is busy"));
+        return Err(Failure::internal("a lock with a new name is busy"));
     };
     let waiter = others.acquire().lease(Lease::Fixed(TRIAL_LEASE)).wait(Wait::AtMost(TRIAL_WAIT));
     let release = async {

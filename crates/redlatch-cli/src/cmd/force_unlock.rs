@@ -20,7 +20,7 @@ use crate::{
 pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u8, Failure> {
     let name = lock_name(args.name)?;
     if args.reason.trim().is_empty() {
-        return Err(Failure::usage("--reason is empty; say why, for whoever looks into it later"));
+        return Err(Failure::usage("--reason is empty; give a reason, which the holder is told"));
     }
     let settings = context.settings()?;
     let (lock, owner) = (quoted(&name), escape::text(&args.owner).to_string());
@@ -64,7 +64,9 @@ fn person() -> String {
 /// Asks the person at the terminal. A script has to say `--yes`.
 fn confirmed(lock: &str, owner: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
-        return Err(Failure::usage("force-unlock needs --yes when nobody can be asked"));
+        return Err(Failure::usage(
+            "force-unlock cannot ask for confirmation without a terminal; give --yes",
+        ));
     }
     let mut line = String::new();
     let question = format!("Take {lock} from {owner}? The holder may still be at work. Type yes: ");

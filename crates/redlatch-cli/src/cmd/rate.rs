@@ -150,8 +150,5 @@ async fn acquire(
 }
 
 fn absent(name: &LockName) -> Failure {
-    Failure::new(
-        exit::LOST,
-        format!("nobody has set a rate for {}; do so with `redlatch rate set`", quoted(name)),
-    )
+    Failure::new(exit::LOST, format!("no rate is set for {}; set one with `redlatch rate set`", quoted(name)))
 }

@@ -149,7 +149,7 @@ async fn hand_over(semaphore: &Semaphore, taken: i64, text: &str) -> Result<u8, 
 
 fn unset(name: &LockName) -> Failure {
     let name = quoted(name);
-    Failure::new(exit::LOST, format!("nobody has set permits for {name}; do so with `redlatch sem set`"))
+    Failure::new(exit::LOST, format!("no permits are set for {name}; set them with `redlatch sem set`"))
 }
 
 fn absent(name: &LockName) -> Failure {

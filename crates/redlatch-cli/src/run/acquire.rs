@@ -233,7 +233,7 @@ async fn take_permit(
     let guard = guard.map_err(|error| match error.kind() {
         ErrorKind::NotInitialised => Failure::new(
             exit::LOST,
-            format!("the permits of {} were deleted by somebody during the wait; run again", quoted(name)),
+            format!("the permits of {} were deleted during the wait; run again", quoted(name)),
         ),
         _ => error.into(),
     })?;
@@ -248,7 +248,7 @@ fn other_total(name: &LockName, permits: u32, total: i64) -> Failure {
     let word = quoted(name);
     let change = i64::from(permits) - total;
     Failure::usage(format!(
-        "{word} has {total} permits, not {permits}; give --permits {total}, or change their number for everybody with \
+        "{word} has {total} permits, not {permits}; give --permits {total}, or change their number for all users with \
          `redlatch sem add {word} {change}`"
     ))
 }

@@ -283,7 +283,7 @@ impl Watch {
     fn refused(&mut self, child: &Child) {
         let refused: Vec<Left> = child.left().into_iter().filter(Left::is_refused).collect();
         if !refused.is_empty() && self.left.is_empty() {
-            self.tell_of(&refused, "runs as another user, and the system lets nobody else stop it");
+            self.tell_of(&refused, "runs as another user, and only that user can stop it");
             self.left = refused;
         }
     }

@@ -81,6 +81,55 @@ fn a_tls_file_that_is_missing_is_named_and_a_matter_of_configuration() {
 }
 
 #[test]
+fn an_engine_that_does_not_start_is_told_with_what_helps() {
+    let place = Place::local();
+    fs::write(place.path("engine.text"), "#!/bin/sh\necho 'no space left' >&2\nexit 1\n").unwrap();
+    let engine = place.copy_program(place.path("engine.text"), "engine.sh");
+    let told = |engine: &std::path::Path| {
+        let mut command = place.redlatch(["ls"]);
+        command.env("REDLATCH_ENGINE_BIN", engine);
+        let output = finish(command);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        both(&output)
+    };
+    let ended = told(&engine);
+    assert!(ended.starts_with("redlatch: the local engine could not be started: "), "{ended}");
+    assert!(ended.contains("no space left") && ended.contains("`redlatch engine run`"), "{ended}");
+    assert!(!ended.contains("PATH"), "it is installed: {ended}");
+    let absent = told(&place.path("absent"));
+    assert!(absent.contains("PATH") && absent.contains("REDLATCH_ENGINE_BIN"), "{absent}");
+}
+
+/// `REDLATCH_URL=$SERVER redlatch run …` in a script that lacks SERVER must not lock this machine only.
+#[test]
+fn an_empty_variable_that_says_where_locks_are_is_an_error() {
+    let place = Place::local();
+    fs::write(place.path("c.toml"), "[contexts.here]\nurl = \"local:\"\n").unwrap();
+    for name in ["REDLATCH_URL", "REDLATCH_CONTEXT", "REDLATCH_CONFIG", "REDLATCH_REDISSON_YAML"] {
+        let with = |line: &[&str]| {
+            let mut command = place.redlatch(line);
+            command.env(name, "");
+            finish(command)
+        };
+        let output = with(&["run", "x", "--", "touch", "ran"]);
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
+        assert!(both(&output).contains(&format!("{name} is set and empty")), "{output:?}");
+        assert!(!place.path("ran").exists());
+    }
+    // A flag decides by itself.
+    let flags = ["run", "x", "--config", "c.toml", "--context", "here", "--", "true"];
+    for name in ["REDLATCH_URL", "REDLATCH_CONTEXT", "REDLATCH_CONFIG"] {
+        let mut command = place.redlatch(flags);
+        command.env(name, "");
+        assert_eq!(finish(command).status.code(), Some(0), "{name}");
+    }
+    // What does not say where counts as unset.
+    let mut command = place.redlatch(["run", "x", "--", "true"]);
+    command.env("REDLATCH_LEASE", "").env("REDLATCH_PASSWORD", "");
+    assert_eq!(finish(command).status.code(), Some(0));
+}
+
+#[test]
 fn help_is_a_verb_too() {
     let place = Place::local();
     let output = place.output(["help", "run"]);

@@ -46,6 +46,37 @@ fn mistakes_on_the_command_line_are_usage_errors() {
 }
 
 #[test]
+fn a_value_that_is_refused_is_told_what_to_give() {
+    let place = Place::local();
+    let lines: &[(&[&str], &str)] = &[
+        (&["sem", "set", "a", "many"], "give a whole number from 1 to 2147483647"),
+        (&["sem", "set", "a", "0"], "give a whole number from 1 to 2147483647"),
+        (&["sem", "add", "a", "1.5"], "give a whole number from -2147483648 to 2147483647"),
+        (&["latch", "set", "a", "2147483648"], "give a whole number from 1 to 2147483647"),
+        (&["rate", "acquire", "a", "x"], "give a whole number from 1 to 2147483647"),
+        (&["rate", "set", "a", "1", "--per", "1"], "give a number with a unit"),
+        (&["run", "a", "--permits", "x", "--", "true"], "give a whole number from 1 to 2147483647"),
+        (&["run", "a", "-E", "256", "--", "true"], "give a whole number from 0 to 255"),
+        (&["run", "a", "-w", "soon", "--", "true"], "give seconds, forever, or a number with a unit"),
+        (&["run", "a", "-w", "1.2.3", "--", "true"], "give seconds, forever, or a number with a unit"),
+        (&["run", "a", "--lease", "0s", "--", "true"], "give a time longer than zero"),
+        (&["run", "a", "--replica-ack", "x", "--", "true"], "give a whole number from 1 to"),
+        (&["ls", "--limit", "x"], "give a whole number from 1 to 100000"),
+        (&["demo", "--workers", "1"], "give a whole number from 2 to 64"),
+        (&["engine", "logs", "--lines", "all"], "give a whole number from 0 to"),
+        (&["engine", "run", "--compat", "--listen", "6379"], "give an address and a port"),
+        (&["engine", "run", "--compat", "--memory-max", "x"], "give a number of bytes, or a size"),
+        (&["acl", "--prefix", "a", "--kind", "x"], "give one of lock, "),
+    ];
+    for (line, told) in lines {
+        let output = place.output(*line);
+        let text = both(&output);
+        assert_eq!(output.status.code(), Some(64), "{line:?}: {text}");
+        assert!(text.contains(told), "{line:?}: {text}");
+    }
+}
+
+#[test]
 fn too_few_replicas_stop_the_command_or_are_told_of() {
     let server = RedisServer::start().unwrap();
     let place = Place::on(&server);

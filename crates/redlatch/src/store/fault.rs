@@ -143,7 +143,12 @@ impl ServerCode {
         if text.chars().nth(TEXT_CHARS_MAX).is_some() {
             cut.push('…');
         }
-        let error = Error::new(kind, format!("{who} answered: {cut}"));
+        // The remedy follows behind a semicolon.
+        let cut = cut.trim_end_matches(['.', ' ']);
+        let error = match code {
+            "NOAUTH" => Error::new(kind, format!("{who} wants a password")),
+            _ => Error::new(kind, format!("{who} answered: {cut}")),
+        };
         match remedy(code, &lower) {
             Some(remedy) if kind == ErrorKind::ServerBusy => error.remedy(remedy),
             _ => error,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use redis::Value;
-use redlatch_engine::connect::{LocalPaths, ensure_running};
+use redlatch_engine::connect::{ConnectErrorKind, LocalPaths, ensure_running};
 pub use undertaker::Bequests;
 
 use self::lifeline::Lifeline;
@@ -64,8 +64,15 @@ struct LocalGreeter {
 impl Greeter for LocalGreeter {
     fn prepare(&self) -> Result<(), Error> {
         ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map_err(|error| {
-            Error::new(ErrorKind::Engine, format!("the local engine could not be started: {error}"))
-                .remedy("install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use memory: or redis://")
+            let remedy = match error.kind() {
+                ConnectErrorKind::Spawn => {
+                    "install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use memory: or redis://"
+                }
+                ConnectErrorKind::NotReady => "`redlatch engine run` in a terminal shows why it does not start",
+                // These texts say what to do.
+                _ => return Error::new(ErrorKind::Engine, format!("the local engine cannot be used: {error}")),
+            };
+            Error::new(ErrorKind::Engine, format!("the local engine could not be started: {error}")).remedy(remedy)
         })?;
         // Before the connection that it is for, so that the engine knows whose owners come over that one.
         self.lifeline.open();

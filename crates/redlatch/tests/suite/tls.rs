@@ -77,6 +77,19 @@ async fn certificates_that_are_not_valid_are_named() {
     assert!(error.to_string().contains("has expired") && error.to_string().contains("renew"), "{error}");
 }
 
+/// What `openssl req -x509` makes when nothing else is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_shows_its_authority_is_told_what_to_issue() {
+    let bed = Bed::new();
+    let mut own = bed.files.clone();
+    (own.server_cert, own.server_key) = (own.ca_cert.clone(), bed.dir.path().join("ca.key"));
+    let server = RedisServer::builder().tls(&own).start().unwrap();
+    let error = refused(builder(&server, "rediss", bed.options())).await;
+    assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
+    assert!(error.to_string().contains("one of an authority"), "{error}");
+    assert!(error.to_string().contains("CA:FALSE") && error.to_string().contains("ca_file"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_host_name_is_not_any_certificate() {
     let bed = Bed::new();

@@ -144,7 +144,15 @@ fn cause(error: &rustls::Error) -> Option<Cause> {
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 ("its certificate is not one for servers", "give the server a certificate for servers")
             }
-            _ => ("its certificate is not valid", "give the server another certificate"),
+            // What rustls hands on from webpki has no value of its own to be matched.
+            CertificateError::Other(error) if error.to_string().contains("CaUsedAsEndEntity") => (
+                "its certificate is one of an authority, as `openssl req -x509` makes them",
+                "have a certificate for servers (CA:FALSE) issued, and give its authority's certificate as tls ca_file",
+            ),
+            _ => (
+                "its certificate is not valid",
+                "`openssl x509 -text` shows what the certificate says; issue one for servers",
+            ),
         },
         InvalidMessage(_) => PLAIN,
         AlertReceived(alert) => match alert {

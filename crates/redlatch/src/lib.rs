@@ -28,60 +28,63 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
+// The floors, from the top. Each imports only from those below it (`tests/layers.rs`).
 pub mod acl;
 pub mod blocking;
 mod client;
 pub mod config;
 mod core;
-mod counter;
-mod doctor;
-mod error;
-mod fair;
-mod fenced;
-mod fork;
-mod inspect;
-mod latch;
-mod lock;
-mod members;
-mod membership;
-mod multi;
-mod name;
-mod non_reentrant;
-mod owner;
+mod locks;
+mod operate;
 mod permits;
-mod quorum;
-pub mod randomness;
-mod rate;
-mod read_write;
-mod replica_ack;
+mod recipes;
 pub mod scripts;
-mod semaphore;
-mod set_face;
-mod spin;
-mod stock;
 pub mod store;
+mod url;
 
-pub use crate::core::{Wait, backoff::Backoff, release::Unlocked};
+// Words that all floors use.
+mod backoff;
+mod call;
+mod call_hook;
+mod error;
+mod finding;
+mod fork;
+mod jitter;
+mod keys;
+mod name;
+mod owner;
+pub mod randomness;
+mod replica_ack;
+
+pub use crate::core::{Wait, release::Unlocked};
+pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, ShutdownReport, Stats};
 pub use config::{ScriptMode, ShardedPubSub, TlsOptions};
-pub use doctor::{Finding, Severity};
 pub use error::{Error, ErrorKind, LossReason};
-pub use fair::FairLock;
-pub use fenced::{FencedGuard, FencedLock};
-pub use inspect::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
-pub use latch::CountDownLatch;
-pub use lock::{Acquire, Force, Forced, Guard, Held, Hold, Lease, Lock, WithError};
-pub use members::{LostMember, Member, UnlockReport};
-pub use multi::{AcquireMulti, MultiGuard, MultiLock};
+pub use finding::{Finding, Severity};
+pub use locks::{
+    fair::FairLock,
+    fenced::{FencedGuard, FencedLock},
+    lock::Lock,
+    multi::{AcquireMulti, MultiGuard, MultiLock},
+    non_reentrant::{NonReentrantFairLock, NonReentrantLock},
+    quorum::{AcquireQuorum, QuorumGuard, QuorumLock},
+    read_write::{ReadGuard, ReadLock, ReadWriteLock, WriteGuard, WriteLock},
+    shared::{
+        Acquire, Force, Forced, Guard, Held, Hold, Lease, WithError,
+        members::{LostMember, Member, UnlockReport},
+    },
+    spin::SpinLock,
+};
 pub use name::LockName;
-pub use non_reentrant::{NonReentrantFairLock, NonReentrantLock};
+pub use operate::inspect::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
 pub use owner::Owner;
-pub use permits::{PermitGuard, PermitLease, PermitRequest, PermitSemaphore};
-pub use quorum::{AcquireQuorum, QuorumGuard, QuorumLock};
-pub use rate::{Rate, RateLimiter};
-pub use read_write::{ReadGuard, ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use permits::{
+    latch::CountDownLatch,
+    permit_semaphore::{PermitGuard, PermitLease, PermitRequest, PermitSemaphore},
+    rate::{Rate, RateLimiter},
+    semaphore::Semaphore,
+};
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
-pub use semaphore::Semaphore;
-pub use spin::SpinLock;
 pub use tokio_util::sync::CancellationToken;

@@ -5,8 +5,17 @@ use std::{fmt, time::Duration};
 use crate::{
     config::{REPLICA_ACK_TIME, REPLICA_ACK_TIME_MAX, REPLICAS_MAX},
     error::{Error, ErrorKind},
-    store::ReplicaCount,
 };
+
+/// How many replicas are to confirm a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplicaCount {
+    /// So many, or more.
+    AtLeast(u32),
+    /// All that are in sync, and all that are known to the store besides.
+    All,
+}
 
 /// Replica acknowledgement: an acquire that is not done before so many replicas have the grant.
 ///

@@ -1,6 +1,6 @@
 //! Keys and channels of a name, and the patterns that cover them for all names with a prefix.
 
-use crate::name::{prefixed, suffixed};
+use crate::keys::{prefixed, suffixed};
 
 /// How a key or channel comes from the name of a lock (`docs/protocol.md`, names).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -118,7 +118,10 @@ fn each_sample_is_covered_and_needs_its_own_pattern() {
 
 #[test]
 fn patterns_cover_what_names_are_turned_into() {
-    use crate::name::{Keys, Kind as Use, LockName};
+    use crate::{
+        keys::{Keys, Kind as Use},
+        name::LockName,
+    };
     for name in ["app:x", "app:{tag}", "app:a{b}c"] {
         let rights = Rights::of(&Kind::ALL, "app:");
         let covered = |patterns: &[String], key: &[u8]| {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{thread_owner, wait_for};
-use crate::{Lease, LockName, LostMember, Member, Owner, UnlockReport, Wait, error::Error, members::Who};
+use crate::{
+    Lease, LockName, LostMember, Member, Owner, UnlockReport, Wait, error::Error, locks::shared::members::Who,
+};
 
 macro_rules! blocking_set {
     ($set:ident, $acquire:ident, $guard:ident, $async_acquire:ident) => {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use crate::{
     error::{Error, ErrorKind},
-    store::url::Addr,
+    url::Addr,
 };
 
 /// How many pairs there may be.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::{Keys, Kind},
+    keys::{Keys, Kind},
     owner::Owner,
     replica_ack::Replication,
 };

@@ -8,17 +8,18 @@ use std::{sync::Arc, time::Duration};
 use futures_util::FutureExt;
 
 use super::{
-    Core, Heir, Recipe,
-    jitter::jittered,
-    lease::{Lease, Term},
+    Core,
+    lease::Lease,
     owners::{Pending, Turn},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
     undo::LATE_LOOKS_MS,
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::Keys,
+    jitter::jittered,
+    keys::Keys,
     owner::Owner,
+    recipes::{Heir, Recipe, Term},
     store::Fault,
 };
 

@@ -8,14 +8,18 @@ use super::{
     Core, Request, Wait,
     attempt::Look,
     contest::{Attempt, Contender},
-    gate::GateKey,
-    jitter,
-    lane::{Handoff, InLine, LanePolicy, Queued},
+    lane::{Handoff, InLine, Queued},
     lease::Lease,
     undo::Certainty,
     wait::Deadline,
 };
-use crate::{error::ErrorKind, owner::Owner, store::Fault};
+use crate::{
+    error::ErrorKind,
+    jitter,
+    owner::Owner,
+    recipes::{GateKey, LanePolicy},
+    store::Fault,
+};
 
 /// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
 /// waits for that the writer waits for.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use super::{
-    Asks, BEHIND, Core, OWN_HOLD, Request, Wait,
+    Core, Request, Wait,
     acquire::already_held,
     contest::Attempt,
     flight::{Flight, Rest, Work},
@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::Kind,
+    keys::Kind,
     owner::Owner,
+    recipes::{Asks, BEHIND, OWN_HOLD},
     replica_ack::{Confirmed, Replication},
     scripts::{ACQUIRE, QUERY},
     store::{Call, Confirm, Fault, Reply},

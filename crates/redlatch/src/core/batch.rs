@@ -10,21 +10,22 @@ use std::{
 use futures_util::future::join_all;
 
 use super::{
-    Core, Expected, Grant, Request,
+    Core, Grant, Request,
+    attempt::Unconfirmed,
     contest::{Attempt, Contender},
     flight::{After, Flight, Rest},
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Pending, Turn},
     pulse::all_shown,
-    release::{Step, Way, expected, found},
+    release::{Step, Unlocked, Way, expected, found},
     undo::{Certainty, Sending},
     wait::{Deadline, Place},
 };
-use super::{attempt::Unconfirmed, release::Unlocked};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
+    recipes::Expected,
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
     store::{Arg, Call, Confirm, Fault, Reply},
 };

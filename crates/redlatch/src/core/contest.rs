@@ -13,14 +13,15 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::{GateKey, Turn},
-    jitter::jittered,
+    gate::Turn,
     pulse::{PULSE_MS, Pulse},
     wait::{Deadline, Waker},
 };
 use crate::{
     config::POLL_INTERVAL_MAX,
     error::{Error, ErrorKind},
+    jitter::jittered,
+    recipes::GateKey,
     store::Fault,
 };
 

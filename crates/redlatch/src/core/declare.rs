@@ -17,11 +17,14 @@ use std::{
 
 use tokio::{runtime::Handle, time::Sleep};
 
-use super::{Core, jitter::jittered};
+use super::Core;
 use crate::{
     error::{Error, ErrorKind},
+    jitter::jittered,
+    replica_ack::ReplicaCount,
     scripts::{Declaring, READ_ACQUIRE, READ_ENTER, READ_RELEASE, READ_RENEW, Script},
-    store::{AckedFuture, Arg, Call, Fault, ReplicaCount, Reply, RunFuture, StoreUrl},
+    store::{AckedFuture, Arg, Call, Fault, Reply, RunFuture},
+    url::StoreUrl,
 };
 
 /// How often a script is sent with all keys of all holders, before others' keys that came in meanwhile may be missing.

@@ -7,14 +7,14 @@ use std::{convert::identity, sync::Arc};
 
 use super::{
     Core, Grant, Request, Wait,
-    lease::{Lease, Term},
+    lease::Lease,
     release::{Polled, Unlocked},
     wait::Deadline,
 };
 use crate::{
+    core::lost::lost_error,
     error::{Error, ErrorKind},
-    lock::lost_error,
-    read_write::READ,
+    recipes::{READ, Term},
     replica_ack::Confirmed,
     store::Fault,
 };

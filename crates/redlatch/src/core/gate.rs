@@ -4,6 +4,7 @@
 //! what it wants lets the next one ask at once, so nobody sleeps while there is something left. Tasks that want different
 //! amounts have gates of their own: one that wants little must not wait behind one that wants more than there is.
 
+use crate::recipes::GateKey;
 use std::{
     collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
@@ -16,9 +17,6 @@ use std::{
 };
 
 use super::pulse::Pulse;
-
-/// What is waited for, and how much of it.
-pub(crate) type GateKey = (Arc<[u8]>, i64);
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    Core, Heir, Request, Wait,
+    Core, Request, Wait,
     lane::Queued,
     lanes::NextTask,
     lease::Lease,
@@ -11,7 +11,10 @@ use super::{
     release::{Unlocked, Way, expected},
     undo::Certainty,
 };
-use crate::error::{Error, LossReason};
+use crate::{
+    error::{Error, LossReason},
+    recipes::Heir,
+};
 
 impl Core {
     /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
@@ -38,7 +41,7 @@ impl Core {
         let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
-            let heir = Heir::after(lease, &owner, term, fenced);
+            let heir = Heir::after(&lease.owner, &owner, term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
         match self.run_ending(call, lease.owner.number(), false, pending).await {
@@ -96,8 +99,9 @@ impl Core {
         }
         let sent_ms = self.now_ms();
         let (term, fenced) = (next.request.term, next.request.fenced);
-        let call =
-            || lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease, &to, term, fenced));
+        let call = || {
+            lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
+        };
         match self.run_ending(call, to.number(), false, &pending).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);

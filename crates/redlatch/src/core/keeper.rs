@@ -24,9 +24,9 @@ use tokio::{
 
 use super::{Core, intake::Intake, lease::Lease, pulse::PULSE_MS, watch::WATCH_SOON_MS};
 use crate::{
+    call_hook::CallHook,
     error::{Error, ErrorKind, LossReason},
     fork,
-    store::CallHook,
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.

@@ -9,21 +9,10 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::{Request, intake::Intake, lease::Lease};
-use crate::owner::Owner;
+use crate::{owner::Owner, recipes::LanePolicy};
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
-
-/// How the tasks of one process that want the same name get along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LanePolicy {
-    /// One holder: a single task contends at the server, the others queue in the lane.
-    Queue,
-    /// Any number of holders: every task asks the server for itself.
-    Beside,
-    /// Every task queues at the server; the lane knows them, in order, so that a release can hand over at once.
-    Ordered,
-}
 
 /// What a waiting task is handed.
 pub(crate) enum Handoff {

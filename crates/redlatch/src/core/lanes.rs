@@ -16,15 +16,16 @@ use std::{
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Crowd, Handoff, InLine, Lane, LanePolicy, Lost, Queued, Turn, Wakes, Work},
-    lease::{Lease, Term},
+    lane::{Crowd, Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
+    lease::Lease,
     owners::{self, Owners, Pending},
     pulse::PULSE_MS,
 };
 use crate::{
     error::{Error, ErrorKind},
-    name::Keys,
+    keys::Keys,
     owner::Owner,
+    recipes::{LanePolicy, Term},
 };
 
 const SHARDS: usize = 64;

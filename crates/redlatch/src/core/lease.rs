@@ -12,11 +12,16 @@ use std::sync::{
 use tokio::sync::Notify;
 
 use super::{
-    Recipe,
     rare::{NEVER, Rare, Turns},
     watch::WATCH_AFTER_MS,
 };
-use crate::{error::LossReason, name::Keys, owner::Owner, replica_ack::Confirmed};
+use crate::{
+    error::LossReason,
+    keys::Keys,
+    owner::Owner,
+    recipes::{Recipe, Term},
+    replica_ack::Confirmed,
+};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -34,13 +39,6 @@ const TAKEN_BACK: u64 = u64::MAX;
 pub(crate) fn margin_ms(lease_ms: i64) -> u64 {
     let lease_ms = lease_ms.max(0) as u64;
     (lease_ms / 100).max(10).min(lease_ms / 2)
-}
-
-/// How long a grant is asked for, and whether it is renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Term {
-    pub(crate) lease_ms: i64,
-    pub(crate) renewed: bool,
 }
 
 pub(crate) struct Lease {
@@ -113,6 +111,11 @@ pub(crate) struct Schedule {
 }
 
 impl Lease {
+    /// What a recipe has to know of it to renew it.
+    pub(crate) fn keys_and_owner(&self) -> (&Keys, &Owner) {
+        (&self.keys, &self.owner)
+    }
+
     pub(crate) fn new(
         keys: Arc<Keys>,
         owner: Owner,
@@ -551,10 +554,15 @@ impl Drop for Lease {
     }
 }
 
+/// The same of several.
+pub(crate) fn keys_and_owners(leases: &[Arc<Lease>]) -> Vec<(&Keys, &Owner)> {
+    leases.iter().map(|lease| lease.keys_and_owner()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{Kind, LockName};
+    use crate::{keys::Kind, name::LockName};
 
     #[test]
     fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
@@ -567,7 +575,7 @@ mod tests {
     fn lease() -> Lease {
         let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
         let term = Term { lease_ms: 1_000, renewed: true };
-        Lease::new(keys, Owner::new("c", 1), &crate::lock::Plain, None, term, 0)
+        Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0)
     }
 
     #[test]

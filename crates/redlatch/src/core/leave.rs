@@ -4,12 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core,
-    jitter::jittered,
     lease::Lease,
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
 };
-use crate::{error::Error, store::Fault};
+use crate::{error::Error, jitter::jittered, store::Fault};
 
 impl Core {
     /// Gives back one of several holds.

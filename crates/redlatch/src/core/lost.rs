@@ -4,9 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Core, lease::Lease};
 use crate::{
-    error::{ErrorKind, LossReason},
-    lock::force::Record,
-    name::Kind,
+    error::{Error, ErrorKind, LossReason},
+    keys::Kind,
+    name::LockName,
+    owner::Owner,
+    recipes::Record,
     scripts,
     store::{Call, Fault, Reply},
 };
@@ -115,4 +117,12 @@ mod tests {
             assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
         }
     }
+}
+
+/// Why a hold ended, for callers that only have the error of a failed operation.
+pub(crate) fn lost_error(name: &LockName, owner: &Owner, reason: &LossReason) -> Error {
+    Error::new(ErrorKind::Lost, format!("the hold was lost: {reason}"))
+        .on(name)
+        .by(owner)
+        .remedy("stop the work, or make its effects check the fencing token")
 }

@@ -6,7 +6,6 @@ pub(crate) mod acquire;
 pub(crate) mod adopt;
 mod asker;
 mod attempt;
-pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod bell;
 pub(crate) mod contest;
@@ -17,18 +16,16 @@ pub(crate) mod gate;
 mod hand_on;
 pub(crate) mod home;
 mod intake;
-pub(crate) mod jitter;
 pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod lease;
 mod leave;
 mod lookout;
-mod lost;
+pub(crate) mod lost;
 pub(crate) mod owners;
 mod pulse;
 mod rare;
-mod recipe;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
@@ -49,19 +46,16 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 pub use self::request::Wait;
+pub(crate) use self::request::{Grant, Request};
 use self::{
     gate::Gates,
     keeper::Keeper,
     lane::Lost,
     lanes::{Bounds, Lanes},
-    lease::{Lease, Term},
+    lease::Lease,
     owners::{Owners, Pending},
     release::Unlocked,
     undo::Certainty,
-};
-pub(crate) use self::{
-    recipe::{Asks, BEHIND, Expected, Heir, OWN_HOLD, Recipe},
-    request::{Grant, Request},
 };
 use crate::{
     config::{Config, TURN_PASSES_MAX},
@@ -69,6 +63,7 @@ use crate::{
     fork::{self, OfProcess, Successor, Successors},
     name::LockName,
     owner::{Identity, Owner},
+    recipes::Term,
     scripts::Script,
     store::{self, Call, Fault, Reply, Store, protocol_error},
 };

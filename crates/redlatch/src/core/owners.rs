@@ -19,7 +19,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
     error::{Error, ErrorKind},
-    name::{Keys, Kind},
+    keys::{Keys, Kind},
     owner::Owner,
     randomness::Salted,
     store::Fault,

@@ -2,13 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Core, Grant,
-    jitter::jittered,
-    lease::{Lease, Term},
-};
+use super::{Core, Grant, lease::Lease};
 use crate::{
     error::{Error, ErrorKind},
+    jitter::jittered,
+    recipes::Term,
     store::Fault,
 };
 

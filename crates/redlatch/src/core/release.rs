@@ -11,9 +11,8 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Core, Expected,
+    Core,
     flight::{Flight, Rest, Work},
-    jitter::jittered,
     keeper::told,
     lanes::{Leaving, NextTask},
     lease::{Lease, margin_ms},
@@ -21,6 +20,8 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
+    jitter::jittered,
+    recipes::Expected,
     scripts,
     store::{Call, Fault, Reply},
 };

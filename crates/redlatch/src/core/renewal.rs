@@ -11,13 +11,17 @@ use std::{
     time::Duration,
 };
 
-use super::{Core, Numbers, jitter::jittered, lease::Lease};
+use super::{
+    Core, Numbers,
+    lease::{Lease, keys_and_owners},
+};
 use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, join_all},
 };
 
 use crate::{
+    jitter::jittered,
     replica_ack::{Replicas, Replication},
     store::Fault,
 };
@@ -80,7 +84,7 @@ impl Core {
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_ms).unwrap_or(lease_ms);
-        let call = batch[0].recipe.renew(number, &batch, told_ms);
+        let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
         // The next try is due then, and others want to be renewed. The call goes on: it ends with its connection at the latest, which
         // is given up when it owes an answer for too long.
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
@@ -186,7 +190,7 @@ impl Core {
         lease_ms: i64,
     ) -> Result<bool, Fault> {
         let number = self.fresh_number();
-        let call = lease.recipe.renew(number, std::slice::from_ref(lease), lease_ms);
+        let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
     }
 
@@ -198,7 +202,7 @@ impl Core {
         ack: Replication,
     ) -> Result<(bool, Option<Replicas>), Fault> {
         let number = self.fresh_number();
-        let call = lease.recipe.renew(number, std::slice::from_ref(lease), lease_ms);
+        let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
         self.keeper.touch();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
@@ -212,7 +216,7 @@ impl Core {
     /// Looks whether a hold is still there, on the keeper's connection.
     pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
         let number = self.fresh_number();
-        let call = lease.recipe.renew(number, std::slice::from_ref(lease), 0);
+        let call = lease.recipe.renew(number, &[lease.keys_and_owner()], 0);
         Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
     }
 
@@ -253,7 +257,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
-            let call = first.recipe.renew(number, &open, told_ms(&open, now_ms).unwrap_or(0));
+            let told_ms = told_ms(&open, now_ms).unwrap_or(0);
+            let call = first.recipe.renew(number, &keys_and_owners(&open), told_ms);
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
                     .await;

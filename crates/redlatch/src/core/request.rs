@@ -6,15 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    backoff::Backoff,
-    lease::{Lease, Term},
-    pulse::Pulse,
-    recipe::Recipe,
-};
+use super::{lease::Lease, pulse::Pulse};
 use crate::{
-    name::Keys,
+    backoff::Backoff,
+    keys::Keys,
     owner::Owner,
+    recipes::{Recipe, Term},
     replica_ack::{Confirmed, Replication},
 };
 

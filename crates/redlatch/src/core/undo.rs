@@ -8,14 +8,18 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Core, Expected, Request, Wait,
-    jitter::jittered,
-    lane::LanePolicy,
-    lease::{Lease, Term, deadline_ms},
+    Core, Request, Wait,
+    lease::{Lease, deadline_ms},
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
-use crate::{config::FAIR_WAIT, owner::Owner, store::Fault};
+use crate::{
+    config::FAIR_WAIT,
+    jitter::jittered,
+    owner::Owner,
+    recipes::{Expected, LanePolicy, Term},
+    store::Fault,
+};
 
 /// When a request with an unknown outcome may still arrive: looks after it at these times, in ms.
 pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];

@@ -8,7 +8,6 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
-    jitter::jittered,
     lane::{Handoff, InLine},
     lease::Lease,
     undo::Certainty,
@@ -16,7 +15,8 @@ use super::{
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
     error::Error,
-    name::Keys,
+    jitter::jittered,
+    keys::Keys,
     store::{Fault, SubscribeFuture, Subscription},
 };
 

@@ -22,8 +22,11 @@ use futures_util::{
     future::{BoxFuture, join, join_all},
 };
 
-use super::{Core, lease::Lease};
-use crate::{name::Keys, store::Change};
+use super::{
+    Core,
+    lease::{Lease, keys_and_owners},
+};
+use crate::{keys::Keys, store::Change};
 
 /// For how long a hold has to last before it is watched.
 pub(super) const WATCH_AFTER_MS: u64 = 500;
@@ -226,7 +229,7 @@ impl Core {
     async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
         let Some(first) = batch.first() else { return };
         let (number, sent_ms) = (self.fresh_number(), self.now_ms());
-        let call = first.recipe.renew(number, &batch, 0);
+        let call = first.recipe.renew(number, &keys_and_owners(&batch), 0);
         let limit = self.config.response_timeout;
         match tokio::time::timeout(limit, self.run_checked(call, number, true)).await {
             Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {

@@ -12,12 +12,14 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     AckedFuture, Arg, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
-    PUBLISH_LATER, ReplicaCount, RunFuture, Store, StoreUrl, SubscribeFuture, WatchFuture, open, slot_of,
+    PUBLISH_LATER, RunFuture, Store, SubscribeFuture, WatchFuture, open, slot_of,
 };
 use crate::{
     acl::Kind,
     config::Config,
     error::{Error, ErrorKind},
+    replica_ack::ReplicaCount,
+    url::StoreUrl,
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -298,7 +300,7 @@ mod tests {
             let name = |line: &str| Some(line.strip_prefix("    fn ")?.split_once('(')?.0.to_owned());
             text.lines().filter_map(name).collect()
         };
-        let wanted = of(include_str!("mod.rs"), "pub trait Store");
+        let wanted = of(include_str!("backend.rs"), "pub trait Store");
         let passed = of(include_str!("lazy.rs"), "impl Store for LazyStore");
         assert!(wanted.len() > 20, "{wanted:?}");
         let missing: Vec<_> = wanted.iter().filter(|name| !passed.contains(name)).collect();

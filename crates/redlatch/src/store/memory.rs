@@ -13,12 +13,13 @@ use redlatch_engine::{Engine, Publisher, Value};
 
 use super::{
     Arg, Call, Change, ChangeHook, Event, Fault, Listener, ListenersFuture, Reply, RunFuture, Store,
-    SubscribeFuture, Subscription, WatchFuture, url::STRICT_KEYS,
+    SubscribeFuture, Subscription, WatchFuture,
 };
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
     fork::PerProcess,
+    url::STRICT_KEYS,
 };
 
 struct MemoryStore {

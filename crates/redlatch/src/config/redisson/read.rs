@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::{FAIR_WAIT_MAX, RENEWAL_BATCH_MAX, Secret, ShardedPubSub, TlsOptions, settings::Settings},
-    store::url::{Access, Addr, Server, StoreUrl},
+    url::{Access, Addr, Server, StoreUrl},
 };
 
 /// The longest time-out of a file that is followed; a longer one counts as this.

@@ -3,18 +3,14 @@
 use std::sync::atomic::AtomicU32;
 
 use super::{
-    super::{
-        Expected, Recipe,
-        lease::{Lease, Term},
-    },
+    super::lease::{Lease, keys_and_owners},
     *,
 };
 use crate::{
     Client,
-    lock::force::Forcing,
-    name::{Keys, Kind},
+    keys::{Keys, Kind},
     owner::Owner,
-    read_write::READ,
+    recipes::{Expected, Forcing, READ, Recipe, Term},
 };
 
 struct Rig {
@@ -152,7 +148,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
         }
         leases.push(Arc::new(Lease::new(keys, owner(number), &READ, None, term, 0)));
     }
-    assert_eq!(rig.run(READ.renew(5, &leases, 60_000)).await, [5, 1, 1, 1]);
+    assert_eq!(rig.run(READ.renew(5, &keys_and_owners(&leases), 60_000)).await, [5, 1, 1, 1]);
     let [ttl, holds] = rig.run(READ.query(&leases[2].keys, owner(3).field())).await.try_into().unwrap();
     assert!(ttl > 10_000 && holds == 4, "{ttl} {holds}");
 }

@@ -3,11 +3,10 @@
 use redlatch_engine::daemon::{Step, Trace, TracePlace, Undertaker};
 
 use crate::{
-    core::{Expected, Recipe},
-    fair::FAIR,
-    name::{Keys, Kind, LockName},
+    keys::{Keys, Kind},
+    name::LockName,
     owner::Owner,
-    read_write::{READ, WRITE},
+    recipes::{Expected, FAIR, READ, Recipe, WRITE},
     scripts,
     store::{Arg, Call},
 };

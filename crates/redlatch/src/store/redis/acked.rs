@@ -33,8 +33,8 @@ use super::{
 use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
-    replica_ack::Replicas,
-    store::{Call, Confirm, Fault, ReplicaCount, Reply, protocol_error},
+    replica_ack::{ReplicaCount, Replicas},
+    store::{Call, Confirm, Fault, Reply, protocol_error},
 };
 
 /// How many calls of one server may wait for replicas at a time; more queue up.

@@ -34,13 +34,12 @@ use super::{
     tls::{self, Trouble},
 };
 use crate::{
+    call_hook::CallHook,
     config::{AddressMap, Config, Secret},
-    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
-    store::{
-        CallHook, ChangeHook, Fault,
-        url::{Addr, Server},
-    },
+    finding::{Finding, Severity},
+    store::{ChangeHook, Fault},
+    url::{Addr, Server},
 };
 
 /// A hook that looks at each new connection to the local engine: starts the daemon before, checks its version after.
@@ -554,7 +553,7 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{client::Client, store::StoreUrl};
+    use crate::{client::Client, url::StoreUrl};
 
     #[tokio::test]
     async fn a_password_in_the_open_is_noticed() {

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::{link::Link, node::Node};
 use crate::{
-    doctor::{Finding, Severity},
+    finding::{Finding, Severity},
     store::{Fault, Reply},
 };
 

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{Dial, connect::Stream};
-use crate::{core::jitter::jittered, error::Error, store::Fault};
+use crate::{error::Error, jitter::jittered, store::Fault};
 
 /// The pause before the second connection attempt; doubled each time.
 const RETRY_DELAY_MS_MIN: u64 = 10;

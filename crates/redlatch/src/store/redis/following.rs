@@ -38,14 +38,15 @@ use super::{
 use crate::{
     acl::Kind,
     config::Config,
-    core::jitter::jittered,
-    doctor::Finding,
     error::{Error, ErrorKind},
+    finding::Finding,
+    jitter::jittered,
+    replica_ack::ReplicaCount,
     store::{
         AckedFuture, Call, ChangeHook, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
-        ReplicaCount, Reply, RunFuture, Store, SubscribeFuture, WatchFuture, of_another_reign,
-        url::{Addr, Nodes, Sentinels, Server},
+        Reply, RunFuture, Store, SubscribeFuture, WatchFuture, of_another_reign,
     },
+    url::{Addr, Nodes, Sentinels, Server},
 };
 
 /// How often the master's address is asked for without any reason to: the safety net under lost news. As Redisson's
@@ -182,7 +183,7 @@ impl FollowingStore {
     async fn open(
         finder: Arc<dyn Finder>,
         asked: &Nodes,
-        access: &crate::store::url::Access,
+        access: &crate::url::Access,
         config: &Config,
         background: &Handle,
     ) -> Result<Arc<dyn Store>, Error> {

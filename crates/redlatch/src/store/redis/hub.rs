@@ -23,8 +23,8 @@ use tokio::{
 
 use super::Dial;
 use crate::{
-    core::jitter::jittered,
     error::{Error, ErrorKind},
+    jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 
@@ -414,7 +414,7 @@ mod tests {
     use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
     use super::*;
-    use crate::{client::Client, store::StoreUrl};
+    use crate::{client::Client, url::StoreUrl};
 
     async fn until(what: &str, happened: impl Fn() -> bool) {
         let happens = async {

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind},
-    store::url::Addr,
+    url::Addr,
 };
 
 #[derive(Default)]

@@ -26,8 +26,9 @@ use super::{
     life::{Lives, Process},
 };
 use crate::{
+    call_hook::{CallHook, Connection},
     error::{Error, ErrorKind},
-    store::{CallHook, Connection, Fault, Reply},
+    store::{Fault, Reply},
 };
 
 /// Room for requests between tasks and the driver. The default of the client library is small for thousands of tasks.
@@ -666,11 +667,7 @@ mod tests {
     use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
     use super::*;
-    use crate::{
-        client::Client,
-        scripts,
-        store::{Call, StoreUrl},
-    };
+    use crate::{client::Client, scripts, store::Call, url::StoreUrl};
 
     async fn link(server: &FakeServer) -> Arc<Link> {
         let url = server.url();

@@ -45,13 +45,15 @@ use self::{
     trial::Messages,
 };
 use super::{
-    AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
-    ReplicaCount, RunFuture, Store, SubscribeFuture, WatchFuture, url::Server,
+    AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture, RunFuture,
+    Store, SubscribeFuture, WatchFuture,
 };
 use crate::{
     acl::Kind,
     config::Config,
     error::{Error, ErrorKind},
+    replica_ack::ReplicaCount,
+    url::Server,
 };
 
 /// One server.

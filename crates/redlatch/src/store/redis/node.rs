@@ -25,8 +25,9 @@ use super::{
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
+    replica_ack::ReplicaCount,
     scripts,
-    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, RunFuture, of_another_reign, without_replicas},
+    store::{Arg, Call, Confirm, Fault, Reply, RunFuture, of_another_reign, without_replicas},
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;

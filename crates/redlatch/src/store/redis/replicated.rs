@@ -20,12 +20,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
-    store::{
-        Fault,
-        url::{Addr, Nodes, Server},
-    },
+    finding::{Finding, Severity},
+    store::Fault,
+    url::{Addr, Nodes, Server},
 };
 
 /// How long the others have after a master has answered: one that hangs must delay nobody, and a second master be seen.
@@ -57,7 +55,7 @@ impl Replicated {
         }
         Ok(Replicated {
             nodes: asked,
-            text: crate::store::StoreUrl::Replicated(nodes.clone()).to_string(),
+            text: crate::url::StoreUrl::Replicated(nodes.clone()).to_string(),
             place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,

@@ -28,12 +28,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
-    store::{
-        Fault, Reply, SubscribeFuture,
-        url::{Addr, Sentinels, Server},
-    },
+    finding::{Finding, Severity},
+    store::{Fault, Reply, SubscribeFuture},
+    url::{Addr, Sentinels, Server},
 };
 
 /// How long the others have after something new was said, or most of them have answered. Those who take longer have no say this

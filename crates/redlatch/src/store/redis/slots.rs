@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive};
 use redis::Cmd;
 
 use super::link::Failure;
-use crate::{
-    name::hash_tag,
-    store::{Reply, url::Addr},
-};
+use crate::{keys::hash_tag, store::Reply, url::Addr};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: usize = 16_384;
@@ -211,7 +208,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn all_that_belongs_to_a_name_that_is_not_refused_has_one_slot(name in "[a{}]{1,8}|[^{}]{1,8}") {
-            use crate::name::{Keys, Kind, LockName};
+            use crate::{keys::{Keys, Kind}, name::LockName};
             let Ok(name) = LockName::new(&name) else { return Ok(()) };
             let slot = slot_of(name.as_bytes());
             for kind in [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits] {

@@ -16,7 +16,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::node::Node;
-use crate::store::url::Addr;
+use crate::url::Addr;
 
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
 /// the normal course of things makes an epoch smaller: somebody has set them up anew.

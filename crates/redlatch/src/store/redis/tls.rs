@@ -15,7 +15,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
     error::{Error, ErrorKind},
-    store::url::Server,
+    url::Server,
 };
 
 /// After how much silence in a handshake it is asked whether the port is encrypted at all. A server that is not waits for the

@@ -30,9 +30,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    core::jitter::{jittered, shuffled},
     error::{Error, ErrorKind},
-    store::{Fault, url::Addr},
+    jitter::{jittered, shuffled},
+    store::Fault,
+    url::Addr,
 };
 
 /// How often the picture is looked at while the cluster is in use; as Redisson's `scanInterval`.

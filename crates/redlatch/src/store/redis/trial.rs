@@ -18,8 +18,8 @@ use super::{
 use crate::{
     acl::{Kind, Rights},
     config::ScriptMode,
-    doctor::{Finding, Severity},
     error::{Error, ErrorKind},
+    finding::{Finding, Severity},
     scripts,
     store::{Fault, Reply, SubscribeFuture},
 };

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     acl::Kind,
     config::ShardedPubSub,
-    doctor::{Finding, Severity},
+    finding::{Finding, Severity},
     store::Fault,
 };
 

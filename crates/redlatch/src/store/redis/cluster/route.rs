@@ -21,10 +21,12 @@ use super::{
 };
 use crate::{
     config::ScriptMode,
-    core::jitter::jittered,
     error::{Error, ErrorKind},
+    jitter::jittered,
+    replica_ack::ReplicaCount,
     scripts::{BOTH, COUNTER_GET},
-    store::{Arg, Call, Confirm, Fault, ReplicaCount, Reply, of_another_reign, url::Addr},
+    store::{Arg, Call, Confirm, Fault, Reply, of_another_reign},
+    url::Addr,
 };
 
 /// How often one call goes elsewhere or tries again.

@@ -1,0 +1,116 @@
+//! One call of a script, and its reply.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{
+    error::{Error, ErrorKind},
+    scripts::Script,
+};
+
+/// One argument of a script.
+#[derive(Debug, Clone)]
+pub enum Arg {
+    /// An integer, sent as ASCII decimal.
+    Int(i64),
+    /// Text.
+    Text(Arc<str>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A constant.
+    Static(&'static str),
+}
+
+/// One script call: what a [`Store`] runs atomically.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The script.
+    pub script: &'static Script,
+    /// Its keys; all in one cluster slot.
+    pub keys: SmallVec<[Arc<[u8]>; 2]>,
+    /// Its arguments.
+    pub args: SmallVec<[Arg; 6]>,
+    /// It is right only for the server that was asked in this [reign](Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
+    pub in_reign: Option<u64>,
+}
+
+impl Call {
+    pub(crate) fn new(script: &'static Script) -> Self {
+        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_reign: None }
+    }
+
+    pub(crate) fn in_reign(mut self, reign: u64) -> Self {
+        self.in_reign = Some(reign);
+        self
+    }
+
+    pub(crate) fn key(mut self, key: &Arc<[u8]>) -> Self {
+        self.keys.push(key.clone());
+        self
+    }
+
+    pub(crate) fn int(mut self, value: i64) -> Self {
+        self.args.push(Arg::Int(value));
+        self
+    }
+
+    pub(crate) fn text(mut self, value: &Arc<str>) -> Self {
+        self.args.push(Arg::Text(value.clone()));
+        self
+    }
+
+    pub(crate) fn bytes(mut self, value: &Arc<[u8]>) -> Self {
+        self.args.push(Arg::Bytes(value.clone()));
+        self
+    }
+
+    pub(crate) fn constant(mut self, value: &'static str) -> Self {
+        self.args.push(Arg::Static(value));
+        self
+    }
+}
+
+/// What a script answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing.
+    Nil,
+    /// An integer.
+    Int(i64),
+    /// A string.
+    Bytes(Vec<u8>),
+    /// A list.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Reply::Int(value) => Some(*value),
+            Reply::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn array(&self) -> Option<&[Reply]> {
+        match self {
+            Reply::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+/// The command to publish with, in calls that are put together before it is known.
+pub(crate) const PUBLISH_LATER: &str = "publish-later";
+
+pub(crate) fn protocol_error(call: &str, reply: &Reply) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the script {call} answered {reply:?}, which it never does"))
+}

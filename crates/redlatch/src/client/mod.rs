@@ -1,0 +1,667 @@
+//! The client: a connection to one store, and the place where locks come from.
+
+use std::{fmt, mem, sync::Arc, time::Duration};
+
+use redlatch_engine::Clock;
+
+use crate::{
+    config::{
+        AddressMap, Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub,
+        TlsOptions, settings::Settings,
+    },
+    core::{Core, Origin, home::Home, keeper::Keeper},
+    error::{Error, ErrorKind},
+    locks::{
+        fair::FairLock,
+        fenced::FencedLock,
+        lock::Lock,
+        non_reentrant::{NonReentrantFairLock, NonReentrantLock},
+        read_write::ReadWriteLock,
+        spin::SpinLock,
+    },
+    name::LockName,
+    owner::Owner,
+    permits::{
+        latch::CountDownLatch, permit_semaphore::PermitSemaphore, rate::RateLimiter, semaphore::Semaphore,
+    },
+    store::{self, Fault, Store},
+};
+
+/// The store that is used where none is named.
+const DEFAULT_URL: &str = "local:";
+
+/// A handle to one store. Cloning is cheap, and clones share everything.
+///
+/// One client is enough for a process. Its identity (a UUID) stands in the owner of every lock taken through it.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Home,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.core.id)
+            .field("store", &self.core.store.describe())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Client::shutdown`] could and could not do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// How many held locks were released.
+    pub released: usize,
+    /// Locks that could not be released in time, and why; their leases end them.
+    pub failed: Vec<(LockName, Error)>,
+}
+
+/// What a client is busy with; all zero when nothing is held and nothing is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Names that are held, contended or waited for.
+    pub names: usize,
+    /// Tasks that stand in line for a name behind another task of this client, or in the queue of a fair lock.
+    pub in_line: usize,
+    /// Acquires under way, and releases and clean-ups in the background.
+    pub background_jobs: usize,
+}
+
+impl Client {
+    /// Connects to the store that the URL names: `memory:` (an engine of this client's own; `memory:name` is shared in this
+    /// process), `local:`, `redis://…`, `rediss://…`,
+    /// `unix:///…`, `redis-sentinel://…`, `redis-cluster://…`, `redis-replicated://…`, or `redisson-yaml:/path` for a file of
+    /// Redisson (`docs/configuration.md`).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// A URL that cannot be understood, a server that is unreachable, refused credentials, or a local engine that
+    /// cannot be started.
+    pub async fn connect(url: &str) -> Result<Client, Error> {
+        Client::builder().url(url).connect().await
+    }
+
+    /// A client that connects when it is first used, and anew after a failure: for servers that may be down at present, such as
+    /// the members of a [`QuorumLock`](crate::QuorumLock). No server is asked for anything, and no engine is started; a file of
+    /// Redisson that the URL names is read.
+    ///
+    /// # Errors
+    ///
+    /// A URL that cannot be understood. Everything else, such as a server that is unreachable, refused credentials or a
+    /// certificate that cannot be read, is an error of the first call that needs it, and may be over by the next.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// // Nobody listens there.
+    /// let client = redlatch::Client::connect_lazy("redis://127.0.0.1:1")?;
+    /// let error = client.lock("orders").try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), redlatch::ErrorKind::Unreachable);
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_lazy(url: &str) -> Result<Client, Error> {
+        Client::builder().url(url).connect_lazy()
+    }
+
+    /// A client with options.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// The client's identity: a random UUID.
+    pub fn id(&self) -> &str {
+        &self.core.id
+    }
+
+    /// The store in words, without secrets.
+    pub fn store(&self) -> String {
+        self.core.store.describe()
+    }
+
+    /// The lock of that name. Nothing happens on the server yet.
+    pub fn lock(&self, name: impl Into<LockName>) -> Lock {
+        Lock::new(&self.core, name.into())
+    }
+
+    /// The fair lock of that name: granted in the order of asking. Nothing happens on the server yet.
+    pub fn fair_lock(&self, name: impl Into<LockName>) -> FairLock {
+        FairLock::new(&self.core, name.into())
+    }
+
+    /// The fenced lock of that name: every grant draws a token. Nothing happens on the server yet.
+    pub fn fenced_lock(&self, name: impl Into<LockName>) -> FencedLock {
+        FencedLock::new(&self.core, name.into())
+    }
+
+    /// The spin lock of that name: without messages. Nothing happens on the server yet.
+    pub fn spin_lock(&self, name: impl Into<LockName>) -> SpinLock {
+        SpinLock::new(&self.core, name.into())
+    }
+
+    /// The lock of that name that its owner cannot enter twice. Nothing happens on the server yet.
+    pub fn non_reentrant_lock(&self, name: impl Into<LockName>) -> NonReentrantLock {
+        NonReentrantLock::new(&self.core, name.into())
+    }
+
+    /// The fair lock of that name that its owner cannot enter twice. Nothing happens on the server yet.
+    pub fn non_reentrant_fair_lock(&self, name: impl Into<LockName>) -> NonReentrantFairLock {
+        NonReentrantFairLock::new(&self.core, name.into())
+    }
+
+    /// The read-write lock of that name. Nothing happens on the server yet.
+    pub fn read_write_lock(&self, name: impl Into<LockName>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.core, name.into())
+    }
+
+    /// The semaphore of that name. Nothing happens on the server yet.
+    pub fn semaphore(&self, name: impl Into<LockName>) -> Semaphore {
+        Semaphore::new(&self.core, name.into())
+    }
+
+    /// The semaphore of that name whose permits have ids and leases. Nothing happens on the server yet.
+    pub fn permit_semaphore(&self, name: impl Into<LockName>) -> PermitSemaphore {
+        PermitSemaphore::new(&self.core, name.into())
+    }
+
+    /// The latch of that name. Nothing happens on the server yet.
+    pub fn count_down_latch(&self, name: impl Into<LockName>) -> CountDownLatch {
+        CountDownLatch::new(&self.core, name.into())
+    }
+
+    /// The rate limiter of that name. Nothing happens on the server yet.
+    pub fn rate_limiter(&self, name: impl Into<LockName>) -> RateLimiter {
+        RateLimiter::new(&self.core, name.into())
+    }
+
+    /// A fresh owner, for acquires that are to enter each other's locks.
+    pub fn owner(&self) -> Owner {
+        let owner = self.core.fresh_owner();
+        owner.expose();
+        owner
+    }
+
+    /// Loads the function library of this version, for clients in [`ScriptMode::Functions`]. Needs the right to `FUNCTION LOAD`,
+    /// which such clients should not have.
+    ///
+    /// A library of the same name is replaced in one step, so loading again while clients work does no harm. Libraries of other
+    /// versions have other names and stay, so that both versions work while a fleet is upgraded; `FUNCTION DELETE` removes one
+    /// that nobody uses any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once started it may happen or not.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FunctionMissing`](crate::ErrorKind::FunctionMissing) for a server without functions;
+    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for `memory:` and `local:`, which have none to load; a
+    /// server that is unreachable or refuses.
+    pub async fn load_functions(&self) -> Result<(), Error> {
+        self.core.check_open()?;
+        self.core.keeper.touch();
+        self.core.store.load_functions().await.map_err(Fault::into_error)
+    }
+
+    /// A descriptor that keeps what this client holds while any process has it open, for commands that go on with the work should
+    /// this process be killed: duplicate it without `O_CLOEXEC` for the start of the command, and drop it after that. Only on
+    /// `local:`, where what a dead process held is free at once; `None` elsewhere, and from the second call on.
+    ///
+    /// The holds are freed when this process and all that have the descriptor are gone. If the engine ends before, leases end
+    /// what a dead process held.
+    pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        if self.core.is_forked() { None } else { self.core.store.lifeline() }
+    }
+
+    /// What the client is busy with.
+    pub fn stats(&self) -> Stats {
+        if self.core.is_forked() {
+            return Stats { names: 0, in_line: 0, background_jobs: 0 };
+        }
+        let (names, in_line) = self.core.lanes.count();
+        Stats { names, in_line, background_jobs: self.core.keeper.jobs() }
+    }
+
+    /// Ends the client: no new acquires, waiters get [`ErrorKind::Closed`](crate::ErrorKind::Closed), holders are told
+    /// and their locks released, then connections close. Takes at most `limit`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future lets the releases go on in the background, but leaves connections open.
+    pub async fn shutdown(self, limit: Duration) -> ShutdownReport {
+        let (released, failed) = self.core.shutdown(limit).await;
+        ShutdownReport { released, failed }
+    }
+}
+
+/// Options of a [`Client`].
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct ClientBuilder {
+    config: Config,
+    given: Settings,
+    redisson: Option<RedissonYaml>,
+    store: Option<Arc<dyn Store>>,
+    /// A URL was given, be it an empty one.
+    names_store: bool,
+    background: Option<tokio::runtime::Handle>,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("given", &self.given)
+            .field("redisson", &self.redisson)
+            .field("outage_tolerance", &self.config.outage_tolerance)
+            .field("turn_time", &self.config.turn_time_max)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// The store's URL; `local:` unless set. An empty one is an error.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.config.url = url.into();
+        self.names_store = true;
+        self
+    }
+
+    /// The user name; wins over the one in the URL.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.given.username = Some(username.into());
+        self
+    }
+
+    /// The password; wins over the one in the URL. Never printed.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.given.password = Secret(Some(password.into()));
+        self.given.password_file = None;
+        self
+    }
+
+    /// A file with the password and nothing else, at most 64 KiB, in place of [`password`](Self::password): what is said last
+    /// counts. It is read when the client connects, and again when a server refuses the password, so that a client outlives a
+    /// change of passwords.
+    pub fn password_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.given.password_file = Some(path.into());
+        self.given.password = Secret(None);
+        self
+    }
+
+    /// The user name for the sentinels themselves, who often have credentials of their own; wins over the one in the URL.
+    pub fn sentinel_username(mut self, username: impl Into<String>) -> Self {
+        self.given.sentinel_username = Some(username.into());
+        self
+    }
+
+    /// The password for the sentinels themselves; wins over the one in the URL. Never printed.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.given.sentinel_password = Secret(Some(password.into()));
+        self.given.sentinel_password_file = None;
+        self
+    }
+
+    /// The same for the password of the sentinels themselves, as [`password_file`](Self::password_file).
+    pub fn sentinel_password_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.given.sentinel_password_file = Some(path.into());
+        self.given.sentinel_password = Secret(None);
+        self
+    }
+
+    /// Where servers are reached that announce other addresses; wins over the URL. Addresses of the URL itself are used as they
+    /// are.
+    pub fn address_map(mut self, map: AddressMap) -> Self {
+        self.given.address_map = Some(map);
+        self
+    }
+
+    /// Which kind of publish and subscribe a cluster's locks use; as Redisson decides unless set;
+    /// wins over the URL. Elsewhere it changes nothing.
+    pub fn sharded(mut self, sharded: ShardedPubSub) -> Self {
+        self.given.sharded = Some(sharded);
+        self
+    }
+
+    /// How scripts reach the server; by hash and text unless set. Wins over the URL.
+    pub fn scripts(mut self, mode: ScriptMode) -> Self {
+        self.given.scripts = Some(mode);
+        self
+    }
+
+    /// The name that connections for commands give themselves (`CLIENT SETNAME`): ASCII letters and signs without blanks; none
+    /// unless set. A server that forbids it is used without.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.given.client_name = Some(name.into());
+        self
+    }
+
+    /// How long a waiter of Redisson for a fair lock counts (its `fairLockWaitTimeout`, up to one day): 300 s unless set. All
+    /// clients of a fair lock, Java's included, should say the same.
+    pub fn redisson_fair_wait(mut self, wait: Duration) -> Self {
+        self.given.redisson_fair_wait = Some(wait);
+        self
+    }
+
+    /// How many names one renewal call refreshes: 1 to 100, 100 unless set.
+    pub fn renewal_batch(mut self, names: usize) -> Self {
+        self.given.renewal_batch = Some(names);
+        self
+    }
+
+    /// How encrypted connections are checked. The files are looked at for each new connection and read again when they have
+    /// changed; if the new ones cannot be used, that is logged, and the last good ones stay in use.
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.given.tls = Some(tls);
+        self
+    }
+
+    /// The lease of holds that are renewed: 150 ms to 100 years, 30 s unless set. Renewal comes every third of it.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.given.watchdog_lease = Some(lease);
+        self
+    }
+
+    /// How long a connection attempt may take: 1 ms to 1 h, 5 s unless set.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.given.connect_timeout = Some(limit);
+        self
+    }
+
+    /// How long an answer may take before the connection counts as dead: 1 ms to 1 h, 3 s unless set.
+    pub fn response_timeout(mut self, limit: Duration) -> Self {
+        self.given.response_timeout = Some(limit);
+        self
+    }
+
+    /// How long a wait without limit rides out an unreachable server: 30 s unless set.
+    pub fn outage_tolerance(mut self, limit: Duration) -> Self {
+        self.config.outage_tolerance = limit;
+        self
+    }
+
+    /// How long this process may pass a lock on among its own tasks while others wait: 8 ms unless set, zero for never.
+    pub fn turn_time(mut self, limit: Duration) -> Self {
+        self.config.turn_time_max = limit;
+        self
+    }
+
+    /// The `redlatch` command that is to be started for `local:`; looked up in `REDLATCH_ENGINE_BIN` and on `PATH` unless set.
+    pub fn engine_binary(mut self, command: impl Into<std::path::PathBuf>) -> Self {
+        self.config.engine_binary = Some(command.into());
+        self
+    }
+
+    /// Where the daemon behind `local:` lives, an absolute path; `$REDLATCH_RUNTIME_DIR` or `/var/tmp/redlatch-<uid>` unless set. Only
+    /// its owner may have access to it.
+    pub fn engine_dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
+        self.config.engine_dir = Some(dir.into());
+        self
+    }
+
+    /// The clock that deadlines are counted on, for tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.config.clock = clock;
+        self
+    }
+
+    /// Renews and watches on this runtime instead of a thread of the client's own.
+    ///
+    /// It is for tests in which one thread does everything, as with a paused clock. A runtime that is busy or stands still for longer
+    /// than a lease loses every lock, which the thread of one's own is there to prevent; and the client is of no use when the
+    /// runtime has ended.
+    pub fn background_on(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.background = Some(runtime);
+        self
+    }
+
+    pub(crate) fn keeper(&self) -> Result<Keeper, Error> {
+        self.background.clone().map_or_else(Keeper::start, |runtime| Ok(Keeper::on(runtime)))
+    }
+
+    /// A store of one's own instead of a URL's: for tests, and for backends that are not built in.
+    pub fn custom_store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Takes the store and other settings from a Redisson configuration file, as it is. What this builder is told besides wins
+    /// over the file, whatever comes first; only the store's URL must not be given twice. Read [`notices`](Self::notices) for
+    /// what the file says and is not followed; they are logged as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedissonYaml::read`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), redlatch::Error> {
+    /// let client = redlatch::Client::builder().redisson_yaml("/etc/app/redisson.yaml")?.connect().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn redisson_yaml(self, path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+        Ok(self.redisson(RedissonYaml::read(path)?))
+    }
+
+    /// The same for the text of such a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedissonYaml::parse`], with the variables of this process.
+    pub fn redisson_yaml_str(self, text: &str) -> Result<Self, Error> {
+        Ok(self.redisson(RedissonYaml::parse_here(text)?))
+    }
+
+    /// The same for such a file that was read before.
+    pub fn redisson(mut self, file: RedissonYaml) -> Self {
+        self.redisson = Some(file);
+        self
+    }
+
+    /// What the Redisson file says and is not followed, or not as it stands.
+    pub fn notices(&self) -> &[Notice] {
+        self.redisson.as_ref().map_or(&[], RedissonYaml::notices)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Says whether this can be connected with, as far as that shows without a connection: the URL, the ranges of options, what a
+    /// Redisson file needs besides.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption),
+    /// as [`connect`](Self::connect) would answer.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlatch::Client;
+    /// assert!(Client::builder().url("redis://host:6379").check().is_ok());
+    /// assert!(Client::builder().url("reddis://host:6379").check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        let mut settled = self.clone();
+        settled.settle()?;
+        settled.config.check()
+    }
+
+    /// Connects.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for options out of range.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let keeper = self.keeper()?;
+        self.connect_with(keeper).await
+    }
+
+    /// Puts together what builder, Redisson's file and URL say, in this order, and answers what is not followed.
+    fn settle(&mut self) -> Result<Vec<Notice>, Error> {
+        if self.names_store {
+            // An empty one is an error, and not the store that is used where none is named.
+            if self.config.url.trim().is_empty() {
+                store::StoreUrl::parse(&self.config.url)?;
+            }
+        } else {
+            self.config.url.clear();
+        }
+        if let Some(path) = self.config.url.trim().strip_prefix(REDISSON_URL_SCHEME) {
+            if self.redisson.is_some() {
+                return Err(two_stores());
+            }
+            self.redisson = Some(RedissonYaml::read(path)?);
+            self.config.url.clear();
+        }
+        let mut settings = mem::take(&mut self.given);
+        let mut notices = Vec::new();
+        if let Some(file) = self.redisson.take() {
+            if !self.config.url.trim().is_empty() {
+                return Err(two_stores());
+            }
+            file.check_stores(settings.tls.as_ref())?;
+            notices = file.notices().to_vec();
+            self.config.url = file.url;
+            settings = settings.or(file.settings);
+        }
+        if self.config.url.is_empty() {
+            self.config.url = DEFAULT_URL.into();
+        }
+        let (_, from_url) = store::StoreUrl::parse_with_options(&self.config.url)?;
+        settings.sharded = settings.sharded.or(from_url.sharded);
+        settings.scripts = settings.scripts.or(from_url.scripts);
+        settings.address_map = settings.address_map.or(from_url.address_map);
+        settings.apply(&mut self.config);
+        Ok(notices)
+    }
+
+    /// A client that connects when it is first used; see [`Client::connect_lazy`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn connect_lazy(mut self) -> Result<Client, Error> {
+        self.settle_aloud()?;
+        let keeper = self.keeper()?;
+        self.config = self.config.of_client(keeper.call_hook());
+        let (origin, store) = match self.store {
+            Some(store) => (Origin::Given, store),
+            None => (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?),
+        };
+        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
+    }
+
+    /// Settles what is to be used, and logs what is not followed.
+    fn settle_aloud(&mut self) -> Result<(), Error> {
+        for notice in self.settle()? {
+            tracing::warn!(%notice, "Redisson's file says something that is not followed");
+        }
+        self.config.check()
+    }
+
+    pub(crate) async fn connect_with(mut self, keeper: Keeper) -> Result<Client, Error> {
+        self.settle_aloud()?;
+        self.config = self.config.of_client(keeper.call_hook());
+        let (origin, store) = match self.store {
+            Some(store) => (Origin::Given, store),
+            None if store::is_at_hand(&self.config) => {
+                (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?)
+            }
+            None => (Origin::Connected, store::open(&self.config, keeper.handle()).await?),
+        };
+        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
+    }
+}
+
+/// Credentials of one store must not go to another one, so none of the two wins.
+fn two_stores() -> Error {
+    Error::new(ErrorKind::InvalidOption, "both a URL and a Redisson file say where the locks live")
+        .remedy("give one of them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WATCHDOG_LEASE;
+
+    const FILE: &str = "lockWatchdogTimeout: 20000\npassword: of-file\nclusterServersConfig:\n  nodeAddresses: [redis://h:1]\n\
+                        \x20 shardedSubscriptionMode: OFF\n  timeout: 1500\n";
+
+    fn settled(mut builder: ClientBuilder) -> Config {
+        builder.settle().unwrap();
+        builder.config
+    }
+
+    #[test]
+    fn the_builder_wins_over_file_and_url_in_whatever_order() {
+        let ms = Duration::from_millis;
+        let before = Client::builder()
+            .password("of-builder")
+            .response_timeout(ms(700))
+            .redisson_yaml_str(FILE)
+            .unwrap();
+        let after = Client::builder()
+            .redisson_yaml_str(FILE)
+            .unwrap()
+            .response_timeout(ms(700))
+            .password("of-builder");
+        for builder in [before, after] {
+            let config = settled(builder);
+            assert_eq!(config.url, "redis-cluster://h:1");
+            assert_eq!((config.response_timeout, config.watchdog_lease), (ms(700), ms(20_000)));
+            assert_eq!(config.password.0.as_deref(), Some("of-builder"));
+            assert_eq!(config.sharded, ShardedPubSub::Off);
+        }
+        let url = "redis-cluster://h?sharded=off&scripts=functions";
+        let config = settled(Client::builder().url(url));
+        assert_eq!((config.sharded, config.scripts), (ShardedPubSub::Off, ScriptMode::Functions));
+        let config =
+            settled(Client::builder().url(url).sharded(ShardedPubSub::Compat).scripts(ScriptMode::Eval));
+        assert_eq!((config.sharded, config.scripts), (ShardedPubSub::Compat, ScriptMode::Eval));
+        let config = settled(Client::builder());
+        assert_eq!((config.sharded, config.watchdog_lease), (ShardedPubSub::Auto, WATCHDOG_LEASE));
+    }
+
+    #[test]
+    fn only_one_source_says_where_the_locks_live() {
+        let mut both = Client::builder().url("redis://elsewhere").redisson_yaml_str(FILE).unwrap();
+        assert_eq!(both.settle().unwrap_err().kind(), ErrorKind::InvalidOption);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("redisson.yaml");
+        std::fs::write(&path, FILE).unwrap();
+        let url = format!("redisson-yaml:{}", path.display());
+        let config = settled(Client::builder().url(&url));
+        assert_eq!(
+            (config.url.as_str(), config.password.0.as_deref()),
+            ("redis-cluster://h:1", Some("of-file"))
+        );
+        let mut both = Client::builder().url(&url).redisson_yaml_str(FILE).unwrap();
+        assert_eq!(both.settle().unwrap_err().kind(), ErrorKind::InvalidOption);
+        std::fs::remove_file(&path).unwrap();
+        assert!(Client::builder().url(&url).settle().unwrap_err().to_string().contains("redisson.yaml"));
+    }
+
+    #[test]
+    fn a_builder_shows_no_secret() {
+        let builder = Client::builder()
+            .url("redis://u:hush@h")
+            .password("hush")
+            .sentinel_password("hush")
+            .redisson_yaml_str("password: hush\nsingleServerConfig: { address: 'redis://u:hush@h:1' }")
+            .unwrap();
+        assert!(!format!("{builder:?}").contains("hush"), "{builder:?}");
+    }
+}

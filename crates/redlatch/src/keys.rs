@@ -1,0 +1,289 @@
+//! The keys and channels that are derived from a lock's name, and which names they allow (`docs/protocol.md`, names).
+
+use std::{
+    hash::BuildHasher,
+    sync::{Arc, OnceLock},
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    name::LockName,
+    randomness::Salted,
+};
+
+/// What follows the name in the key of the permits in use.
+const TIMEOUT: &[u8] = b"timeout";
+
+/// The longest name accepted, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 4096;
+
+impl LockName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] for an empty name, one above 4,096 bytes, or one whose braces would split
+    /// the lock's keys over cluster slots (`a}b`, `a{b`, `{}x`).
+    pub fn new(name: impl AsRef<[u8]>) -> Result<Self, Error> {
+        let name = LockName::unchecked(name.as_ref());
+        name.check()?;
+        Ok(name)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let bytes = self.as_bytes();
+        if bytes.is_empty() {
+            return Err(
+                Error::new(ErrorKind::InvalidName, "the lock name is empty").remedy("give the lock a name")
+            );
+        }
+        if bytes.len() > NAME_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidName,
+                format!("the lock name has {} bytes, more than {NAME_BYTES_MAX}", bytes.len()),
+            )
+            .remedy("use a shorter name, or a hash of the long one"));
+        }
+        let tag = hash_tag(bytes);
+        let derived = prefixed(b"x", bytes);
+        if hash_tag(&derived) != tag {
+            return Err(Error::new(
+                ErrorKind::InvalidName,
+                format!("the braces in the lock name \"{self}\" would put its helper keys into another cluster slot"),
+            )
+            .remedy("leave braces out, or use exactly one non-empty {tag}"));
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that decide a key's cluster slot.
+pub(crate) fn hash_tag(key: &[u8]) -> &[u8] {
+    let inside = key.iter().position(|b| *b == b'{').map(|open| &key[open + 1..]);
+    let tag = inside.and_then(|rest| rest.iter().position(|b| *b == b'}').map(|len| &rest[..len]));
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// `prefix:{name}`, or `prefix:name` when the name has a brace of its own.
+pub(crate) fn prefixed(prefix: &[u8], name: &[u8]) -> Vec<u8> {
+    let braces = !name.contains(&b'{');
+    let mut key = Vec::with_capacity(prefix.len() + name.len() + 3);
+    key.extend_from_slice(prefix);
+    key.push(b':');
+    if braces {
+        key.push(b'{');
+    }
+    key.extend_from_slice(name);
+    if braces {
+        key.push(b'}');
+    }
+    key
+}
+
+/// `{name}:suffix`, or `name:suffix` when the name has a brace of its own.
+pub(crate) fn suffixed(name: &[u8], suffix: &[u8]) -> Vec<u8> {
+    let braces = !name.contains(&b'{');
+    let mut key = Vec::with_capacity(name.len() + suffix.len() + 3);
+    if braces {
+        key.push(b'{');
+    }
+    key.extend_from_slice(name);
+    if braces {
+        key.push(b'}');
+    }
+    key.push(b':');
+    key.extend_from_slice(suffix);
+    key
+}
+
+/// The names of which a key may be [`suffixed`]: `a` and `{a}` have the same.
+fn unsuffixed<'a>(key: &'a [u8], suffix: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    let name = key.strip_suffix(suffix).and_then(|rest| rest.strip_suffix(b":"));
+    let inside = name.and_then(|name| name.strip_prefix(b"{")?.strip_suffix(b"}"));
+    name.into_iter().chain(inside)
+}
+
+/// What a name is used for. Tasks of one process meet only within one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A lock with one holder: plain, fenced, spin, non-reentrant.
+    Lock,
+    /// A lock with a queue on the server.
+    Fair,
+    /// The read side of a read-write lock.
+    Read,
+    /// The write side of a read-write lock.
+    Write,
+    /// Permits with leases.
+    Permits,
+}
+
+/// Everything on the wire that belongs to one name, worked out once.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub(crate) name: LockName,
+    pub(crate) kind: Kind,
+    pub(crate) key: Arc<[u8]>,
+    /// Worked out when they are first asked for: many locks are held at once, and few of them are told of or fenced.
+    channel: OnceLock<Arc<[u8]>>,
+    token: OnceLock<Arc<[u8]>>,
+    /// The list of those who wait for a fair lock.
+    pub(crate) queue: Arc<[u8]>,
+    /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire. For a read-write lock, what
+    /// the timeout keys of read holds begin with.
+    pub(crate) timeouts: Arc<[u8]>,
+    /// The read side, for the write side of the same lock.
+    pub(crate) readers: Option<Arc<Keys>>,
+    /// The hash of name and kind within this process.
+    pub(crate) hash: u64,
+    /// What is wrong with the name, found out once.
+    fault: Option<Error>,
+    /// The keys of the other kind whose hash is the same.
+    twin: OnceLock<Arc<Keys>>,
+}
+
+fn hash(name: &[u8], kind: Kind) -> u64 {
+    static SALTED: OnceLock<Salted> = OnceLock::new();
+    SALTED.get_or_init(Salted::default).hash_one((kind, name))
+}
+
+impl Keys {
+    pub(crate) fn new(name: LockName, kind: Kind) -> Self {
+        let key = name.bytes().clone();
+        // An empty key is no allocation of its own.
+        let none = Arc::default;
+        let (queue, timeouts) = match kind {
+            Kind::Lock => (none(), none()),
+            Kind::Read | Kind::Write => (none(), suffixed(&key, b"").into()),
+            Kind::Fair => {
+                let of = |prefix| prefixed(prefix, &key).into();
+                (of(b"redisson_lock_queue".as_slice()), of(b"redisson_lock_timeout"))
+            }
+            Kind::Permits => (none(), suffixed(&key, TIMEOUT).into()),
+        };
+        Keys {
+            hash: hash(&key, kind),
+            channel: OnceLock::new(),
+            token: OnceLock::new(),
+            queue,
+            timeouts,
+            readers: None,
+            fault: name.check().err(),
+            twin: OnceLock::new(),
+            kind,
+            key,
+            name,
+        }
+    }
+
+    /// The channel on which a release is told.
+    pub(crate) fn channel(&self) -> &Arc<[u8]> {
+        let prefix: &[u8] = match self.kind {
+            Kind::Lock | Kind::Fair => b"redisson_lock__channel",
+            Kind::Read | Kind::Write => b"redisson_rwlock",
+            Kind::Permits => b"redisson_sc",
+        };
+        self.channel.get_or_init(|| prefixed(prefix, &self.key).into())
+    }
+
+    /// The key of the last fencing token.
+    pub(crate) fn token(&self) -> &Arc<[u8]> {
+        self.token.get_or_init(|| prefixed(b"redisson_lock_token", &self.key).into())
+    }
+
+    /// The write side of the lock whose read side this is.
+    pub(crate) fn writing_beside(readers: &Arc<Keys>) -> Self {
+        Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), Kind::Write) }
+    }
+
+    /// The keys of the name as a lock of the other kind that has the same hash and the same fields: plain and fair locks.
+    pub(crate) fn twin(&self) -> Option<&Arc<Keys>> {
+        let other = match self.kind {
+            Kind::Lock => Kind::Fair,
+            Kind::Fair => Kind::Lock,
+            Kind::Read | Kind::Write | Kind::Permits => return None,
+        };
+        Some(self.twin.get_or_init(|| Arc::new(Keys::new(self.name.clone(), other))))
+    }
+
+    /// The names, each of a kind, of which a key that a hold changes may be.
+    pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
+        let own = [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write].map(|kind| (key, kind));
+        let times = unsuffixed(key, TIMEOUT).map(|name| (name, Kind::Permits));
+        own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
+    }
+
+    /// Whether the name may be used.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.fault {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_the_protocol() {
+        let keys = Keys::new(LockName::new("plain").unwrap(), Kind::Lock);
+        assert_eq!(&**keys.channel(), b"redisson_lock__channel:{plain}");
+        assert_eq!(&**keys.token(), b"redisson_lock_token:{plain}");
+        let keys = Keys::new(LockName::new("a{b}c").unwrap(), Kind::Lock);
+        assert_eq!(&**keys.channel(), b"redisson_lock__channel:a{b}c");
+    }
+
+    #[test]
+    fn names_that_would_split_over_slots_are_refused() {
+        for bad in ["", "a}b", "a{b", "{}x", "x{}y"] {
+            let error = LockName::new(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{bad}");
+        }
+        for good in ["plain", "a{b}c", "{t}:x", "a{b}{c}", "nul\0byte", "line\nbreak"] {
+            LockName::new(good).unwrap();
+        }
+        LockName::new(vec![0xff, 0xfe]).unwrap();
+        LockName::new(vec![b'x'; NAME_BYTES_MAX]).unwrap();
+        assert!(LockName::new(vec![b'x'; NAME_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn display_escapes_what_could_rewrite_a_screen() {
+        let name = LockName::new(b"a\x1b[2J\xff\n\"".as_slice()).unwrap();
+        assert_eq!(name.to_string(), "a\\u{1b}[2J\\xff\\n\\\"");
+        assert_eq!(LockName::new("\u{202e}x").unwrap().to_string(), "\\u{202e}x");
+        assert_eq!(LockName::new("ä-中").unwrap().to_string(), "ä-中");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_name_is_refused_or_keeps_its_keys_in_one_slot(bytes: Vec<u8>) {
+            if let Ok(name) = LockName::new(&bytes) {
+                let keys = Keys::new(name, Kind::Lock);
+                assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
+                assert_eq!(hash_tag(keys.token()), hash_tag(&bytes));
+            }
+        }
+
+        #[test]
+        fn a_name_is_found_behind_its_keys(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab:".to_vec()), 1..8)) {
+            if let Ok(name) = LockName::new(&bytes) {
+                for kind in [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write, Kind::Permits] {
+                    let keys = Keys::new(name.clone(), kind);
+                    let key = if kind == Kind::Permits { &keys.timeouts } else { &keys.key };
+                    assert!(Keys::behind(key).iter().any(|found| found.name == name && found.kind == kind));
+                }
+            }
+        }
+
+        #[test]
+        fn braces_are_no_exception(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab".to_vec()), 0..8)) {
+            if let Ok(name) = LockName::new(&bytes) {
+                let keys = Keys::new(name, Kind::Lock);
+                assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
+            }
+        }
+    }
+}

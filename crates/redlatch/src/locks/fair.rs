@@ -1,0 +1,37 @@
+//! `FairLock`: a lock that is granted in the order of asking; shares its state with Redisson's `RFairLock`
+//! (`docs/protocol.md`, fair lock).
+
+use crate::{
+    core::home::Home,
+    keys::Kind,
+    locks::shared::{Guard, face::lock_face, locker::Locker},
+    name::LockName,
+    recipes::FAIR,
+};
+
+/// A reentrant lock that is granted in the order in which it was asked for, over all processes and languages.
+///
+/// Every task that waits has a place of its own in a queue on the server. A waiter that gives up or is cancelled leaves the
+/// queue at once; one whose process dies is dropped when it is next and has not been heard of for 30 s. `try_lock`
+/// never overtakes: it gets the lock only if nobody waits. All this costs more than a [`Lock`](crate::Lock), which is
+/// also fair between processes, but only roughly.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// let client = redlatch::Client::connect("memory:").await?;
+/// let turn = client.fair_lock("counter").lock().await?;
+/// turn.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct FairLock(pub(crate) Locker);
+
+impl FairLock {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+        FairLock(Locker::new(core, name, Kind::Fair, &FAIR))
+    }
+}
+
+lock_face!(FairLock, Guard);

@@ -1,0 +1,180 @@
+//! `ReadWriteLock`: many readers or one writer; shares its state with Redisson's `RReadWriteLock` (`docs/protocol.md`,
+//! read-write lock).
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    core::home::Home,
+    error::Error,
+    keys::{Keys, Kind},
+    locks::shared::{
+        Guard,
+        face::{guard_face, lock_face},
+        locker::Locker,
+    },
+    name::LockName,
+    recipes::{READ, Term, WRITE},
+};
+
+/// A lock with two sides: any number of readers, or one writer.
+///
+/// The sides are locks of their own, [`read`](Self::read) and [`write`](Self::write). As in Redisson, a writer may read
+/// besides ([`WriteGuard::read`]) and turn into a reader ([`WriteGuard::downgrade`]); a reader cannot turn into a writer, and
+/// asking for that is [`ErrorKind::UpgradeRefused`](crate::ErrorKind::UpgradeRefused) at once instead of a wait for oneself.
+///
+/// Readers that come and go without a gap keep writers waiting for ever; see [`prefer_writers`](Self::prefer_writers).
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// let client = redlatch::Client::connect("memory:").await?;
+/// let prices = client.read_write_lock("prices");
+/// let (one, two) = (prices.read().lock().await?, prices.read().lock().await?);
+/// assert!(prices.write().try_lock().await?.is_none());
+/// one.unlock().await?;
+/// two.unlock().await?;
+///
+/// let writing = prices.write().lock().await?;
+/// // … write …
+/// let reading = writing.downgrade().await?;
+/// // … nobody has written in between, and others may read again …
+/// reading.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ReadWriteLock {
+    read: ReadLock,
+    write: WriteLock,
+}
+
+impl fmt::Debug for ReadWriteLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadWriteLock").field("name", self.name()).finish_non_exhaustive()
+    }
+}
+
+impl ReadWriteLock {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+        let read = Locker::new(core, name.clone(), Kind::Read, &READ);
+        let mut write = Locker::new(core, name, Kind::Write, &WRITE);
+        write.keys = Arc::new(Keys::writing_beside(&read.keys));
+        ReadWriteLock { read: ReadLock(read), write: WriteLock(write) }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.read.name()
+    }
+
+    /// The side for readers.
+    pub fn read(&self) -> &ReadLock {
+        &self.read
+    }
+
+    /// The side for the writer.
+    pub fn write(&self) -> &WriteLock {
+        &self.write
+    }
+
+    /// Lets new readers of this client stand back while a writer of this client waits.
+    ///
+    /// The gate is local: readers of other clients and of Java know nothing of it. It holds a reader back for at most 3 s,
+    /// because what the writer waits for may be waiting for this very reader; `try_lock` answers `None` meanwhile. Holds that an
+    /// owner has already are entered again without regard to it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let prices = client.read_write_lock("prices").prefer_writers();
+    /// prices.read().lock().await?.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn prefer_writers(mut self) -> Self {
+        self.read.0.yields_to = Some(self.write.0.keys.clone());
+        self
+    }
+}
+
+/// The read side of a [`ReadWriteLock`]: busy while somebody else writes.
+///
+/// `is_locked` says whether anybody reads, and `force_unlock` ends all read holds unless somebody writes.
+#[derive(Clone)]
+pub struct ReadLock(pub(crate) Locker);
+
+lock_face!(ReadLock, ReadGuard);
+
+/// The write side of a [`ReadWriteLock`]: busy while anybody else reads or writes.
+///
+/// `is_locked` says whether somebody writes, and `force_unlock` ends the write hold and the writer's read holds.
+#[derive(Clone)]
+pub struct WriteLock(pub(crate) Locker);
+
+lock_face!(WriteLock, WriteGuard);
+
+guard_face! {
+    /// A read hold on a [`ReadWriteLock`].
+    ReadGuard
+}
+
+guard_face! {
+    /// The write hold on a [`ReadWriteLock`].
+    WriteGuard
+}
+
+impl WriteGuard {
+    /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
+    /// between. Other readers may come in.
+    ///
+    /// It takes two round trips: the owner reads beside ([`read`](Self::read)), and then gives the write hold back. If the owner has other
+    /// write holds they stay, and shut others out as before. Replicas are not asked: the read hold stands
+    /// for what the write hold was confirmed with ([`Guard::replicas`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// A downgrade that is on its way is finished in the background, and the read hold is given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the hold is lost; [`ErrorKind::OwnerInDoubt`](crate::ErrorKind::OwnerInDoubt) if an earlier request of the owner was never answered that
+    /// would end the read hold, or if the server may count another write hold of it; [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if a request of the owner is not
+    /// answered; a server that is unreachable or refuses. After an error nothing is held. If the server did not answer and other processes may use the owner,
+    /// the lease ends what is left.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let prices = client.read_write_lock("prices");
+    /// let reading = prices.write().lock().await?.downgrade().await?;
+    /// assert!(prices.read().try_lock().await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub async fn downgrade(self) -> Result<ReadGuard, Error> {
+        self.0.downgrade().await.map(ReadGuard)
+    }
+
+    /// Takes a read hold of the same owner besides, with a lease of the same kind. It is a hold of its own: when the write hold
+    /// goes first, the lock stays held for reading. No replicas are asked; an [acquire](ReadLock::acquire) with this owner can
+    /// ask.
+    ///
+    /// # Cancel safety
+    ///
+    /// A request that is on its way is finished in the background and given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the write hold is lost; [`ErrorKind::OwnerInDoubt`](crate::ErrorKind::OwnerInDoubt) if an earlier request of the owner was never answered that
+    /// would end the read hold; [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if an earlier read hold of the owner is still being given
+    /// back after three times the response timeout; a server that is unreachable or refuses.
+    pub async fn read(&self) -> Result<ReadGuard, Error> {
+        self.0.check()?;
+        let (core, Term { renewed, .. }) = (self.0.core(), self.0.term());
+        let grant = core.read_beside(self.0.lease(), renewed, None).await?;
+        Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true)))
+    }
+}

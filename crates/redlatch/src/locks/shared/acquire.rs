@@ -1,0 +1,160 @@
+//! Acquiring with options that are words (ARCHITECTURE D6).
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    marker::PhantomData,
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{
+    Guard, Hold,
+    locker::{Locker, Options},
+};
+use crate::{
+    config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
+    core::Wait,
+    error::{Error, ErrorKind},
+    owner::Owner,
+    recipes::Term,
+    replica_ack::ReplicaAck,
+};
+
+/// How long a hold lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Lease {
+    /// As long as its guard: the client's watchdog lease, renewed every third of it.
+    #[default]
+    Renewed,
+    /// As [`Renewed`](Self::Renewed), with a lease of its own (150 ms to 100 years).
+    RenewedEvery(Duration),
+    /// At most this long (1 ms to 100 years), never renewed.
+    Fixed(Duration),
+}
+
+impl Lease {
+    pub(crate) fn term(self, config: &Config) -> Result<Term, Error> {
+        match self {
+            Lease::Renewed => Ok(Term { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
+            Lease::RenewedEvery(lease) if lease < WATCHDOG_LEASE_MIN => Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!("a renewed lease of {lease:?} is under {WATCHDOG_LEASE_MIN:?}"),
+            )
+            .remedy("a lease that short would be lost to a single slow reply")),
+            Lease::RenewedEvery(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: true }),
+            Lease::Fixed(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: false }),
+        }
+    }
+}
+
+/// An acquire that is being put together; `await` it for `Result<Option<G>, Error>`, where `G` is the guard of the kind.
+#[must_use = "an acquire does nothing until it is awaited"]
+pub struct Acquire<'a, G = Guard> {
+    locker: &'a Locker,
+    wait: Wait,
+    lease: Lease,
+    owner: Option<Owner>,
+    fenced: bool,
+    ack: ReplicaAck,
+    guard: PhantomData<fn() -> G>,
+}
+
+impl<G> Clone for Acquire<'_, G> {
+    fn clone(&self) -> Self {
+        Acquire { owner: self.owner.clone(), ..*self }
+    }
+}
+
+impl<G> fmt::Debug for Acquire<'_, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("name", self.locker.name())
+            .field("wait", &self.wait)
+            .field("lease", &self.lease)
+            .field("owner", &self.owner)
+            .field("fenced", &self.fenced)
+            .field("ack", &self.ack)
+            .finish()
+    }
+}
+
+impl<'a, G: Hold> Acquire<'a, G> {
+    pub(crate) fn new(locker: &'a Locker) -> Self {
+        Acquire {
+            locker,
+            wait: Wait::No,
+            lease: Lease::Renewed,
+            owner: None,
+            fenced: false,
+            ack: ReplicaAck::none(),
+            guard: PhantomData,
+        }
+    }
+
+    /// How long to wait while the lock is busy; not at all unless set.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait.or_look();
+        self
+    }
+
+    /// How long the hold lasts; renewed unless set.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Who will hold it; a fresh owner unless set. If this owner holds the lock already, it is entered once more.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.expose().clone());
+        self
+    }
+
+    /// As [`owner`](Self::owner), unless one has been set.
+    pub(crate) fn owner_or(mut self, owner: impl FnOnce() -> Owner) -> Self {
+        self.owner = self.owner.or_else(|| Some(owner()));
+        self
+    }
+
+    /// Draws a fencing token with the grant ([`Guard::token`]).
+    pub fn fenced(mut self) -> Self {
+        self.fenced = true;
+        self
+    }
+
+    /// How many replicas have to confirm the grant before the acquire is done, and what happens if too few do; none unless set.
+    ///
+    /// A call that asks for it waits for the replicas, on connections that it shares with no other calls. Renewals and
+    /// releases never do. A hold that is entered once more stands for what its first acquire was confirmed with.
+    ///
+    /// # Cancel safety
+    ///
+    /// A grant that is dropped while replicas are asked is given back at once.
+    ///
+    /// # Errors
+    ///
+    /// The acquire fails with [`ErrorKind::NotReplicated`] if too few confirm in time and the lock is not to be kept then;
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Permission`], before the lock is taken, if the server does not know or does not
+    /// allow what replicas are asked with; [`ErrorKind::InvalidOption`] for values out of range, for a store without
+    /// replicas that are required, and for a re-entry of a hold that was not confirmed as asked for here.
+    pub fn replica_ack(mut self, ack: ReplicaAck) -> Self {
+        self.ack = ack;
+        self
+    }
+
+    async fn run(self) -> Result<Option<G>, Error> {
+        let options = Options { owner: self.owner, fenced: self.fenced, ack: self.ack };
+        let guard = self.locker.acquire(self.wait, self.lease, options).await?;
+        Ok(guard.map(G::from_guard))
+    }
+}
+
+impl<'a, G: Hold + 'a> IntoFuture for Acquire<'a, G> {
+    type Output = Result<Option<G>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}

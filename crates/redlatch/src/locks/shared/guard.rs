@@ -1,0 +1,413 @@
+//! Holding a lock is having a guard.
+
+use std::{convert::identity, fmt, future::Future, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Hold, sealed::Sealed};
+use crate::{
+    config::lease_ms,
+    core::{
+        Core,
+        acquire::already_held,
+        lease::Lease as CoreLease,
+        lost::lost_error,
+        release::{Polled, Unlocked},
+    },
+    error::{Error, ErrorKind, LossReason},
+    fork,
+    name::LockName,
+    owner::Owner,
+    recipes::Term,
+    replica_ack::{Replicas, Replication},
+    store::Fault,
+};
+
+/// A hold on a lock. Dropping it stops the renewal at once and releases in the background; [`unlock`](Self::unlock)
+/// releases and says what happened.
+///
+/// The guard may be sent to other tasks and threads and dropped anywhere: outside of a runtime, while one shuts down, or in a
+/// forked child. The hold is the process's that acquired it: a child's copy of the guard is not valid, its calls fail with
+/// [`ErrorKind::Forked`], and dropping it does nothing.
+#[must_use = "dropping the guard releases the lock at once"]
+pub struct Guard {
+    core: Arc<Core>,
+    lease: Arc<CoreLease>,
+    renewed: bool,
+    /// Whether the owner may enter once more.
+    reentrant: bool,
+    armed: bool,
+}
+
+/// A hold that goes on without a guard: what another process needs to renew or release it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Held {
+    /// The lock.
+    pub name: LockName,
+    /// Who holds it.
+    pub owner: Owner,
+    /// The fencing token, if one was drawn.
+    pub token: Option<u64>,
+    /// How long it lasts from now, by the local deadline.
+    pub remaining: Duration,
+}
+
+impl Sealed for Guard {}
+
+impl Hold for Guard {
+    fn from_guard(guard: Guard) -> Self {
+        guard
+    }
+
+    fn as_guard(&self) -> &Guard {
+        self
+    }
+
+    fn into_guard(self) -> Guard {
+        self
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.lease.keys.name)
+            .field("owner", &self.lease.owner)
+            .field("token", &self.lease.token)
+            .field("valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, renewed: bool, reentrant: bool) -> Self {
+        Guard { core, lease, renewed, reentrant, armed: true }
+    }
+
+    /// Resolves when the hold has ended, with the reason if it is lost.
+    pub(crate) fn ended(&self) -> impl Future<Output = Option<LossReason>> + Send + 'static {
+        let (lease, maker) = (self.lease.clone(), self.core.pid());
+        async move {
+            if fork::here() != maker {
+                return Some(LossReason::Forked);
+            }
+            lease.ended().await
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<CoreLease> {
+        &self.lease
+    }
+
+    /// How each renewal of this hold is done, for further holds that are to last as long.
+    pub(crate) fn term(&self) -> Term {
+        Term { lease_ms: self.lease.lease_ms(), renewed: self.renewed }
+    }
+
+    /// Turns a hold of a write side into one of the read side.
+    pub(crate) async fn downgrade(mut self) -> Result<Guard, Error> {
+        self.core.check_open().map_err(|error| error.on(self.name()))?;
+        self.armed = false;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        let grant = core.downgrade(&lease, self.renewed).await?;
+        Ok(Guard::new(core, grant.lease, grant.renewed, true))
+    }
+
+    /// An error in a process that did not make the hold.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        self.core.check_process().map_err(|error| error.on(self.name()).by(&self.lease.owner))
+    }
+
+    /// The hold without its guard, for whoever gives it back in the guard's place.
+    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, bool) {
+        self.armed = false;
+        (self.core.clone(), self.lease.clone(), self.renewed)
+    }
+
+    /// Gives this hold back and says what became of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release: it is finished in the background.
+    ///
+    /// # Errors
+    ///
+    /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
+    pub async fn unlock(self) -> Result<Unlocked, Error> {
+        self.release(Polled::AtWill).await
+    }
+
+    /// As [`unlock`](Self::unlock), by a caller that may be known to poll it until it is done.
+    pub(crate) async fn release(mut self, polled: Polled) -> Result<Unlocked, Error> {
+        self.check_process()?;
+        self.armed = false;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        core.unlock(&lease, self.renewed, polled).await
+    }
+
+    /// Whether the hold is good at this moment, by the local clock: no round trip.
+    pub fn is_valid(&self) -> bool {
+        !self.core.is_forked() && self.lease.is_valid(self.core.now_ms())
+    }
+
+    /// How long the hold lasts if no renewal succeeds any more; zero if it is over.
+    pub fn remaining(&self) -> Duration {
+        if self.core.is_forked() || !self.lease.is_held() {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(self.lease.deadline_ms().saturating_sub(self.core.now_ms()))
+    }
+
+    /// Resolves when the hold is lost, no later than its deadline; never if it is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
+        let ended = self.ended();
+        async move {
+            match ended.await {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Why the hold was lost, if it was.
+    pub fn loss(&self) -> Option<LossReason> {
+        if self.core.is_forked() {
+            return Some(LossReason::Forked);
+        }
+        if let Some(reason) = self.lease.loss() {
+            return Some(reason.clone());
+        }
+        (self.lease.is_held() && !self.is_valid()).then_some(LossReason::Expired)
+    }
+
+    /// A token that is cancelled when the hold is lost, for code that takes one.
+    pub fn loss_token(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        if self.core.is_forked() {
+            token.cancel();
+            return token;
+        }
+        let (ended, cancel) = (self.ended(), token.clone());
+        // The task ends with the hold, however it ends.
+        self.core.keeper.handle().spawn(async move {
+            if ended.await.is_some() {
+                cancel.cancel();
+            }
+        });
+        token
+    }
+
+    /// The fencing token, if the acquire asked for one: grows with every grant of the name, also across owners and languages.
+    pub fn token(&self) -> Option<u64> {
+        self.lease.token
+    }
+
+    /// How many replicas confirmed the grant when it was made; `None` if none were asked. A hold that was entered once more,
+    /// passed on inside the process, or turned from writing to reading, has the confirmation that it was granted with.
+    pub fn replicas(&self) -> Option<Replicas> {
+        self.lease.replicated().map(|confirmed| confirmed.replicas)
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.lease.keys.name
+    }
+
+    /// Who holds the lock. Whoever knows the owner can enter again, so a hold whose owner was asked for is not passed
+    /// on inside the process without a round trip.
+    pub fn owner(&self) -> &Owner {
+        self.lease.owner.expose()
+    }
+
+    /// How many guards hold under this owner here.
+    pub fn hold_count(&self) -> u32 {
+        if self.core.is_forked() { 0 } else { self.lease.holds().count }
+    }
+
+    /// Enters the lock once more under the same owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// A re-entry that is on its way is finished in the background and given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::AlreadyHeld`] for a non-reentrant lock; a server that is
+    /// unreachable or refuses. A re-entry that was not answered is asked for again, unless another process may hold under the owner.
+    pub async fn reenter(&self) -> Result<Guard, Error> {
+        if !self.reentrant {
+            return Err(already_held().on(self.name()).by(&self.lease.owner));
+        }
+        let grant = self.core.reenter(&self.lease, self.term()).await?;
+        Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
+    }
+
+    /// Makes the hold last at least `lease` from now (1 ms to 100 years); what is left of it is never shortened. A hold that
+    /// is renewed keeps being renewed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once started it may happen or not.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the hold is lost; a lease out of range; a server that is unreachable or refuses.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
+        self.lasts(lease_ms, None).await.map(drop)
+    }
+
+    /// As [`extend`](Self::extend), and asks replicas whether they have it.
+    pub(crate) async fn lasts(
+        &self,
+        lease_ms: i64,
+        ack: Option<Replication>,
+    ) -> Result<Option<Replicas>, Error> {
+        self.core.check_open()?;
+        if let Some(reason) = self.loss() {
+            return Err(lost_error(self.name(), &self.lease.owner, &reason));
+        }
+        let sent_ms = self.core.now_ms();
+        let until_ms = sent_ms.saturating_add(lease_ms as u64);
+        let before_ms = self.lease.asks_until(until_ms);
+        let renewed = match ack {
+            None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
+            Some(ack) => self.core.renew_acked(&self.lease, lease_ms, ack).await,
+        };
+        match &renewed {
+            // An earlier one that comes late does not make it last longer.
+            Ok(_) => self.lease.is_told_until(until_ms, 0),
+            Err(fault) if !fault.is_unknown() => self.lease.is_told_until(until_ms, before_ms),
+            Err(_) => {}
+        }
+        let (renewed, replicas) =
+            renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
+        if !renewed {
+            self.core.gone(&self.lease).await;
+        }
+        if !renewed || !self.core.keeps(&self.lease, sent_ms, lease_ms) {
+            let reason = self.lease.missing(self.core.now_ms());
+            return Err(lost_error(self.name(), &self.lease.owner, &reason));
+        }
+        self.core.schedule(&self.lease);
+        Ok(replicas)
+    }
+
+    /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or somebody releases
+    /// it with [`Lock::release`](crate::locks::lock::Lock::release).
+    pub fn detach(mut self) -> Held {
+        self.armed = false;
+        let remaining = self.remaining();
+        if !self.core.is_forked() {
+            // From now on there is a hold of this owner that no guard counts, so releases leave it on the server.
+            self.lease.owner.share();
+            if self.lease.is_count_in_doubt() {
+                // What was not answered may arrive in the owner's next hold.
+                self.core.owners.pending(&self.lease.keys, &self.lease.owner).unanswered();
+            }
+            self.core.store.outlives(self.lease.owner.field());
+            if self.lease.goes_without_release(self.renewed) {
+                self.core.lanes.forget(&self.lease);
+                self.lease.give_back();
+            }
+        }
+        Held {
+            name: self.name().clone(),
+            owner: self.lease.owner.clone(),
+            token: self.lease.token,
+            remaining,
+        }
+    }
+
+    /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
+    /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
+    /// Where the owner has entered more than once, the time is never shortened, because another process may count on it.
+    ///
+    /// # Cancel safety
+    ///
+    /// The guard is gone; the hold stays until `time` or the lease is over.
+    ///
+    /// # Errors
+    ///
+    /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over, and a request that was
+    /// not answered may still shorten it, unless another process has adopted it meanwhile.
+    pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
+        let time_ms = lease_ms(time).map_err(|error| error.on(self.name()))?;
+        self.core.check_open()?;
+        if self.loss().is_some() {
+            return Ok(false);
+        }
+        // Other guards of this process that share the hold count on what is left of it.
+        let shared = self.lease.holds().count > 1;
+        let (core, lease) = (self.core.clone(), self.lease.clone());
+        // What shortens a hold would shorten the owner's next one if it came late.
+        lease.owner.expose();
+        let pending = core.owners.pending(&lease.keys, &lease.owner);
+        // First of all nobody renews it any more, and nobody believes in the longer time.
+        self.detach();
+        let (here, held) = (core.clone(), lease.clone());
+        // The owner's next attempt waits for it.
+        let shortening = core.drive(
+            async move {
+                let sent = pending.sent();
+                let kept = here.renew_one(&held, if shared { time_ms } else { -time_ms }).await;
+                sent.answered(&kept);
+                kept.map_err(Fault::into_error)
+            },
+            |_| {},
+        );
+        let kept = shortening.outcome().await.and_then(identity);
+        kept.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
+    }
+
+    /// Does the work while the lock is held, and stops polling it when the hold is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work; the guard stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the hold was lost before the work was done; [`ErrorKind::Forked`] in a forked child.
+    pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check_process()?;
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(lost_error(self.name(), &self.lease.owner, &reason)),
+            // The work's last step may have lasted for longer than the hold.
+            outcome = work => self.check().map(|()| outcome),
+        }
+    }
+
+    /// An error unless the hold is good at this moment: no round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if it is not; [`ErrorKind::Forked`] in a forked child, whose parent has the hold.
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
+        match self.loss() {
+            Some(reason) => Err(lost_error(self.name(), &self.lease.owner, &reason)),
+            None if self.lease.is_held() => Ok(()),
+            None => Err(Error::new(ErrorKind::Lost, "the hold was given back").on(self.name())),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // In a forked child nothing may be touched, not even a mutex, which may have been locked at the fork.
+        if self.armed && !self.core.is_forked() {
+            self.core.drop_hold(&self.lease, self.renewed);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What the handles of all kinds of locks do, written once; [`lock_face!`](super::face) gives it to each kind.
+
+use std::{convert::identity, sync::Arc, time::Duration};
+
+use super::{Force, Forced, Guard, Lease};
+use crate::{
+    backoff::Backoff,
+    config::lease_ms,
+    core::{
+        Request, Wait,
+        adopt::{Left, Taken},
+        home::Home,
+        lease::Lease as CoreLease,
+        owners::Turn,
+        release::Unlocked,
+    },
+    error::{Error, ErrorKind},
+    keys::{Keys, Kind},
+    name::LockName,
+    owner::Owner,
+    recipes::{Forcing, Recipe, Term},
+    replica_ack::ReplicaAck,
+    scripts,
+    store::{Call, Fault, protocol_error},
+};
+
+/// A name, the kind of lock that it is, and the client.
+#[derive(Clone)]
+pub(crate) struct Locker {
+    pub(crate) core: Home,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) recipe: &'static dyn Recipe,
+    /// Every grant draws a token.
+    pub(crate) fenced: bool,
+    /// An owner may enter a lock that it holds.
+    pub(crate) reentrant: bool,
+    /// The pauses of kinds without a channel.
+    pub(crate) backoff: Option<Backoff>,
+    /// Tasks of this process that want these keys go first.
+    pub(crate) yields_to: Option<Arc<Keys>>,
+}
+
+/// What an acquire may ask for besides a wait and a lease.
+#[derive(Default)]
+pub(crate) struct Options {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fenced: bool,
+    pub(crate) ack: ReplicaAck,
+}
+
+impl Locker {
+    pub(crate) fn new(core: &Home, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
+        Locker {
+            core: core.clone(),
+            keys: Arc::new(Keys::new(name, kind)),
+            recipe,
+            fenced: false,
+            reentrant: true,
+            backoff: None,
+            yields_to: None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.keys.name
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        wait: Wait,
+        lease: Lease,
+        options: Options,
+    ) -> Result<Option<Guard>, Error> {
+        let ack = options.ack.checked().map_err(|error| error.on(self.name()))?;
+        let request = self.request(wait, lease, options.owner, options.fenced)?;
+        let core = &*self.core;
+        let grant = core.acquire(Request { ack, ..request }).await?;
+        Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.renewed, self.reentrant)))
+    }
+
+    /// What an acquire with these options asks for.
+    pub(crate) fn request(
+        &self,
+        wait: Wait,
+        lease: Lease,
+        owner: Option<Owner>,
+        fenced: bool,
+    ) -> Result<Request, Error> {
+        if let Some(owner) = &owner {
+            self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))?;
+        }
+        Ok(Request {
+            owner,
+            fenced: fenced || self.fenced,
+            reentrant: self.reentrant,
+            backoff: self.backoff,
+            yields_to: self.yields_to.clone(),
+            ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
+        })
+    }
+
+    pub(crate) async fn force(&self, force: &Force) -> Result<Forced, Error> {
+        self.ready()?;
+        force.check().map_err(|error| error.on(self.name()))?;
+        let record = force.record(&self.core, &self.keys);
+        let ask = async |record| {
+            let (number, publish) = (self.core.fresh_number(), self.core.store.publish_command());
+            let forcing = Forcing { number, owner: force.named_owner(), publish, record };
+            let call = self.recipe.force(&self.keys, &forcing);
+            self.core.run_checked(call, number, false).await
+        };
+        let reply = match ask(Some(&record)).await {
+            // Nothing has run. The account may have no right to the record, and still one to the lock.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => ask(None).await,
+            outcome => outcome,
+        };
+        let reply = reply.map_err(|fault| self.error(fault))?;
+        let forced = match reply.get(1) {
+            Some(1) => Forced::Released,
+            Some(0) => Forced::WasFree,
+            Some(-1) => return Ok(Forced::OtherOwner),
+            Some(-2) => {
+                return Err(Error::new(
+                    ErrorKind::WrongLockKind,
+                    "a lock of another kind is held under this name",
+                )
+                .on(self.name()));
+            }
+            _ => {
+                return Err(
+                    Error::new(ErrorKind::Protocol, "a forced release answered nonsense").on(self.name())
+                );
+            }
+        };
+        // Ending a write hold ends the read holds of its owner, too.
+        let nested = self.keys.readers.iter().flat_map(|readers| self.core.lanes.find(readers));
+        for lease in self.core.lanes.find(&self.keys).into_iter().chain(nested) {
+            self.core.recheck_now(lease).await;
+        }
+        Ok(forced)
+    }
+
+    pub(crate) fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
+        Guard::new(Arc::clone(&self.core), lease, renewed, self.reentrant)
+    }
+
+    /// The last token that was drawn for the name.
+    pub(crate) async fn last_token(&self) -> Result<Option<u64>, Error> {
+        self.ready()?;
+        let number = self.core.fresh_number();
+        let call = Call::new(&scripts::COUNTER_GET).key(self.keys.token()).int(number);
+        let reply = self.core.run_checked(call, number, false).await.map_err(|fault| self.error(fault))?;
+        Ok(reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|token| *token > 0))
+    }
+
+    pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
+        self.ready()?;
+        self.core.keeper.touch();
+        let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
+        let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
+        match reply.array() {
+            Some([ttl, holds]) => ttl.int().zip(holds.int()),
+            _ => None,
+        }
+        .ok_or_else(|| protocol_error("query", &reply).on(self.name()))
+    }
+
+    pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
+        let term = self.term_of(lease)?;
+        self.owner_here(owner)?;
+        let (keys, owner) = (self.keys.clone(), owner.clone());
+        let left = Arc::new(Left { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
+        let owner = &left.owner;
+        // What is under way for the owner here has come to its end.
+        let turn = self.turn(owner).await?;
+        let taken = self.core.take_up(&left, turn).await;
+        match taken.map_err(|fault| self.error(fault).by(owner))? {
+            Taken::Gone => Ok(None),
+            Taken::Up(lease) => Ok(Some(self.guard(lease, term.renewed))),
+            Taken::WrongKind => {
+                let what = "the owner holds the name as another kind of lock";
+                Err(Error::new(ErrorKind::WrongLockKind, what).on(self.name()).by(owner))
+            }
+            Taken::Several => {
+                let what = "the owner holds more than once, so other processes may hold under it";
+                Err(Error::new(ErrorKind::AlreadyHeld, what)
+                    .remedy("enter with `acquire().owner(…)`, and give the hold that was left back with `release`")
+                    .on(self.name())
+                    .by(owner))
+            }
+        }
+    }
+
+    async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {
+        let turn = self.core.turn_to_adopt(&self.keys, owner).await;
+        turn.map_err(|error| error.on(self.name()).by(owner))
+    }
+
+    pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {
+        self.owner_here(owner)?;
+        let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
+        self.renew_hold(&self.hold_of(owner, Term { lease_ms, renewed: false }), lease_ms).await
+    }
+
+    /// A hold as this process would know it, were it its own.
+    fn hold_of(&self, owner: &Owner, term: Term) -> Arc<CoreLease> {
+        let now_ms = self.core.now_ms();
+        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, now_ms))
+    }
+
+    async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {
+        self.ready()?;
+        let renewed = self.core.renew_one(lease, lease_ms).await;
+        renewed.map_err(|fault| self.error(fault).by(&lease.owner))
+    }
+
+    pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
+        self.owner_here(owner)?;
+        let pending = self.core.owners.pending(&self.keys, owner);
+        let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
+        let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
+        let work = async move {
+            // An attempt that asks may come to have a guard.
+            core.alone(&pending).await;
+            // The guard would not hear of the release, and say that it is valid.
+            if core.has_guard(&keys, &of) {
+                let held = Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner");
+                return Err(Fault::Server(held.remedy("unlock or drop the guard")));
+            }
+            core.run_undoing(call, of.number(), false, &pending).await
+        };
+        // The owner's next attempt waits for it.
+        let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);
+        let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
+        match reply.get(1) {
+            Some(0) => Ok(Unlocked::Released),
+            Some(left) if *left > 0 => Ok(Unlocked::StillHeld(u32::try_from(*left).unwrap_or(u32::MAX))),
+            _ => Err(Error::new(ErrorKind::NotOwner, "the lock is not held by this owner")
+                .on(self.name())
+                .by(owner)
+                .remedy("its lease may have ended; `redlatch show` names the present holder")),
+        }
+    }
+
+    /// Refuses to act in the name of an owner that a fork has left to the parent process.
+    fn owner_here(&self, owner: &Owner) -> Result<(), Error> {
+        self.ready()?;
+        self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))
+    }
+
+    pub(crate) fn ready(&self) -> Result<(), Error> {
+        self.core.check_open().and_then(|()| self.keys.check()).map_err(|error| error.on(self.name()))
+    }
+
+    fn error(&self, fault: Fault) -> Error {
+        fault.into_error().on(self.name())
+    }
+
+    fn term_of(&self, lease: Lease) -> Result<Term, Error> {
+        lease.term(&self.core.config).map_err(|error| error.on(self.name()))
+    }
+
+    /// A wait without limit ended as if it had one.
+    pub(crate) fn endless(&self) -> Error {
+        Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
+    }
+}

@@ -1,0 +1,19 @@
+//! What the locks share: the handle, its options, its methods and the hold; and the same for several locks taken as one.
+
+mod acquire;
+pub(crate) mod face;
+pub(crate) mod force;
+mod guard;
+mod hold;
+pub(crate) mod locker;
+pub(crate) mod members;
+pub(crate) mod membership;
+pub(crate) mod set_face;
+mod with;
+
+pub use acquire::{Acquire, Lease};
+pub use force::{Force, Forced};
+pub use guard::{Guard, Held};
+pub use hold::Hold;
+pub(crate) use hold::sealed;
+pub use with::WithError;

@@ -1,0 +1,46 @@
+//! `SpinLock`: a lock that is waited for by looking again; shares its state with Redisson's `RSpinLock`
+//! (`docs/protocol.md`, spin lock).
+
+use crate::{
+    backoff::Backoff,
+    core::home::Home,
+    keys::Kind,
+    locks::shared::{Guard, face::lock_face, locker::Locker},
+    name::LockName,
+    recipes::SPIN,
+};
+
+/// A reentrant lock without messages: nothing is published when it is released, and waiting is looking again after a pause.
+///
+/// For locks that are held for moments, where a subscription would cost more than it saves. Waiters of a [`Lock`](crate::Lock)
+/// of the same name are kept out too, but are not told of a release and find it at their next look.
+///
+/// # Example
+///
+/// ```
+/// # use std::time::Duration;
+/// # use redlatch::Backoff;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// let client = redlatch::Client::connect("memory:").await?;
+/// let lock = client.spin_lock("counter").backoff(Backoff::constant(Duration::from_millis(64))?);
+/// lock.lock().await?.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct SpinLock(pub(crate) Locker);
+
+impl SpinLock {
+    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+        let locker = Locker::new(core, name, Kind::Lock, &SPIN);
+        SpinLock(Locker { backoff: Some(Backoff::default()), ..locker })
+    }
+
+    /// How long to pause between looks; 1 ms doubled up to 128 ms unless set.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.0.backoff = Some(backoff);
+        self
+    }
+}
+
+lock_face!(SpinLock, Guard);

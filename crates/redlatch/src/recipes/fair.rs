@@ -1,0 +1,111 @@
+//! The fair lock's recipe (`docs/protocol.md`, fair lock).
+
+use std::sync::Arc;
+
+use super::{Asks, Expected, Forcing, Heir, LanePolicy, PLAIN, Recipe};
+use crate::{
+    call::Call,
+    config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
+    keys::Keys,
+    owner::Owner,
+    scripts::{self, Script},
+};
+
+/// The scripts and channels of the lock with a queue on the server.
+pub(crate) struct Fair;
+
+pub(crate) static FAIR: Fair = Fair;
+
+impl Fair {
+    fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
+        let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
+        let call = if fenced { call.key(keys.token()) } else { call };
+        call.int(owner.number()).text(owner.field())
+    }
+}
+
+impl Recipe for Fair {
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Ordered
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        let redisson_wait_ms = REDISSON_FAIR_WAIT.as_millis() as i64;
+        let asks =
+            Asks { waits: false, recount: false, first_only: false, redisson_wait_ms, publish: "publish" };
+        self.ask(keys, owner, lease_ms, fenced, asks)
+    }
+
+    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+        let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, fenced);
+        let call = call
+            .int(lease_ms)
+            .constant(if fenced { "1" } else { "0" })
+            .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
+            .bytes(keys.channel())
+            .constant(asks.publish)
+            .int(asks.redisson_wait_ms)
+            .constant(if asks.recount { "1" } else { "0" });
+        if asks.first_only { call.constant("1") } else { call }
+    }
+
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        let call = Fair::call(&scripts::FAIR_UNDO, keys, owner, false);
+        expected.named(call.bytes(keys.channel()).constant(publish))
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        PLAIN.enter(keys, owner, lease_ms)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, false);
+        let call = call.bytes(keys.channel()).constant(publish);
+        expected.named(call.constant("").constant("0").constant("0"))
+    }
+
+    /// Whoever waits in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
+    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+        Some(PLAIN.release(keys, owner, "", expected))
+    }
+
+    fn hand_over(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        expected: Expected,
+        heir: &Heir<'_>,
+    ) -> Call {
+        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
+        let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
+        expected.named(call.int(heir.lease_ms).constant(if heir.fenced { "1" } else { "0" }))
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        Fair::call(&scripts::FAIR_LEAVE, keys, owner, false)
+            .bytes(keys.channel())
+            .constant(publish)
+            .int(known.into())
+            .int(lease_ms)
+    }
+
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        // Those who wait are not told: they wait for the holder, and it is another one.
+        PLAIN.transfer(keys, from, heir)
+    }
+
+    fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
+        PLAIN.renew(batch, holds, lease_ms)
+    }
+
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let call = Call::new(&scripts::FAIR_FORCE).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
+        let call = call.int(forcing.number).text(&forcing.owner.into());
+        forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish))
+    }
+
+    fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>> {
+        Some([&**keys.channel(), b":", owner.field().as_bytes()].concat().into())
+    }
+}

@@ -1,0 +1,237 @@
+//! The recipes of all kinds: the calls that the core asks a kind for, and what they say besides.
+//!
+//! A kind is a [`Recipe`]. It knows its scripts and its channel, and has no waiting or renewing code of its own.
+
+mod fair;
+mod forcing;
+mod permits;
+mod plain;
+mod read_write;
+mod spin;
+
+use std::sync::Arc;
+
+pub(crate) use fair::FAIR;
+pub(crate) use forcing::{Forcing, Record};
+pub(crate) use permits::{NEVER_MS, Permits, members};
+pub(crate) use plain::PLAIN;
+pub(crate) use read_write::{READ, WRITE};
+pub(crate) use spin::SPIN;
+
+use crate::{call::Call, keys::Keys, owner::Owner, scripts};
+
+/// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
+pub(crate) trait Recipe: Send + Sync + 'static {
+    /// How the tasks of one process get along.
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Queue
+    }
+
+    /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
+    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
+
+    /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
+    /// kinds with a queue on the server; whether only its first hold is wanted, and otherwise the reply is `{number, 0,`
+    /// [`OWN_HOLD`]`}`; and the command to publish with.
+    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+        let call = self.acquire(keys, owner, lease_ms, fenced);
+        if asks.first_only { call.constant("1") } else { call }
+    }
+
+    /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        self.release(keys, owner, publish, expected)
+    }
+
+    /// Whether a hold whose time is over may still stand in the hash, because others keep the hash.
+    fn leaves_traces(&self) -> bool {
+        false
+    }
+
+    /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
+
+    /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`, or `{number, -1, count}` if it counts another number.
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call;
+
+    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
+    /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
+    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+        let _ = (keys, owner, expected);
+        None
+    }
+
+    /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
+    fn hand_over(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        expected: Expected,
+        heir: &Heir<'_>,
+    ) -> Call {
+        let _ = heir;
+        self.release(keys, owner, publish, expected)
+    }
+
+    /// One hold less. Replies `{number, holds left or -1, receivers}`.
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
+
+    /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
+    /// hash belongs to a lock of another kind.
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call;
+
+    /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
+    fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
+
+    /// The key that changes when a hold ends.
+    fn watched<'a>(&self, keys: &'a Keys) -> &'a Arc<[u8]> {
+        &keys.key
+    }
+
+    /// Frees it from any owner, or only while the owner that is named holds it. Replies `{number, 1 or 0, receivers}`,
+    /// -1 when another owner holds it, -2 when another kind of lock does.
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let call = Call::new(&scripts::FORCE).key(&keys.key).int(forcing.number);
+        let call = call.text(&forcing.owner.into()).bytes(keys.channel()).constant(forcing.publish);
+        forcing.recorded(call)
+    }
+
+    /// Reads `{ttl, holds of the owner}`; the TTL is -2 when nobody holds it. The owner may be empty.
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        Call::new(&scripts::QUERY).key(&keys.key).text(&owner.into())
+    }
+
+    /// Where the tasks of this process that wait for the same take turns in asking; `None` when each asks for itself.
+    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
+        let _ = (keys, owner);
+        None
+    }
+
+    /// Whether several of them go into one script, which takes and releases as this recipe does.
+    fn batches(&self) -> bool {
+        false
+    }
+
+    /// Whether the last item of a grant's reply says that nothing is left for others who want as much.
+    fn took_the_last(&self, owner: &Owner, value: i64) -> bool {
+        let _ = (owner, value);
+        false
+    }
+
+    /// Where waiters are told; `None` when nobody is told and waiting is looking again.
+    fn channel(&self, keys: &Keys, owner: &Owner) -> Option<Arc<[u8]>>;
+}
+
+/// How the tasks of one process that want the same name get along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LanePolicy {
+    /// One holder: a single task contends at the server, the others queue in the lane.
+    Queue,
+    /// Any number of holders: every task asks the server for itself.
+    Beside,
+    /// Every task queues at the server; the lane knows them, in order, so that a release can hand over at once.
+    Ordered,
+}
+
+/// What is waited for, and how much of it.
+pub(crate) type GateKey = (Arc<[u8]>, i64);
+
+/// How long a grant is asked for, and whether it is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    pub(crate) lease_ms: i64,
+    pub(crate) renewed: bool,
+}
+
+/// The time of a busy reply that means: others come before this owner. One less: some of them may subtract from its
+/// time in the queue.
+pub(crate) const BEHIND: i64 = -3;
+
+/// The time of a reply that means: the owner holds it already, and its first hold was asked for.
+pub(crate) const OWN_HOLD: i64 = -5;
+
+/// What else a request says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asks {
+    pub(crate) waits: bool,
+    /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
+    pub(crate) recount: bool,
+    /// Another process may hold under the owner, and then this is no repeat.
+    pub(crate) first_only: bool,
+    /// What such a one subtracts.
+    pub(crate) redisson_wait_ms: i64,
+    pub(crate) publish: &'static str,
+}
+
+/// How many holds of its owner a release expects on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// It removes whatever is counted.
+    Any,
+    /// It removes nothing if another number is counted: the owner may be handed to another process while the request is on its way.
+    Count(u32),
+}
+
+impl Expected {
+    /// What is expected of an owner with so many holds of this process. It is asked for when the request is made, and not before.
+    pub(crate) fn of(owner: &Owner, count: impl FnOnce() -> u32) -> Self {
+        if owner.is_exposed() { Expected::Count(count()) } else { Expected::Any }
+    }
+
+    /// What a call ends with that asks for a count.
+    pub(crate) fn named(self, call: Call) -> Call {
+        match self {
+            Expected::Any => call,
+            Expected::Count(count) => call.int(count.into()),
+        }
+    }
+}
+
+/// Who is to have a lock next. It is made for what it is for, which decides how much of the giver's moves.
+pub(crate) struct Heir<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) lease_ms: i64,
+    pub(crate) fenced: bool,
+    moves: Moves,
+}
+
+/// What of a giver's holds goes to its heir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moves {
+    All,
+    /// Only if it is one: what the giver has besides is other processes'.
+    One,
+    /// The same, to the owner that it was taken from, and the lease stays.
+    Back,
+}
+
+impl<'a> Heir<'a> {
+    /// A task that gets the lock of `giver`, which gives it back. If the giver's owner was handed out, another process may come to hold
+    /// under it while this is on its way, so no more than one hold moves.
+    pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: Term, fenced: bool) -> Self {
+        let moves = if giver.is_exposed() { Moves::One } else { Moves::All };
+        Heir { owner, lease_ms: term.lease_ms, fenced, moves }
+    }
+
+    /// A client that takes up a hold that was left.
+    pub(crate) fn adopting(owner: &'a Owner, term: Term, fenced: bool) -> Self {
+        Heir { owner, lease_ms: term.lease_ms, fenced, moves: Moves::One }
+    }
+
+    /// The owner that a hold was taken from, which gets it back.
+    pub(crate) fn former(owner: &'a Owner, term: Term) -> Self {
+        Heir { owner, lease_ms: term.lease_ms, fenced: false, moves: Moves::Back }
+    }
+
+    /// What a call that moves a hold ends with.
+    pub(crate) fn named(&self, call: Call) -> Call {
+        let moves = match self.moves {
+            Moves::All => "0",
+            Moves::One => "1",
+            Moves::Back => "2",
+        };
+        call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
+    }
+}

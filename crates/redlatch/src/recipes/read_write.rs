@@ -1,0 +1,155 @@
+//! The recipes of both sides of the read-write lock, over one hash (`docs/protocol.md`, read-write lock).
+
+use std::sync::Arc;
+
+use super::{Expected, Forcing, Heir, LanePolicy, Recipe};
+use crate::{
+    call::Call,
+    keys::Keys,
+    owner::Owner,
+    scripts::{self, Script},
+};
+
+/// The scripts of the read side.
+pub(crate) struct Read;
+
+/// The scripts of the write side.
+pub(crate) struct Write;
+
+pub(crate) static READ: Read = Read;
+pub(crate) static WRITE: Write = Write;
+
+/// What wakes one waiter of a Java client, and what wakes all of them.
+const WAKE_ONE: &str = "0";
+const WAKE_ALL: &str = "1";
+
+/// A call that may look at the timeout keys of read holds.
+fn call(script: &'static Script, keys: &Keys) -> Call {
+    Call::new(script).key(&keys.key).key(&keys.timeouts)
+}
+
+fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+    let call = call(script, keys);
+    // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
+    let call = if fenced { call.key(keys.token()) } else { call };
+    call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+}
+
+fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
+    let call = call(script, keys).int(owner.number()).text(owner.field());
+    call.bytes(keys.channel()).constant(publish)
+}
+
+fn force(keys: &Keys, forcing: &Forcing<'_>, field: &str, side: [&'static str; 2]) -> Call {
+    let [side, wake] = side;
+    let call = call(&scripts::RW_FORCE, keys).int(forcing.number).text(&field.into()).constant(side);
+    forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish).constant(wake))
+}
+
+fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
+    call(&scripts::RW_QUERY, keys).text(&owner.into()).constant(side)
+}
+
+impl Recipe for Read {
+    fn lane(&self) -> LanePolicy {
+        LanePolicy::Beside
+    }
+
+    fn leaves_traces(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        acquire(&scripts::READ_ACQUIRE, keys, owner, lease_ms, fenced)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        let call = call(&scripts::READ_ENTER, keys).int(owner.number()).text(owner.field());
+        call.int(lease_ms)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        expected.named(release(&scripts::READ_RELEASE, keys, owner, publish))
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        release(&scripts::READ_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+    }
+
+    /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        let call = call(&scripts::READ_TRANSFER, keys).key(&keys.key).key(&keys.timeouts);
+        let call = if heir.fenced { call.key(keys.token()) } else { call };
+        let call = call.int(heir.owner.number()).int(heir.lease_ms);
+        heir.named(call.text(from.field()).text(heir.owner.field()))
+    }
+
+    fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
+        let call = holds
+            .iter()
+            .fold(Call::new(&scripts::READ_RENEW), |call, (keys, _)| call.key(&keys.key).key(&keys.timeouts));
+        holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+    }
+
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        force(keys, forcing, forcing.owner, ["read", WAKE_ONE])
+    }
+
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        query(keys, owner, "read")
+    }
+
+    fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        Some(keys.channel().clone())
+    }
+}
+
+impl Recipe for Write {
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        acquire(&scripts::WRITE_ACQUIRE, keys, owner, lease_ms, fenced)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).int(owner.number()).text(owner.field());
+        call.int(lease_ms)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+        expected.named(release(&scripts::WRITE_RELEASE, keys, owner, publish))
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+        release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+    }
+
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        let call = call(&scripts::WRITE_TRANSFER, keys);
+        let call = if heir.fenced { call.key(keys.token()) } else { call };
+        heir.named(
+            call.int(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+        )
+    }
+
+    fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
+        let call = holds.iter().fold(Call::new(&scripts::WRITE_RENEW), |call, (keys, _)| call.key(&keys.key));
+        holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+    }
+
+    /// The owner may be given as it is or as it stands in the hash.
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        let field = match forcing.owner {
+            "" => String::new(),
+            field if field.ends_with(":write") => field.to_owned(),
+            owner => format!("{owner}:write"),
+        };
+        force(keys, forcing, &field, ["write", WAKE_ALL])
+    }
+
+    fn query(&self, keys: &Keys, owner: &str) -> Call {
+        query(keys, owner, "write")
+    }
+
+    fn channel(&self, keys: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        Some(keys.channel().clone())
+    }
+}

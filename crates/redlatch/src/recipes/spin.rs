@@ -1,0 +1,52 @@
+//! The spin lock's recipe: the plain lock's, of which nobody is told (`docs/protocol.md`, spin lock).
+
+use std::sync::Arc;
+
+use super::{Expected, Forcing, Heir, PLAIN, Recipe};
+use crate::{call::Call, keys::Keys, owner::Owner};
+
+/// The scripts of the plain lock, without messages.
+pub(crate) struct Spin;
+
+pub(crate) static SPIN: Spin = Spin;
+
+/// What stands for the publish command when nobody is to be told.
+const SILENT: &str = "";
+
+impl Recipe for Spin {
+    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+        PLAIN.acquire(keys, owner, lease_ms, fenced)
+    }
+
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        PLAIN.enter(keys, owner, lease_ms)
+    }
+
+    fn release(&self, keys: &Keys, owner: &Owner, _: &'static str, expected: Expected) -> Call {
+        PLAIN.release(keys, owner, SILENT, expected)
+    }
+
+    fn leave(&self, keys: &Keys, owner: &Owner, _: &'static str, known: u32, lease_ms: i64) -> Call {
+        PLAIN.leave(keys, owner, SILENT, known, lease_ms)
+    }
+
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+        PLAIN.transfer(keys, from, heir)
+    }
+
+    fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
+        PLAIN.renew(batch, holds, lease_ms)
+    }
+
+    fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
+        PLAIN.force(keys, &Forcing { publish: SILENT, ..*forcing })
+    }
+
+    fn batches(&self) -> bool {
+        true
+    }
+
+    fn channel(&self, _: &Keys, _: &Owner) -> Option<Arc<[u8]>> {
+        None
+    }
+}

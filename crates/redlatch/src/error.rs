@@ -5,10 +5,7 @@
 
 use std::fmt;
 
-use crate::{
-    name::LockName,
-    owner::{OWNER_BYTES_MAX, Owner},
-};
+use crate::{fork::TooManyForks, name::LockName};
 
 /// What went wrong, in the terms a caller can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -131,16 +128,9 @@ impl Error {
         self
     }
 
-    /// Names the owner. That does not make it one that other processes may use.
-    pub(crate) fn by(mut self, owner: &Owner) -> Self {
-        self.0.owner.get_or_insert_with(|| {
-            let mut text = String::from(&**owner.field());
-            // The owner of many permits is as long as all their ids.
-            if let Some((end, _)) = text.char_indices().nth(OWNER_BYTES_MAX) {
-                text.replace_range(end.., "…");
-            }
-            text
-        });
+    /// Names the owner, unless one is named already.
+    pub(crate) fn naming_owner(mut self, field: impl FnOnce() -> String) -> Self {
+        self.0.owner.get_or_insert_with(field);
         self
     }
 
@@ -255,6 +245,13 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<TooManyForks> for Error {
+    fn from(_: TooManyForks) -> Self {
+        let why = "too many processes in a row were forked off in the middle of beginning";
+        Error::new(ErrorKind::Forked, why).remedy("make clients before forking")
+    }
+}
 
 /// Why a hold ended before its guard gave it back.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,8 +14,6 @@ use std::{
     },
 };
 
-use crate::error::{Error, ErrorKind};
-
 /// In how many processes in a row the making of a successor may be cut short by another fork, or fail.
 const SLOTS: usize = 8;
 
@@ -122,6 +120,10 @@ impl<T> Successors<T> {
     }
 }
 
+/// Too many processes in a row were forked off in the middle of making a successor.
+#[derive(Debug)]
+pub(crate) struct TooManyForks;
+
 /// Something of which each process has its own, empty at first.
 pub(crate) struct PerProcess<T>(Successors<Box<Own<T>>>);
 
@@ -140,17 +142,14 @@ impl<T: Default> PerProcess<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Forked`] when too many processes in a row were forked while it was being made.
-    pub(crate) fn get(&self) -> Result<&T, Error> {
+    /// When too many processes in a row were forked while it was being made.
+    pub(crate) fn get(&self) -> Result<&T, TooManyForks> {
         let mut successors = &self.0;
         loop {
-            match successors.find(|| Ok::<_, Error>(Box::<Own<T>>::default()))? {
+            match successors.find(|| Ok::<_, TooManyForks>(Box::<Own<T>>::default()))? {
                 Some(Successor::Own(own)) => return Ok(&own.value),
                 Some(Successor::Ancestor(theirs)) => successors = &theirs.successors,
-                None => {
-                    let why = "too many processes in a row were forked off in the middle of beginning";
-                    return Err(Error::new(ErrorKind::Forked, why).remedy("make clients before forking"));
-                }
+                None => return Err(TooManyForks),
             }
         }
     }

@@ -40,7 +40,6 @@ mod permits;
 mod recipes;
 pub mod scripts;
 pub mod store;
-mod url;
 
 // Words that all floors use.
 mod backoff;

@@ -254,6 +254,20 @@ impl FromStr for Owner {
     }
 }
 
+impl Error {
+    /// Names the owner. That does not make it one that other processes may use.
+    pub(crate) fn by(self, owner: &Owner) -> Self {
+        self.naming_owner(|| {
+            let mut text = String::from(&**owner.field());
+            // The owner of many permits is as long as all their ids.
+            if let Some((end, _)) = text.char_indices().nth(OWNER_BYTES_MAX) {
+                text.replace_range(end.., "…");
+            }
+            text
+        })
+    }
+}
+
 /// What makes the owners of a client its own: its id, and the numbers that it has given out.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {

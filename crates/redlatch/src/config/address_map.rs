@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use crate::{
+    config::addr::Addr,
     error::{Error, ErrorKind},
-    url::Addr,
 };
 
 /// How many pairs there may be.

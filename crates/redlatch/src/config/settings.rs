@@ -6,9 +6,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use redlatch_engine::SystemClock;
 
 use super::{
-    AddressMap, CONNECT_TIMEOUT, CallHook, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
+    AddressMap, CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
     RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
 };
+use crate::call_hook::CallHook;
 
 /// Settings that may also come from elsewhere than the builder. `None` means that nothing was said.
 #[derive(Debug, Clone, Default)]

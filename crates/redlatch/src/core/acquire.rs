@@ -13,6 +13,7 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     asker::Asker,
+    attempt::already_held,
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Turn},
@@ -333,9 +334,4 @@ fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
         )
         .remedy("ask for it with the first hold")
     })
-}
-
-pub(crate) fn already_held() -> Error {
-    Error::new(ErrorKind::AlreadyHeld, "the owner holds the lock already, and it cannot be entered twice")
-        .remedy("release it first, or use a reentrant lock")
 }

@@ -6,7 +6,6 @@ use futures_util::future::join_all;
 
 use super::{
     Core, Request, Wait,
-    acquire::already_held,
     contest::Attempt,
     flight::{Flight, Rest, Work},
     lease::Lease,
@@ -430,4 +429,9 @@ impl Asked {
             ))),
         }
     }
+}
+
+pub(crate) fn already_held() -> Error {
+    Error::new(ErrorKind::AlreadyHeld, "the owner holds the lock already, and it cannot be entered twice")
+        .remedy("release it first, or use a reentrant lock")
 }

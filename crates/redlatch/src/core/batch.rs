@@ -17,8 +17,8 @@ use super::{
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Pending, Turn},
-    pulse::all_shown,
     release::{Step, Unlocked, Way, expected, found},
+    request::all_shown,
     undo::{Certainty, Sending},
     wait::{Deadline, Place},
 };

@@ -19,12 +19,12 @@ use tokio::{runtime::Handle, time::Sleep};
 
 use super::Core;
 use crate::{
+    config::url::StoreUrl,
     error::{Error, ErrorKind},
     jitter::jittered,
     replica_ack::ReplicaCount,
     scripts::{Declaring, READ_ACQUIRE, READ_ENTER, READ_RELEASE, READ_RENEW, Script},
     store::{AckedFuture, Arg, Call, Fault, Reply, RunFuture},
-    url::StoreUrl,
 };
 
 /// How often a script is sent with all keys of all holders, before others' keys that came in meanwhile may be missing.

@@ -5,7 +5,7 @@
 pub(crate) mod acquire;
 pub(crate) mod adopt;
 mod asker;
-mod attempt;
+pub(crate) mod attempt;
 pub(crate) mod batch;
 pub(crate) mod bell;
 pub(crate) mod contest;
@@ -25,7 +25,6 @@ mod lookout;
 pub(crate) mod lost;
 pub(crate) mod owners;
 mod pulse;
-mod rare;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;

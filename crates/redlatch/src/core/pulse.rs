@@ -8,16 +8,11 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     task::Context,
 };
 
 use futures_util::task::AtomicWaker;
-
-use super::Request;
 
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
 pub(super) const PULSE_MS: u64 = 500;
@@ -68,18 +63,6 @@ impl Pulse {
         })
         .await
     }
-}
-
-/// As [`Pulse::shown`] for what several requests are made by one task.
-pub(super) async fn all_shown<T>(
-    requests: &[Arc<Request>],
-    mut work: Pin<&mut impl Future<Output = T>>,
-) -> T {
-    poll_fn(|context| {
-        requests.iter().for_each(|request| request.pulse.show(context));
-        work.as_mut().poll(context)
-    })
-    .await
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What an acquire asks for, and what it gets.
 
 use std::{
+    future::{Future, poll_fn},
     ops::Deref,
+    pin::Pin,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -79,6 +81,18 @@ impl Request {
             tainted: Tainted::default(),
         }
     }
+}
+
+/// As [`Pulse::shown`] for what several requests are made by one task.
+pub(super) async fn all_shown<T>(
+    requests: &[Arc<Request>],
+    mut work: Pin<&mut impl Future<Output = T>>,
+) -> T {
+    poll_fn(|context| {
+        requests.iter().for_each(|request| request.pulse.show(context));
+        work.as_mut().poll(context)
+    })
+    .await
 }
 
 /// How long to wait for a lock that is busy.

@@ -28,8 +28,6 @@ use super::{
 };
 use crate::{keys::Keys, store::Change};
 
-/// For how long a hold has to last before it is watched.
-pub(super) const WATCH_AFTER_MS: u64 = 500;
 /// What is due within this time is watched together with what is due now.
 pub(super) const WATCH_SOON_MS: u64 = 250;
 /// The shortest time between two changes that ended nothing and after which a key is watched anew: read holds and permits have

@@ -16,10 +16,9 @@ use super::{
 };
 use crate::{
     acl::Kind,
-    config::Config,
+    config::{Config, url::StoreUrl},
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
-    url::StoreUrl,
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;

@@ -16,10 +16,9 @@ use super::{
     SubscribeFuture, Subscription, WatchFuture,
 };
 use crate::{
-    config::Config,
+    config::{Config, url::STRICT_KEYS},
     error::{Error, ErrorKind},
     fork::PerProcess,
-    url::STRICT_KEYS,
 };
 
 struct MemoryStore {

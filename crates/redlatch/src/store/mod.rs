@@ -25,6 +25,6 @@ pub(crate) use redis::slot_of;
 pub(crate) use crate::call::{PUBLISH_LATER, protocol_error};
 pub use crate::{
     call::{Arg, Call, Reply},
+    config::url::StoreUrl,
     replica_ack::ReplicaCount,
-    url::StoreUrl,
 };

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{Store, lazy, local, memory, redis};
-use crate::{config::Config, error::Error, url::StoreUrl};
+use crate::{
+    config::{Config, url::StoreUrl},
+    error::Error,
+};
 
 /// Whether the store that the configuration names has nothing to connect to.
 pub(crate) fn is_at_hand(config: &Config) -> bool {

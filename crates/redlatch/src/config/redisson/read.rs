@@ -9,9 +9,11 @@ use super::{
     substitute, tree,
     tree::{Entry, Kind, Value},
 };
-use crate::{
-    config::{FAIR_WAIT_MAX, RENEWAL_BATCH_MAX, Secret, ShardedPubSub, TlsOptions, settings::Settings},
-    url::{Access, Addr, Server, StoreUrl},
+use crate::config::{
+    FAIR_WAIT_MAX, RENEWAL_BATCH_MAX, Secret, ShardedPubSub, TlsOptions,
+    addr::Addr,
+    settings::Settings,
+    url::{Access, Server, StoreUrl},
 };
 
 /// The longest time-out of a file that is followed; a longer one counts as this.

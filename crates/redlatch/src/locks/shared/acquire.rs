@@ -5,49 +5,13 @@ use std::{
     future::{Future, IntoFuture},
     marker::PhantomData,
     pin::Pin,
-    time::Duration,
 };
 
 use super::{
-    Guard, Hold,
+    Guard, Hold, Lease,
     locker::{Locker, Options},
 };
-use crate::{
-    config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
-    core::Wait,
-    error::{Error, ErrorKind},
-    owner::Owner,
-    recipes::Term,
-    replica_ack::ReplicaAck,
-};
-
-/// How long a hold lasts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Lease {
-    /// As long as its guard: the client's watchdog lease, renewed every third of it.
-    #[default]
-    Renewed,
-    /// As [`Renewed`](Self::Renewed), with a lease of its own (150 ms to 100 years).
-    RenewedEvery(Duration),
-    /// At most this long (1 ms to 100 years), never renewed.
-    Fixed(Duration),
-}
-
-impl Lease {
-    pub(crate) fn term(self, config: &Config) -> Result<Term, Error> {
-        match self {
-            Lease::Renewed => Ok(Term { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
-            Lease::RenewedEvery(lease) if lease < WATCHDOG_LEASE_MIN => Err(Error::new(
-                ErrorKind::InvalidOption,
-                format!("a renewed lease of {lease:?} is under {WATCHDOG_LEASE_MIN:?}"),
-            )
-            .remedy("a lease that short would be lost to a single slow reply")),
-            Lease::RenewedEvery(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: true }),
-            Lease::Fixed(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: false }),
-        }
-    }
-}
+use crate::{core::Wait, error::Error, owner::Owner, replica_ack::ReplicaAck};
 
 /// An acquire that is being put together; `await` it for `Result<Option<G>, Error>`, where `G` is the guard of the kind.
 #[must_use = "an acquire does nothing until it is awaited"]

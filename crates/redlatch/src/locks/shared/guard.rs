@@ -4,12 +4,11 @@ use std::{convert::identity, fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Hold, sealed::Sealed};
 use crate::{
     config::lease_ms,
     core::{
         Core,
-        acquire::already_held,
+        attempt::already_held,
         lease::Lease as CoreLease,
         lost::lost_error,
         release::{Polled, Unlocked},
@@ -51,22 +50,6 @@ pub struct Held {
     pub token: Option<u64>,
     /// How long it lasts from now, by the local deadline.
     pub remaining: Duration,
-}
-
-impl Sealed for Guard {}
-
-impl Hold for Guard {
-    fn from_guard(guard: Guard) -> Self {
-        guard
-    }
-
-    fn as_guard(&self) -> &Guard {
-        self
-    }
-
-    fn into_guard(self) -> Guard {
-        self
-    }
 }
 
 impl fmt::Debug for Guard {

@@ -21,3 +21,19 @@ pub(crate) mod sealed {
     /// Keeps [`Hold`](crate::Hold) to the guards of this crate.
     pub trait Sealed {}
 }
+
+impl sealed::Sealed for Guard {}
+
+impl Hold for Guard {
+    fn from_guard(guard: Guard) -> Self {
+        guard
+    }
+
+    fn as_guard(&self) -> &Guard {
+        self
+    }
+
+    fn into_guard(self) -> Guard {
+        self
+    }
+}

@@ -5,15 +5,17 @@ pub(crate) mod face;
 pub(crate) mod force;
 mod guard;
 mod hold;
+mod lease;
 pub(crate) mod locker;
 pub(crate) mod members;
 pub(crate) mod membership;
 pub(crate) mod set_face;
 mod with;
 
-pub use acquire::{Acquire, Lease};
+pub use acquire::Acquire;
 pub use force::{Force, Forced};
 pub use guard::{Guard, Held};
 pub use hold::Hold;
 pub(crate) use hold::sealed;
+pub use lease::Lease;
 pub use with::WithError;

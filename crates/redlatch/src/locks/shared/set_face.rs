@@ -229,7 +229,7 @@ macro_rules! set_face {
             }
 
             /// A token that is cancelled when the hold is lost.
-            pub fn loss_token(&self) -> $crate::CancellationToken {
+            pub fn loss_token(&self) -> tokio_util::sync::CancellationToken {
                 self.0.loss_token()
             }
 

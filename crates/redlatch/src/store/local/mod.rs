@@ -22,11 +22,14 @@ use super::{
     redis::{Dial, Greeter, RedisStore},
 };
 use crate::{
-    config::{Config, Secret},
+    config::{
+        Config, Secret,
+        addr::Addr,
+        url::{Access, Server},
+    },
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     scripts,
-    url::{Access, Addr, Server},
 };
 
 /// How long a daemon may take to start. It is ready within a few milliseconds on an idle machine.

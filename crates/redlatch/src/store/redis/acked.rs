@@ -26,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     census::{Census, cannot_wait, refused, wait},
+    failure::Failure,
     life::Lives,
-    link::{Failure, Link},
-    node::{closed_error, first_try, run_on},
+    link::Link,
+    run::{closed_error, first_try, run_on},
 };
 use crate::{
     config::ScriptMode,

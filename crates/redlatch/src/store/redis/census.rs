@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::link::Failure;
+use super::failure::Failure;
 use crate::{
     error::{Error, ErrorKind},
     store::{Fault, Reply, protocol_error},

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use redis::{Cmd, PushInfo, PushKind, Value};
 
-use super::link::Failure;
+use super::failure::Failure;
 use crate::store::{Change, ChangeHook};
 
 /// Whom to tell of changes; all connections of a store share one.

@@ -25,9 +25,9 @@ use tokio_rustls::client::TlsStream;
 use super::{
     certificates::Certificates,
     changes::Changes,
+    failure::{self, Failure},
     kin::{self, Kin},
     life::{self, Process},
-    link::{self, Failure},
     password::PasswordFile,
     role::{self, Role},
     slots::{self, Layout},
@@ -35,11 +35,10 @@ use super::{
 };
 use crate::{
     call_hook::CallHook,
-    config::{AddressMap, Config, Secret},
+    config::{AddressMap, Config, Secret, addr::Addr, url::Server},
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     store::{ChangeHook, Fault},
-    url::{Addr, Server},
 };
 
 /// A hook that looks at each new connection to the local engine: starts the daemon before, checks its version after.
@@ -383,7 +382,7 @@ impl Dial {
             return Ok(Some("".into()));
         }
         match connection.send_packed_command(&role::question(&life::QUESTION)).await {
-            Ok(value) => Ok(link::reply(value).ok().as_ref().and_then(life::process)),
+            Ok(value) => Ok(failure::reply(value).ok().as_ref().and_then(life::process)),
             Err(error) if error.code().is_some() => Ok(None),
             Err(error) => Err(self.ended(error.category())),
         }
@@ -446,7 +445,7 @@ impl Dial {
     async fn greet_master(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         for question in role::QUESTIONS {
             let answer = match connection.send_packed_command(&role::question(question)).await {
-                Ok(value) => link::reply(value),
+                Ok(value) => failure::reply(value),
                 Err(error) => match error.code() {
                     Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
                     None => return Err(self.ended(error.category())),
@@ -470,7 +469,7 @@ impl Dial {
     /// Asks who is in its cluster. An account that may not ask is not protected from a server that has got another one's address.
     async fn greet_kin(&self, connection: &mut MultiplexedConnection, kin: &Kin) -> Result<(), Error> {
         let answer = match connection.send_packed_command(&slots::question()).await {
-            Ok(value) => link::reply(value),
+            Ok(value) => failure::reply(value),
             Err(error) => match error.code() {
                 Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
                 None => return Err(self.ended(error.category())),
@@ -553,7 +552,7 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{client::Client, url::StoreUrl};
+    use crate::{client::Client, config::url::StoreUrl};
 
     #[tokio::test]
     async fn a_password_in_the_open_is_noticed() {

@@ -27,10 +27,10 @@ use super::{
     topology::Topology,
 };
 use crate::{
+    config::addr::Addr,
     error::{Error, ErrorKind},
     jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
-    url::Addr,
 };
 
 /// How long a channel stays subscribed after its last listener left: the next waiter often comes at once.

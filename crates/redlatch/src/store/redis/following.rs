@@ -7,7 +7,6 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,7 +16,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{Notify, watch},
+    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -25,28 +24,31 @@ use tokio::{
 use super::{
     Dial,
     acked::Listing,
+    failure::Failure,
+    finder::{Finder, Look},
     hub::Hub,
     life,
-    link::Failure,
+    mastership::Mastership,
     node::{Interruption, Node, Searching},
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
-    succession::{Claim, Mastership, Memory, Said, Verdict},
+    succession::{Claim, Memory, Verdict},
     trial::Messages,
 };
 use crate::{
     acl::Kind,
-    config::Config,
+    config::{
+        Config,
+        url::{Nodes, Sentinels, Server},
+    },
     error::{Error, ErrorKind},
-    finding::Finding,
     jitter::jittered,
     replica_ack::ReplicaCount,
     store::{
         AckedFuture, Call, ChangeHook, Confirm, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
         Reply, RunFuture, Store, SubscribeFuture, WatchFuture, of_another_reign,
     },
-    url::{Addr, Nodes, Sentinels, Server},
 };
 
 /// How often the master's address is asked for without any reason to: the safety net under lost news. As Redisson's
@@ -64,68 +66,6 @@ const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
 const LISTED_TIME: Duration = Duration::from_millis(1_000);
 /// On how many masters one call is tried, as long as nothing of it has run.
 const MASTERS_TRIED_MAX: usize = 3;
-
-/// Somebody who knows which server is the master.
-pub(super) trait Finder: Send + Sync + 'static {
-    /// Asks who is the master, for no longer than this. `memory`: what is known by now. Whoever answers, it is an error if nobody
-    /// claims anything.
-    fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found;
-    /// How many replicas of this master may take its place, as far as anybody answers within this time; `None` if nobody does.
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed;
-    /// Begins to listen to news of changes, and asks for a look at each of them.
-    fn listen(&self, look: &Arc<Look>);
-    /// What tells that two clients use the same master, now and later; called after the first success.
-    fn place(&self) -> String;
-    /// Those who are asked, in words, without secrets.
-    fn describe(&self) -> String;
-    /// What there is to say about those who are asked.
-    fn diagnose(self: Arc<Self>, present: Addr) -> Findings;
-    /// Ends connections.
-    fn close(&self);
-}
-
-pub(super) type Found = Pin<Box<dyn Future<Output = Result<Said, Error>> + Send>>;
-pub(super) type Listed = Pin<Box<dyn Future<Output = Option<u32>> + Send>>;
-pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
-
-/// Asking for a look at who is the master.
-#[derive(Default)]
-pub(super) struct Look {
-    wanted: Notify,
-    news: Notify,
-    begun: AtomicU64,
-}
-
-impl Look {
-    /// Answers the number of the look that will begin after this call at the latest.
-    pub(super) fn ask(&self) -> u64 {
-        let number = self.begun.load(Ordering::SeqCst) + 1;
-        self.wanted.notify_one();
-        number
-    }
-
-    /// Somebody who knows has said that there is something to see.
-    pub(super) fn news(&self) {
-        self.news.notify_one();
-    }
-}
-
-/// Since when somebody has not answered. A connection over which nothing comes any more looks like one that is slow, and is
-/// given up after the time that an answer may take.
-#[derive(Default)]
-pub(super) struct Quiet(Mutex<Option<Instant>>);
-
-impl Quiet {
-    pub(super) fn note(&self, answered: bool, node: &Node, limit: Duration) {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if answered {
-            *since = None;
-        } else if since.get_or_insert_with(Instant::now).elapsed() >= limit {
-            *since = None;
-            node.distrust();
-        }
-    }
-}
 
 pub(crate) struct FollowingStore {
     shared: Arc<Shared>,
@@ -183,7 +123,7 @@ impl FollowingStore {
     async fn open(
         finder: Arc<dyn Finder>,
         asked: &Nodes,
-        access: &crate::url::Access,
+        access: &crate::config::url::Access,
         config: &Config,
         background: &Handle,
     ) -> Result<Arc<dyn Store>, Error> {

@@ -414,7 +414,7 @@ mod tests {
     use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
     use super::*;
-    use crate::{client::Client, url::StoreUrl};
+    use crate::{client::Client, config::url::StoreUrl};
 
     async fn until(what: &str, happened: impl Fn() -> bool) {
         let happens = async {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::{
+    config::addr::Addr,
     error::{Error, ErrorKind},
-    url::Addr,
 };
 
 #[derive(Default)]

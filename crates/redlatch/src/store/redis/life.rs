@@ -13,9 +13,9 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{BoxFuture, Either, join_all, select};
+use tokio::time::Sleep;
 
-use super::{Dial, link::Link};
 use crate::store::Reply;
 
 /// How long a connection has to show that the process is still there.
@@ -43,6 +43,20 @@ pub(super) fn seat(reign: u64) -> u64 {
     reign >> 32
 }
 
+/// A connection, which is to one process of the server.
+pub(super) trait Lived: Send + Sync {
+    fn is_dead(&self) -> bool;
+
+    /// Whether the server answers on it now.
+    fn answers(&self) -> BoxFuture<'_, bool>;
+
+    /// Notes of which process of the server the connection is.
+    fn lives_in(&self, life: u32);
+
+    /// Ends the connection; every call on it gets an unknown outcome at once.
+    fn cut(&self);
+}
+
 /// The processes that were met at one address, counted from 0. The first one has its number before it is met.
 #[derive(Default)]
 pub(super) struct Lives {
@@ -54,7 +68,7 @@ pub(super) struct Lives {
 struct Met {
     /// `None` before the first connection.
     process: Option<Process>,
-    links: Vec<Weak<Link>>,
+    links: Vec<Weak<dyn Lived>>,
 }
 
 impl Lives {
@@ -64,27 +78,27 @@ impl Lives {
     }
 
     /// Cuts the connections that do not answer now: a process without a name is the same one only if another connection shows it.
-    pub(super) async fn prove(&self, dial: &Dial) {
-        let others: Vec<Arc<Link>> = self.open();
+    pub(super) async fn prove(&self, sleep: impl Fn(Duration) -> Sleep) {
+        let others: Vec<Arc<dyn Lived>> = self.open();
         let proofs = others.iter().filter(|other| !other.is_dead()).map(async |other| {
-            let answered = pin!(other.answers());
-            if !matches!(select(answered, pin!(dial.sleep(PROOF_TIME_MAX))).await, Either::Left((true, _))) {
+            let late = pin!(sleep(PROOF_TIME_MAX));
+            if !matches!(select(other.answers(), late).await, Either::Left((true, _))) {
                 other.cut();
             }
         });
         join_all(proofs).await;
     }
 
-    fn open(&self) -> Vec<Arc<Link>> {
+    fn open(&self) -> Vec<Arc<dyn Lived>> {
         let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         met.links.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Notes a new connection and tells it whose it is. Connections to an earlier process are cut before the next one counts, so no
     /// request goes to one of them under the number of another.
-    pub(super) fn meet(&self, link: &Arc<Link>, process: Process) {
+    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process) {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut others: Vec<Arc<Link>> = met.links.iter().filter_map(Weak::upgrade).collect();
+        let mut others: Vec<Arc<dyn Lived>> = met.links.iter().filter_map(Weak::upgrade).collect();
         others.retain(|other| !other.is_dead());
         let is_same = match &met.process {
             None => true,

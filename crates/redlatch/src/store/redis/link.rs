@@ -11,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use futures_util::future::BoxFuture;
 use redis::{
     AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisError, Value, aio::MultiplexedConnection,
 };
@@ -23,7 +24,8 @@ use tokio::{
 use super::{
     Dial,
     changes::{self, Changes},
-    life::{Lives, Process},
+    failure::{Failure, reply},
+    life::{Lived, Lives, Process},
 };
 use crate::{
     call_hook::{CallHook, Connection},
@@ -35,62 +37,6 @@ use crate::{
 const REQUESTS_QUEUED_MAX: usize = 4096;
 /// How much may be gathered into one write.
 const WRITE_BUFFER_BYTES: usize = 256 * 1024;
-
-/// Why a request has no good answer. Redirections are refusals too, so the server's words are kept apart.
-#[derive(Debug, Clone)]
-pub(super) enum Failure {
-    /// The server refused with these words. `at`: which server, where that is known.
-    Refused { code: String, detail: String, at: Option<Arc<str>> },
-    /// Everything else.
-    Fault(Fault),
-}
-
-impl Failure {
-    pub(super) fn refused(code: &str, detail: &str) -> Self {
-        let (code, detail) = of_script(code, detail).unwrap_or((code, detail));
-        Failure::Refused { code: code.to_owned(), detail: detail.to_owned(), at: None }
-    }
-
-    /// The same, said by this server.
-    fn at(mut self, server: &Arc<str>) -> Self {
-        if let Failure::Refused { at, .. } = &mut self {
-            *at = Some(server.clone());
-        }
-        self
-    }
-}
-
-/// Code and text of an error inside a script, where the server has put words before them. Redis does so before 7.0, as in
-/// `ERR Error running script (call to f_1b2c): @user_script:17: WRONGTYPE Operation against …`.
-fn of_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
-    let wrapped =
-        if code == "ERR" { detail.strip_prefix("Error running script (call to f_")? } else { return None };
-    let (_, mut inner) = wrapped.split_once("): ")?;
-    // The line comes once more where the server refuses a command without running it.
-    while let Some((line, rest)) = inner.strip_prefix("@user_script:").and_then(|rest| rest.split_once(": "))
-    {
-        line.trim_start().parse::<u32>().ok()?;
-        inner = rest;
-    }
-    let (code, detail) = inner.strip_prefix('-').unwrap_or(inner).split_once(' ')?;
-    // Some of its refusals have no code, and the whole text is the best that there is to show.
-    (!code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase())).then_some((code, detail))
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
-        Failure::Fault(fault)
-    }
-}
-
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Refused { code, detail, at } => Fault::server_at(at.as_deref(), &code, &detail),
-            Failure::Fault(fault) => fault,
-        }
-    }
-}
 
 pub(super) struct Link {
     /// What the server is called in errors.
@@ -319,7 +265,7 @@ impl Link {
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Arc<Link> {
         if process.is_none() {
-            lives.prove(dial).await;
+            lives.prove(|time| dial.sleep(time)).await;
         }
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
@@ -337,7 +283,8 @@ impl Link {
             tells: tells.then(OnceCell::new),
             is_local: dial.is_local(),
         });
-        lives.meet(&link, process);
+        let lived: Arc<dyn Lived> = link.clone();
+        lives.meet(&lived, process);
         let weak = Arc::downgrade(&link);
         dial.call_hook().opened(weak.clone());
         tokio::spawn(async move {
@@ -352,16 +299,6 @@ impl Link {
 
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire) || self.work.is_over()
-    }
-
-    /// Whether the server answers now.
-    pub(super) async fn answers(&self) -> bool {
-        is_answered(&self.work, &mut self.connection.clone()).await
-    }
-
-    /// Notes of which process of the server the connection is.
-    pub(super) fn lives_in(&self, life: u32) {
-        self.life.store(life, Ordering::SeqCst);
     }
 
     pub(super) fn life(&self) -> u32 {
@@ -552,6 +489,24 @@ async fn is_answered(work: &DriverWork, connection: &mut MultiplexedConnection) 
     }
 }
 
+impl Lived for Link {
+    fn is_dead(&self) -> bool {
+        Link::is_dead(self)
+    }
+
+    fn answers(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move { is_answered(&self.work, &mut self.connection.clone()).await })
+    }
+
+    fn lives_in(&self, life: u32) {
+        self.life.store(life, Ordering::SeqCst);
+    }
+
+    fn cut(&self) {
+        Link::cut(self);
+    }
+}
+
 impl Connection for Link {
     fn is_waiting(&self) -> bool {
         self.is_waiting()
@@ -630,36 +585,6 @@ impl Drop for Link {
     }
 }
 
-pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
-    Ok(match value {
-        Value::Nil => Reply::Nil,
-        Value::Int(value) => Reply::Int(value),
-        Value::BulkString(bytes) => Reply::Bytes(bytes),
-        Value::SimpleString(text) => Reply::Bytes(text.into_bytes()),
-        Value::Okay => Reply::Bytes(b"OK".to_vec()),
-        Value::Boolean(value) => Reply::Int(value.into()),
-        Value::VerbatimString { text, .. } => Reply::Bytes(text.into_bytes()),
-        Value::Double(value) => Reply::Bytes(value.to_string().into_bytes()),
-        // In the older protocol a map is a list of its keys and values by turns.
-        Value::Map(pairs) => {
-            let items = pairs.into_iter().flat_map(|(key, value)| [key, value]);
-            Reply::Array(items.map(reply).collect::<Result<_, _>>()?)
-        }
-        Value::Array(items) | Value::Set(items) => {
-            Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
-        }
-        Value::ServerError(error) => {
-            return Err(Failure::refused(error.code(), error.details().unwrap_or("")));
-        }
-        other => {
-            return Err(Failure::Fault(Fault::Server(Error::new(
-                ErrorKind::Protocol,
-                format!("an answer of an unexpected type: {other:?}"),
-            ))));
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -667,7 +592,7 @@ mod tests {
     use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
     use super::*;
-    use crate::{client::Client, scripts, store::Call, url::StoreUrl};
+    use crate::{client::Client, config::url::StoreUrl, scripts, store::Call};
 
     async fn link(server: &FakeServer) -> Arc<Link> {
         let url = server.url();
@@ -862,33 +787,5 @@ mod tests {
             link.check_stall(10_000 * n + 5_000, 500);
             assert!(!link.is_dead());
         }
-    }
-
-    #[test]
-    fn an_error_inside_a_script_has_the_code_that_it_has_outside() {
-        let refused = |detail: &str| match Failure::refused("ERR", detail) {
-            Failure::Refused { code, detail, .. } => (code, detail),
-            Failure::Fault(fault) => panic!("{fault}"),
-        };
-        let script =
-            "Error running script (call to f_a4b3bce979b6dfde4324b277660fe80ee57acf7a): @user_script:17: ";
-        for (inner, code, detail) in [
-            ("WRONGTYPE Operation against a key", "WRONGTYPE", "Operation against a key"),
-            ("ERR value is not an integer or out of range", "ERR", "value is not an integer or out of range"),
-            ("@user_script: 17: -OOM command not allowed", "OOM", "command not allowed"),
-            ("@user_script: 17: -READONLY You can't write", "READONLY", "You can't write"),
-        ] {
-            assert_eq!(refused(&format!("{script}{inner}")), (code.into(), detail.into()));
-        }
-        let unknown = "@user_script: 17: Unknown Redis command called from Lua script";
-        for whole in
-            [format!("{script}{unknown}"), script.to_owned(), "Error running script".into(), "other".into()]
-        {
-            assert_eq!(refused(&whole), ("ERR".into(), whole));
-        }
-        let Failure::Refused { code, .. } = Failure::refused("OOM", &format!("{script}WRONGTYPE x")) else {
-            panic!("a refusal")
-        };
-        assert_eq!(code, "OOM");
     }
 }

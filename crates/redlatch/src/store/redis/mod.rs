@@ -12,16 +12,20 @@ mod connect;
 mod diagnose;
 mod ear;
 mod ears;
+mod failure;
+mod finder;
 mod following;
 mod hub;
 mod kin;
 mod life;
 mod link;
+mod mastership;
 mod node;
 mod password;
 mod redirect;
 mod replicated;
 mod role;
+mod run;
 mod sentinel;
 mod slots;
 mod succession;
@@ -39,8 +43,8 @@ pub(crate) use slots::slot_of;
 use tokio::runtime::Handle;
 
 use self::{
+    failure::Failure,
     hub::Hub,
-    link::Failure,
     node::{Interruption, Node},
     trial::Messages,
 };
@@ -50,10 +54,9 @@ use super::{
 };
 use crate::{
     acl::Kind,
-    config::Config,
+    config::{Config, url::Server},
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
-    url::Server,
 };
 
 /// One server.

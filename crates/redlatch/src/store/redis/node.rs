@@ -19,15 +19,17 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     acked::{Desk, Listing, Ready},
-    life::{self, Lives},
-    link::{Failure, Link},
+    failure::Failure,
+    life::Lives,
+    link::Link,
+    run::{closed_error, first_try, run_on, without_functions},
 };
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
     scripts,
-    store::{Arg, Call, Confirm, Fault, Reply, RunFuture, of_another_reign, without_replicas},
+    store::{Call, Confirm, Fault, Reply, RunFuture, without_replicas},
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -392,74 +394,6 @@ impl Node {
         self.closed.cancel();
         self.distrust();
     }
-}
-
-pub(super) fn closed_error() -> Fault {
-    Fault::NotSent(Error::new(ErrorKind::Closed, "the client was shut down"))
-}
-
-/// The command that runs a script the cheapest way that the mode allows.
-pub(super) fn first_try(mode: ScriptMode, call: &Call) -> Cmd {
-    match mode {
-        ScriptMode::Eval => command("EVALSHA", call.script.sha1(), call),
-        ScriptMode::Functions => command("FCALL", call.script.function(), call),
-    }
-}
-
-pub(super) async fn run_on(
-    link: &Link,
-    mode: ScriptMode,
-    first: Cmd,
-    call: &Call,
-    sent_on: bool,
-) -> Result<Reply, Failure> {
-    if call.in_reign.is_some_and(|reign| life::reign(life::seat(reign), link.life()) != reign) {
-        return Err(of_another_reign().into());
-    }
-    let outcome = if sent_on { link.ask_sent_on(&first).await } else { link.ask(&first).await };
-    match (outcome, mode) {
-        // Nothing ran, so sending the whole text is no second try. The word of another node has been used up.
-        (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
-            let whole = command("EVAL", call.script.source(), call);
-            if sent_on { link.ask_sent_on(&whole).await } else { link.ask(&whole).await }
-        }
-        (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
-        (outcome, _) => outcome,
-    }
-}
-
-/// Tells a server that lacks our functions, or all functions, from other refusals.
-fn without_functions(failure: Failure) -> Failure {
-    let Failure::Refused { code, detail, .. } = &failure else { return failure };
-    let lower = detail.to_ascii_lowercase();
-    let (why, remedy) = if lower.contains("function not found") {
-        (
-            format!("the server does not have the function library {}", scripts::library_name()),
-            "load it with `redlatch functions load`, as an operator",
-        )
-    } else if code == "ERR" && lower.contains("unknown command") {
-        ("the server has no functions".to_owned(), "use scripts, or Redis 7.0 or later, or Valkey")
-    } else {
-        return failure;
-    };
-    Failure::Fault(Fault::Server(Error::new(ErrorKind::FunctionMissing, why).remedy(remedy)))
-}
-
-fn command(verb: &str, script: &str, call: &Call) -> Cmd {
-    let mut cmd = Cmd::with_capacity(3 + call.keys.len() + call.args.len(), 256);
-    cmd.arg(verb).arg(script).arg(call.keys.len());
-    for key in &call.keys {
-        cmd.arg(&key[..]);
-    }
-    for arg in &call.args {
-        match arg {
-            Arg::Int(value) => cmd.arg(*value),
-            Arg::Text(text) => cmd.arg(text.as_bytes()),
-            Arg::Bytes(bytes) => cmd.arg(&bytes[..]),
-            Arg::Static(text) => cmd.arg(text.as_bytes()),
-        };
-    }
-    cmd
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{
     Dial,
     slots::{SLOTS, address},
 };
-use crate::url::Addr;
+use crate::config::addr::Addr;
 
 /// Why a node did not run a script, as far as that says where or when to try again. In all cases but the last the script has
 /// not run.

@@ -13,17 +13,20 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Listed, Look, Quiet},
+    finder::{Finder, Findings, Found, Listed, Look, Quiet},
     node::{Interruption, Node},
     role::{self, Role},
     succession::{Claim, History, Memory, Right, Said},
 };
 use crate::{
-    config::Config,
+    config::{
+        Config,
+        addr::Addr,
+        url::{Nodes, Server},
+    },
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     store::Fault,
-    url::{Addr, Nodes, Server},
 };
 
 /// How long the others have after a master has answered: one that hangs must delay nobody, and a second master be seen.
@@ -55,7 +58,7 @@ impl Replicated {
         }
         Ok(Replicated {
             nodes: asked,
-            text: crate::url::StoreUrl::Replicated(nodes.clone()).to_string(),
+            text: crate::config::url::StoreUrl::Replicated(nodes.clone()).to_string(),
             place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,

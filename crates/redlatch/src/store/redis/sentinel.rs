@@ -19,19 +19,22 @@ use tokio::{
 
 use super::{
     Dial,
-    following::{Finder, Findings, Found, Listed, Look, Quiet},
+    failure::Failure,
+    finder::{Finder, Findings, Found, Listed, Look, Quiet},
     hub::Hub,
     kin::Kin,
-    link::Failure,
     node::{Interruption, Node},
     succession::{Claim, Memory, Right, Said},
 };
 use crate::{
-    config::Config,
+    config::{
+        Config,
+        addr::Addr,
+        url::{Sentinels, Server},
+    },
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     store::{Fault, Reply, SubscribeFuture},
-    url::{Addr, Sentinels, Server},
 };
 
 /// How long the others have after something new was said, or most of them have answered. Those who take longer have no say this

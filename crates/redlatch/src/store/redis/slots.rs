@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use redis::Cmd;
 
-use super::link::Failure;
-use crate::{keys::hash_tag, store::Reply, url::Addr};
+use super::failure::Failure;
+use crate::{config::addr::Addr, keys::hash_tag, store::Reply};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: usize = 16_384;

@@ -1,22 +1,14 @@
 //! Who is the master, and by what right: the memory behind a master that may move.
 //!
-//! Those who know of masters ([`Finder`](super::following::Finder)) only say what they have heard. What comes of it is decided here,
+//! Those who know of masters ([`Finder`](super::finder::Finder)) only say what they have heard. What comes of it is decided here,
 //! with all that was said before in mind, and nowhere else does a store get another master. So nobody who is behind the times leads
 //! it back, however quick the answer.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use super::node::Node;
-use crate::url::Addr;
+use crate::config::addr::Addr;
 
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
 /// the normal course of things makes an epoch smaller: somebody has set them up anew.
@@ -64,7 +56,7 @@ impl Claim {
         }
     }
 
-    fn is_promise(&self) -> bool {
+    pub(super) fn is_promise(&self) -> bool {
         matches!(self.right, Right::Promise { .. })
     }
 
@@ -288,7 +280,7 @@ impl Memory {
     }
 
     /// The master that was promised says that it is none.
-    fn withdraw(&mut self) {
+    pub(super) fn withdraw(&mut self) {
         if let Some(Claim { right: right @ Right::Promise { .. }, .. }) = &mut self.present
             && let Right::Promise { after } = *right
         {
@@ -314,67 +306,6 @@ fn strongest<'a>(claims: &[&'a Claim], present: Option<&Addr>) -> Option<&'a Cla
         _ => (0, false, 0),
     };
     claims.iter().enumerate().max_by_key(|(at, claim)| key(*at, claim)).map(|(_, claim)| *claim)
-}
-
-/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to whom the memory says it is.
-pub(super) struct Mastership {
-    memory: Mutex<Memory>,
-    node: RwLock<Arc<Node>>,
-    /// Counts the changes.
-    era: AtomicU64,
-}
-
-impl Mastership {
-    pub(super) fn new(memory: Memory, node: Arc<Node>) -> Self {
-        Mastership { memory: Mutex::new(memory), node: RwLock::new(node), era: AtomicU64::new(0) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn memory(&self) -> Memory {
-        self.lock().clone()
-    }
-
-    /// The master, and how many there have been before.
-    pub(super) fn seat(&self) -> (u64, Arc<Node>) {
-        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        (self.era(), node.clone())
-    }
-
-    pub(super) fn node(&self) -> Arc<Node> {
-        self.seat().1
-    }
-
-    pub(super) fn era(&self) -> u64 {
-        self.era.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn judge(&self, said: &Said) -> Verdict {
-        self.lock().judge(said, Instant::now())
-    }
-
-    /// Whether the master was promised, and nobody has confirmed that yet.
-    pub(super) fn is_promised(&self) -> bool {
-        self.lock().present().is_some_and(Claim::is_promise)
-    }
-
-    pub(super) fn withdraw(&self) {
-        self.lock().withdraw();
-    }
-
-    /// Puts the one into its place for whom the claim is, and answers who had it. `None`, and no change, if the claim is out of date.
-    pub(super) fn install(&self, claim: &Claim, node: Arc<Node>) -> Option<Arc<Node>> {
-        let mut memory = self.lock();
-        if memory.present() != Some(claim) && !memory.admit(claim) {
-            return None;
-        }
-        let mut place = self.node.write().unwrap_or_else(PoisonError::into_inner);
-        // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
-        self.era.fetch_add(1, Ordering::SeqCst);
-        Some(std::mem::replace(&mut *place, node))
-    }
 }
 
 #[cfg(test)]

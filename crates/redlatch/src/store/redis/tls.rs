@@ -14,8 +14,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
+    config::url::Server,
     error::{Error, ErrorKind},
-    url::Server,
 };
 
 /// After how much silence in a handshake it is asked whether the port is encrypted at all. A server that is not waits for the

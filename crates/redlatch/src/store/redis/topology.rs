@@ -22,18 +22,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
+    failure::Failure,
     kin::{self, Kin},
     life,
-    link::Failure,
     node::{Interruption, Node},
     slots::{self, Layout, SLOTS},
 };
 use crate::{
-    config::Config,
+    config::{Config, addr::Addr},
     error::{Error, ErrorKind},
     jitter::{jittered, shuffled},
     store::Fault,
-    url::Addr,
 };
 
 /// How often the picture is looked at while the cluster is in use; as Redisson's `scanInterval`.

@@ -8,13 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use redis::Cmd;
 
-use super::{
-    ear::Way,
-    ears::Ways,
-    hub::Hub,
-    link::{Failure, Link},
-    node::Node,
-};
+use super::{ear::Way, ears::Ways, failure::Failure, hub::Hub, link::Link, node::Node};
 use crate::{
     acl::{Kind, Rights},
     config::ScriptMode,

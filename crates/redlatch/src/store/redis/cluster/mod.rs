@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     acl::Kind,
-    config::{Config, ShardedPubSub},
+    config::{
+        Config, ShardedPubSub,
+        url::{Nodes, Server},
+    },
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
     scripts::BOTH,
@@ -28,7 +31,6 @@ use crate::{
         AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
         RunFuture, Store, SubscribeFuture, WatchFuture,
     },
-    url::{Nodes, Server},
 };
 
 mod looks;

@@ -12,21 +12,20 @@ use super::{
     super::{
         acked::{Listing, Ready},
         ears::Ways,
+        failure::Failure,
         life,
-        link::Failure,
         redirect::Redirect,
         topology::Member,
     },
     Inner,
 };
 use crate::{
-    config::ScriptMode,
+    config::{ScriptMode, addr::Addr},
     error::{Error, ErrorKind},
     jitter::jittered,
     replica_ack::ReplicaCount,
     scripts::{BOTH, COUNTER_GET},
     store::{Arg, Call, Confirm, Fault, Reply, of_another_reign},
-    url::Addr,
 };
 
 /// How often one call goes elsewhere or tries again.

@@ -8,6 +8,7 @@ pub(crate) use parse::STRICT_KEYS;
 
 use std::{fmt, path::PathBuf};
 
+use super::addr::Addr;
 use crate::{
     config::{AddressMap, ScriptMode, Secret, ShardedPubSub},
     error::Error,
@@ -80,22 +81,6 @@ pub struct Sentinels {
     pub(crate) master: String,
     /// How to log in to the master, which has credentials of its own.
     pub(crate) access: Access,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Addr {
-    Tcp { host: String, port: u16 },
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Addr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Addr::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Addr::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Addr::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
 }
 
 impl fmt::Display for Nodes {

@@ -3,9 +3,9 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Access, Addr, Nodes, Sentinels, Server, StoreUrl, UrlOptions};
+use super::{Access, Nodes, Sentinels, Server, StoreUrl, UrlOptions};
 use crate::{
-    config::Secret,
+    config::{Secret, addr::Addr},
     error::{Error, ErrorKind},
 };
 

@@ -4,6 +4,8 @@
 //! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
 //! before it can be over on the server.
 
+mod rare;
+
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -11,10 +13,6 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-use super::{
-    rare::{NEVER, Rare, Turns},
-    watch::WATCH_AFTER_MS,
-};
 use crate::{
     error::LossReason,
     keys::Keys,
@@ -22,6 +20,7 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
+use rare::{NEVER, Rare, Turns};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -29,6 +28,9 @@ const LOST: u8 = 2;
 
 /// Of a deadline: it was seen to be over, so no answer moves it any more. What was not valid is never valid again.
 const OVER: u64 = 1 << 63;
+
+/// For how long a hold has to last before it is watched.
+const WATCH_AFTER_MS: u64 = 500;
 
 /// How long a lease that was handed to a task waits for the task to be polled.
 const OFFER_MS: u64 = 1_000;

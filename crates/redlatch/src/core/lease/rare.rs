@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use super::lease::Lease;
+use super::Lease;
 use crate::{error::LossReason, replica_ack::Confirmed};
 
 #[derive(Default)]
@@ -41,10 +41,10 @@ impl Rare {
 /// What the guards of a lease that was ever entered share.
 pub(crate) struct Turns {
     /// Holds that go are told to the server in the order in which they go, the last one after all others.
-    pub(super) next: tokio::sync::Mutex<()>,
+    pub(in crate::core) next: tokio::sync::Mutex<()>,
     /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
     /// that an attempt of the owner decides.
-    pub(super) counting: tokio::sync::Mutex<()>,
+    pub(in crate::core) counting: tokio::sync::Mutex<()>,
     /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
     pub(super) entered_in: AtomicU64,
     /// It was entered in several reigns.

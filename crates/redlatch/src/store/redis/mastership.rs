@@ -1,0 +1,74 @@
+//! The master that a store has, and its connections.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::time::Instant;
+
+use super::{
+    node::Node,
+    succession::{Claim, Memory, Said, Verdict},
+};
+
+/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to whom the memory says it is.
+pub(super) struct Mastership {
+    memory: Mutex<Memory>,
+    node: RwLock<Arc<Node>>,
+    /// Counts the changes.
+    era: AtomicU64,
+}
+
+impl Mastership {
+    pub(super) fn new(memory: Memory, node: Arc<Node>) -> Self {
+        Mastership { memory: Mutex::new(memory), node: RwLock::new(node), era: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        self.lock().clone()
+    }
+
+    /// The master, and how many there have been before.
+    pub(super) fn seat(&self) -> (u64, Arc<Node>) {
+        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
+        (self.era(), node.clone())
+    }
+
+    pub(super) fn node(&self) -> Arc<Node> {
+        self.seat().1
+    }
+
+    pub(super) fn era(&self) -> u64 {
+        self.era.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn judge(&self, said: &Said) -> Verdict {
+        self.lock().judge(said, Instant::now())
+    }
+
+    /// Whether the master was promised, and nobody has confirmed that yet.
+    pub(super) fn is_promised(&self) -> bool {
+        self.lock().present().is_some_and(Claim::is_promise)
+    }
+
+    pub(super) fn withdraw(&self) {
+        self.lock().withdraw();
+    }
+
+    /// Puts the one into its place for whom the claim is, and answers who had it. `None`, and no change, if the claim is out of date.
+    pub(super) fn install(&self, claim: &Claim, node: Arc<Node>) -> Option<Arc<Node>> {
+        let mut memory = self.lock();
+        if memory.present() != Some(claim) && !memory.admit(claim) {
+            return None;
+        }
+        let mut place = self.node.write().unwrap_or_else(PoisonError::into_inner);
+        // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
+        self.era.fetch_add(1, Ordering::SeqCst);
+        Some(std::mem::replace(&mut *place, node))
+    }
+}

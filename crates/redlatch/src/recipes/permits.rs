@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
+    call::{Call, PUBLISH_LATER},
     keys::Keys,
     owner::Owner,
     recipes::{Expected, GateKey, Heir, LanePolicy, Recipe},
     scripts::{self, Script},
-    store::{Call, PUBLISH_LATER},
 };
 
 /// The hexadecimal digits of one id.

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::{Outcome, child::Job, sections};
+use crate::{
+    child::Job,
+    options::{NAMES, Options},
+    outcome::Outcome,
+};
 
 pub(crate) const HELP: &str = "\
 Measures locks against their limits, all in one run, and says which bars they clear.
@@ -29,14 +33,6 @@ pub(crate) enum Mode {
     Engine {
         dir: PathBuf,
     },
-}
-
-pub(crate) struct Options {
-    pub(crate) quick: bool,
-    pub(crate) rounds: usize,
-    pub(crate) only: Vec<String>,
-    pub(crate) json: Option<PathBuf>,
-    pub(crate) engine: Option<PathBuf>,
 }
 
 pub(crate) fn parse(args: impl Iterator<Item = String>) -> Outcome<Mode> {
@@ -70,12 +66,12 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Outcome<Mode> {
             _ => return Err(format!("what is {arg}? See --help").into()),
         }
     }
-    if let Some(name) = options.only.iter().find(|name| !sections::NAMES.contains(&name.as_str())) {
-        return Err(format!("there is no section {name}; there are {}", sections::NAMES.join(", ")).into());
+    if let Some(name) = options.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        return Err(format!("there is no section {name}; there are {}", NAMES.join(", ")).into());
     }
     if options.only.is_empty() {
         // Java and its packages are asked of nobody who did not ask for them.
-        let names = sections::NAMES.iter().filter(|name| **name != "java");
+        let names = NAMES.iter().filter(|name| **name != "java");
         options.only = names.map(|name| (*name).to_owned()).collect();
     }
     Ok(Mode::Bench(options))

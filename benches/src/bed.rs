@@ -7,7 +7,7 @@ use redlatch::{Client, ClientBuilder, Lock};
 use redlatch_testkit::{process::ChildProcess, server::RedisServer};
 use tempfile::TempDir;
 
-use crate::{Outcome, args::Options, engine};
+use crate::{engine, options::Options, outcome::Outcome};
 
 /// The time limit that an ordinary user of the client library sets.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(3);

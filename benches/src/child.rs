@@ -11,8 +11,9 @@ use redlatch::{Client, Lock};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Outcome, bed,
+    bed,
     measure::{self, Stop},
+    outcome::Outcome,
     proc::clock_ns,
     sections::pairs,
 };

@@ -12,7 +12,7 @@ use redlatch_engine::{
     daemon::{self, DaemonConfig},
 };
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// A daemon whose benchmark was killed goes by itself after this time.
 const IDLE_EXIT: Duration = Duration::from_secs(20);

@@ -5,6 +5,8 @@ mod bed;
 mod child;
 mod engine;
 mod measure;
+mod options;
+mod outcome;
 mod proc;
 mod raw;
 mod report;
@@ -12,10 +14,7 @@ mod sections;
 
 use std::{process::ExitCode, time::Instant};
 
-use crate::{args::Mode, bed::Bed, report::Report, sections::Section};
-
-/// Every failure of a benchmark ends the run with its text.
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+use crate::{args::Mode, bed::Bed, options::Options, outcome::Outcome, report::Report, sections::Section};
 
 /// As many workers as the machine that the published figures come from has cores.
 const WORKERS: usize = 2;
@@ -49,7 +48,7 @@ fn start(mode: Mode) -> Outcome<ExitCode> {
     })
 }
 
-async fn bench(options: args::Options) -> Outcome<ExitCode> {
+async fn bench(options: Options) -> Outcome<ExitCode> {
     let started = Instant::now();
     let bed = Bed::make(&options).await?;
     let mut report = Report::default();

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Barrier;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// Tells tasks that their time is up. Looking costs nothing next to what is measured.
 #[derive(Clone, Default)]

@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// Nanoseconds on a clock that reads the same in every process of the machine.
 pub(crate) fn clock_ns() -> u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::{Cmd, aio::MultiplexedConnection};
 use redlatch::scripts;
 
-use crate::{Outcome, measure::Stop};
+use crate::{measure::Stop, outcome::Outcome};
 
 /// As long as our default.
 const LEASE_MS: u32 = 30_000;

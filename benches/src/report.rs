@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use serde::Serialize;
 
-use crate::{Outcome, args::Options};
+use crate::{options::Options, outcome::Outcome};
 
 /// What was measured, one value a round.
 #[derive(Default)]

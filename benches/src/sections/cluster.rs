@@ -12,9 +12,9 @@ use redlatch_testkit::{
 
 use super::{pair::ours, stores::NOISE};
 use crate::{
-    Outcome,
     bed::{Bed, locks, name},
     measure::{self, Rate},
+    outcome::Outcome,
     proc::cpu_ns,
     raw::{self, Bare},
     report::{Bar, Report, Samples, median},

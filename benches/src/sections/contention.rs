@@ -1,9 +1,9 @@
 //! What 64 waiters cost when they live in four processes, and whether the processes get equal shares.
 
 use crate::{
-    Outcome,
     bed::{Bed, CHILD_LIMIT},
     child::Share,
+    outcome::Outcome,
     report::{Report, Samples},
 };
 

@@ -9,8 +9,8 @@ use redlatch::LossReason;
 use redlatch_testkit::{server::RedisServer, topology::SentinelSet};
 
 use crate::{
-    Outcome,
     bed::Bed,
+    outcome::Outcome,
     report::{Bar, Report, Samples},
 };
 

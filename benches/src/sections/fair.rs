@@ -10,9 +10,9 @@ use redlatch::{Client, FairLock, scripts};
 
 use super::handoff::round_trips;
 use crate::{
-    Outcome,
     bed::Bed,
     measure::{self, Stop},
+    outcome::Outcome,
     raw,
     report::{Report, Samples, median},
 };

@@ -7,10 +7,10 @@ use redlatch::{Client, Lock};
 
 use super::pair::pairs;
 use crate::{
-    Outcome,
     bed::{Bed, CHILD_LIMIT},
     child::Share,
     measure::{self, Rate},
+    outcome::Outcome,
     raw,
     report::{Bar, Report, Samples, median},
 };

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Outcome,
     bed::{Bed, CHILD_LIMIT},
+    outcome::Outcome,
     proc::{cpu_ns, rss_bytes},
     report::{Bar, Report, Samples},
 };

@@ -6,9 +6,9 @@ use redlatch::{Client, FairLock, Lock};
 use redlatch_testkit::redisson::{Connection, Redisson, RedissonVersion};
 
 use crate::{
-    Outcome,
     bed::Bed,
     measure::{self, Stop},
+    outcome::Outcome,
     report::{Bar, Report, Samples},
 };
 

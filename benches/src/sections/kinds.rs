@@ -4,9 +4,9 @@ use redlatch::{Client, Lock, PermitSemaphore, ReadLock, Semaphore, Wait};
 
 use super::pairs;
 use crate::{
-    Outcome,
     bed::{Bed, locks},
     measure::{self, Rate, Stop},
+    outcome::Outcome,
     report::{Bar, Report, Samples, median},
 };
 

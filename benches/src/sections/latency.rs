@@ -8,8 +8,8 @@ use redlatch::{Client, Lock};
 
 use super::handoff::round_trips;
 use crate::{
-    Outcome,
     bed::{Bed, CHILD_LIMIT},
+    outcome::Outcome,
     proc::clock_ns,
     raw,
     report::{Report, Samples, median},

@@ -16,27 +16,10 @@ mod told;
 
 pub(crate) use self::pair::pairs;
 use crate::{
-    Outcome,
     bed::Bed,
+    outcome::Outcome,
     report::{Report, Samples},
 };
-
-pub(crate) const NAMES: [&str; 14] = [
-    "pair",
-    "multi",
-    "memory",
-    "local",
-    "handoff",
-    "fair",
-    "latency",
-    "held",
-    "contention",
-    "kinds",
-    "cluster",
-    "failover",
-    "told",
-    "java",
-];
 
 pub(crate) enum Section {
     Pair(pair::Pair),

@@ -4,9 +4,9 @@ use redlatch::{Client, Lock, MultiLock};
 
 use super::pairs;
 use crate::{
-    Outcome,
     bed::{Bed, locks},
     measure::{self, Stop},
+    outcome::Outcome,
     proc::cpu_ns,
     report::{Bar, Report, Samples, median},
 };

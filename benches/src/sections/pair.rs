@@ -6,9 +6,9 @@ use redis::aio::MultiplexedConnection;
 use redlatch::{Client, Lock};
 
 use crate::{
-    Outcome,
     bed::{Bed, locks, name},
     measure::{self, Rate, Stop},
+    outcome::Outcome,
     proc::cpu_ns,
     raw::{self, Bare, RedissonShaped},
     report::{Bar, Report, Samples, median},

@@ -4,9 +4,9 @@ use redlatch::{Client, Lock};
 
 use super::pair::{ours, pairs};
 use crate::{
-    Outcome,
     bed::{Bed, locks},
     measure,
+    outcome::Outcome,
     proc::cpu_ns,
     report::{Bar, Report, Samples, median},
 };

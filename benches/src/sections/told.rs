@@ -7,8 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redlatch::{Client, Guard};
 
 use crate::{
-    Outcome,
     bed::Bed,
+    outcome::Outcome,
     report::{Bar, Report, Samples},
 };
 

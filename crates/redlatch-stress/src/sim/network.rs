@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::server::{Server, bytes};
+use super::server::{Carrier, Server, bytes};
 use crate::rng::Rng;
 
 /// How long it takes a process to learn that nobody can be reached.
@@ -79,6 +79,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Carrier for Network {
+    fn deliver(self: Arc<Self>, process: usize, message: Box<dyn FnOnce() + Send>) {
+        if self.is_lost() || self.is_cut(process, Cut::Replies) {
+            return;
+        }
+        let (network, delay) = (self.clone(), self.delay());
+        tokio::spawn(async move {
+            sleep(delay).await;
+            if !network.is_cut(process, Cut::Replies) {
+                network.note(process as u64 + 101);
+                message();
+            }
+        });
+    }
+}
+
 impl Network {
     pub(super) fn new(
         server: Server,
@@ -102,7 +118,8 @@ impl Network {
             tickets: AtomicU64::new(0),
             told,
         });
-        network.server.connect(&network);
+        let carrier: Arc<dyn Carrier> = network.clone();
+        network.server.connect(Arc::downgrade(&carrier));
         network
     }
 
@@ -180,21 +197,6 @@ impl Network {
     /// The server's process stands still.
     pub(super) fn stand_still(&self, time: Duration) {
         *locked(&self.stands_until) = Instant::now() + time;
-    }
-
-    /// Brings a message of the server to a process.
-    pub(super) fn deliver(self: &Arc<Self>, process: usize, message: impl FnOnce() + Send + 'static) {
-        if self.is_lost() || self.is_cut(process, Cut::Replies) {
-            return;
-        }
-        let (network, delay) = (self.clone(), self.delay());
-        tokio::spawn(async move {
-            sleep(delay).await;
-            if !network.is_cut(process, Cut::Replies) {
-                network.note(process as u64 + 101);
-                message();
-            }
-        });
     }
 
     /// Prints a call that was asked for.

@@ -12,8 +12,6 @@ use redlatch::{
 use redlatch_engine::{Engine, Publisher, Value};
 use tokio::time::Instant;
 
-use super::network::Network;
-
 /// What the boot clocks of simulated machines show at the beginning, in ms.
 const BOOT_US: u64 = 1_000_000_000;
 /// What wall clocks show then, in µs since 1970.
@@ -53,13 +51,19 @@ pub(super) struct Server {
     board: Arc<Board>,
 }
 
+/// The way from the server to the processes.
+pub(super) trait Carrier: Send + Sync {
+    /// Brings a message of the server to a process.
+    fn deliver(self: Arc<Self>, process: usize, message: Box<dyn FnOnce() + Send>);
+}
+
 /// Those who listen. The engine tells it of messages while a script runs.
 #[derive(Default)]
 struct Board {
     listeners: Mutex<BTreeMap<Vec<u8>, Vec<Listening>>>,
     hooks: Mutex<Vec<(usize, ChangeHook)>>,
     /// The way to those who listen.
-    network: Mutex<Weak<Network>>,
+    network: Mutex<Option<Weak<dyn Carrier>>>,
 }
 
 #[derive(Clone)]
@@ -74,8 +78,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Board {
-    fn network(&self) -> Option<Arc<Network>> {
-        locked(&self.network).upgrade()
+    fn network(&self) -> Option<Arc<dyn Carrier>> {
+        locked(&self.network).as_ref()?.upgrade()
     }
 
     fn tell(&self, change: &Change) {
@@ -83,7 +87,7 @@ impl Board {
         let hooks = locked(&self.hooks).clone();
         for (process, hook) in hooks {
             let change = change.clone();
-            network.deliver(process, move || hook(change));
+            network.clone().deliver(process, Box::new(move || hook(change)));
         }
     }
 }
@@ -96,7 +100,7 @@ impl Publisher for Board {
         let heard = locked(&self.listeners).get(channel).cloned().unwrap_or_default();
         for Listening { process, listener, .. } in &heard {
             let listener = listener.clone();
-            network.deliver(*process, move || listener(Event::Message(number)));
+            network.clone().deliver(*process, Box::new(move || listener(Event::Message(number))));
         }
         heard.len()
     }
@@ -117,8 +121,8 @@ impl Server {
         Ok(Server { engine: Mutex::new(engine), board })
     }
 
-    pub(super) fn connect(&self, network: &Arc<Network>) {
-        *locked(&self.board.network) = Arc::downgrade(network);
+    pub(super) fn connect(&self, network: Weak<dyn Carrier>) {
+        *locked(&self.board.network) = Some(network);
     }
 
     pub(super) fn run(&self, call: &Call) -> Result<Reply, Fault> {

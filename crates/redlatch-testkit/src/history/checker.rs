@@ -8,7 +8,7 @@ mod sweeps;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::{Event, Kind, Outcome};
+use super::event::{Event, Kind, Outcome};
 
 /// How many violations of each check are listed; all are counted.
 const LISTED_MAX: u64 = 100;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::log::RequestRecord;
 use super::matching::{Frame, Matcher, Pending, subscribes};
-use super::modes::{Direction, Fate, Modes};
+use super::modes::{Direction, End, Fate, Modes};
 use super::rule::{Action, ConnectionKind, Gate, RuleId};
 use crate::net::Stream;
 use crate::resp;
@@ -22,13 +22,6 @@ const READ_BYTES: usize = 64 * 1024;
 /// How many bytes of a sliced reply are spaced in time, and by how much.
 const SPACED_BYTES: usize = 32;
 const SPACE: Duration = Duration::from_millis(1);
-
-/// How a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Orderly,
-    Reset,
-}
 
 /// What a writer does with a message.
 #[derive(Debug)]

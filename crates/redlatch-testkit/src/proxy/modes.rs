@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::connection::End;
 use super::rule::ConnectionKind;
 
 /// What a network fault covers.
@@ -18,6 +17,13 @@ pub enum Scope {
     PubSub,
     /// Both directions of the other connections.
     Commands,
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Orderly,
+    Reset,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

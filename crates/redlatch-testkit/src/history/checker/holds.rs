@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::{Event, Kind, Mode, Outcome};
+use super::super::event::{Event, Kind, Mode, Outcome};
 use super::{CheckId, Context, Verdict, is_grant};
 
 /// A span in which an owner may rely on its hold.

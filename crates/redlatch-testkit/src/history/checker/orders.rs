@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::{Event, Kind, Mode, Outcome};
+use super::super::event::{Event, Kind, Mode, Outcome};
 use super::holds::Holds;
 use super::{CheckId, Context, Op, Verdict, is_grant, op};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::{Event, Kind, Mode, Outcome};
+use super::super::event::{Event, Kind, Mode, Outcome};
 use super::holds::{Hold, Holds};
 use super::{CheckId, Context, Verdict, is_grant};
 

@@ -2,10 +2,14 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{
-    config::{REPLICA_ACK_TIME, REPLICA_ACK_TIME_MAX, REPLICAS_MAX},
-    error::{Error, ErrorKind},
-};
+use crate::error::{Error, ErrorKind};
+
+/// How long to wait for replicas that are to confirm a grant, unless set otherwise: 1 s, as Redisson's `slavesSyncTimeout`.
+pub const REPLICA_ACK_TIME: Duration = Duration::from_secs(1);
+/// The longest time to wait for them.
+pub const REPLICA_ACK_TIME_MAX: Duration = Duration::from_secs(3600);
+/// How many replicas may be asked for.
+pub const REPLICAS_MAX: u32 = 1_000;
 
 /// How many replicas are to confirm a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

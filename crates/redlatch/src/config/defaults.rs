@@ -39,12 +39,6 @@ pub const MEMBER_TIMEOUT_MAX: Duration = Duration::from_millis(500);
 /// What is taken off the validity of a quorum, besides each member's own hundredth of the lease: servers keep time in whole
 /// milliseconds, and two of them may round against us.
 pub const QUORUM_DRIFT: Duration = Duration::from_millis(2);
-/// How long to wait for replicas that are to confirm a grant, unless set otherwise: 1 s, as Redisson's `slavesSyncTimeout`.
-pub const REPLICA_ACK_TIME: Duration = Duration::from_secs(1);
-/// The longest time to wait for them.
-pub const REPLICA_ACK_TIME_MAX: Duration = Duration::from_secs(3600);
-/// How many replicas may be asked for.
-pub const REPLICAS_MAX: u32 = 1_000;
 /// How many names one renewal call refreshes. Larger batches would hold up the server for others.
 pub const RENEWAL_BATCH_MAX: usize = 100;
 

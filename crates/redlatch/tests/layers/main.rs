@@ -1,0 +1,144 @@
+//! The house is built in floors: each folder imports only from those below it, and no file imports one that imports it.
+//!
+//! The sources are parsed, and every path in them counts: those of `use`, those in expressions, and those in the tokens of macros. Each is
+//! followed to the file that defines the item, through all re-exports on the way, so that no cycle hides behind a `mod.rs`. Tests do
+//! not count (`#[cfg(test)]`, `tests.rs`).
+
+mod cycles;
+mod imports;
+mod source;
+
+use std::{
+    collections::BTreeSet,
+    panic::Location,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    cycles::{Cycle, cycles},
+    imports::Imports,
+    source::Sources,
+};
+
+/// A folder or file of `src`, and the line of the list that puts it where it is.
+struct Floor {
+    path: &'static str,
+    line: u32,
+}
+
+#[track_caller]
+fn floor(path: &'static str) -> Floor {
+    Floor { path, line: Location::caller().line() }
+}
+
+/// What is directly in `src`: words that all floors use.
+const WORDS: &str = "the words in src";
+
+/// From the top to the bottom. A file imports from its own floor and from those below.
+fn floors() -> Vec<Floor> {
+    vec![
+        floor("lib.rs"),
+        floor("blocking"),
+        floor("operate"),
+        floor("client"),
+        floor("permits"),
+        floor("locks"),
+        floor("locks/shared"),
+        floor("core"),
+        floor("store"),
+        floor("recipes"),
+        floor("acl"),
+        floor("config"),
+        floor(WORDS),
+        floor("scripts"),
+    ]
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn imports(root: &str) -> Imports {
+    let imports = Imports::of(&Sources::read(&repository(), Path::new(root)));
+    assert!(!imports.edges.is_empty(), "{root} was read");
+    imports
+}
+
+/// The floor of a file, as its place in the list: the innermost folder that is in it.
+fn floor_of(floors: &[Floor], file: &Path) -> Option<usize> {
+    let inside = file.strip_prefix("crates/redlatch/src").ok()?;
+    let place = |path: &Path| floors.iter().position(|floor| Path::new(floor.path) == path);
+    let named = inside.ancestors().find_map(place);
+    let is_word = inside.components().count() == 1;
+    named.or_else(|| place(Path::new(WORDS)).filter(|_| is_word))
+}
+
+#[test]
+fn no_floor_imports_from_one_above() {
+    let (floors, imports) = (floors(), imports("crates/redlatch/src/lib.rs"));
+    let mut wrong = Vec::new();
+    for file in &imports.files {
+        let Some(own) = floor_of(&floors, file) else {
+            wrong.push(format!("{}: no floor has it", file.display()));
+            continue;
+        };
+        for (other, import) in imports.edges.get(file).into_iter().flatten() {
+            let Some(above) = floor_of(&floors, other).filter(|above| *above < own) else { continue };
+            let (own, above) = (&floors[own], &floors[above]);
+            wrong.push(format!(
+                "{}:{}: `{}` goes up to {}\n    {}:{}: \"{}\" is above \"{}\" of line {}",
+                file.display(),
+                import.line,
+                import.path,
+                other.display(),
+                file!(),
+                above.line,
+                above.path,
+                own.path,
+                own.line,
+            ));
+        }
+    }
+    for (at, floor) in floors.iter().enumerate() {
+        let is_used = imports.files.iter().any(|file| floor_of(&floors, file) == Some(at));
+        assert!(is_used, "{}:{}: \"{}\" has no files", file!(), floor.line, floor.path);
+    }
+    assert!(wrong.is_empty(), "{} imports go up a floor:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A cycle in words: each import with the line that it is on.
+fn told(imports: &Imports, cycle: &Cycle) -> String {
+    let step = |(at, file): (usize, &PathBuf)| {
+        let next = &cycle[(at + 1) % cycle.len()];
+        let import = imports.between(file, next).expect("it is part of the cycle");
+        format!("{}:{}: `{}` imports {}", file.display(), import.line, import.path, next.display())
+    };
+    cycle.iter().enumerate().map(step).collect::<Vec<_>>().join("\n    ")
+}
+
+fn has_no_cycle(root: &str) {
+    let imports = imports(root);
+    let cycles: BTreeSet<Cycle> = cycles(&imports);
+    let told: Vec<String> = cycles.iter().map(|cycle| told(&imports, cycle)).collect();
+    assert!(told.is_empty(), "{} import cycles in {root}:\n{}", told.len(), told.join("\n\n"));
+}
+
+#[test]
+fn no_file_of_the_library_imports_one_that_imports_it() {
+    has_no_cycle("crates/redlatch/src/lib.rs");
+}
+
+#[test]
+fn no_file_of_the_testkit_does() {
+    has_no_cycle("crates/redlatch-testkit/src/lib.rs");
+}
+
+#[test]
+fn no_file_of_the_stress_does() {
+    has_no_cycle("crates/redlatch-stress/src/main.rs");
+}
+
+#[test]
+fn no_file_of_the_benchmarks_does() {
+    has_no_cycle("benches/src/main.rs");
+}

@@ -2,6 +2,7 @@
 
 mod bed;
 mod clock;
+mod explore;
 mod judge;
 mod mix;
 mod plan;
@@ -31,6 +32,8 @@ enum Verb {
     Run(plan::Plan),
     /// Runs the same tasks in simulated time over a simulated network; a seed repeats its run exactly.
     Simulate(sim::Plan),
+    /// Goes through what can happen between a few tasks, systematically.
+    Explore(explore::Plan),
     /// Judges the logs in a folder once more.
     Judge { dir: PathBuf },
     /// One process of a round; started by the others.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().verb {
         Verb::Run(plan) => plan.run(),
         Verb::Simulate(plan) => plan.run(),
+        Verb::Explore(plan) => plan.run(),
         Verb::Judge { dir } => judged(&dir),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };

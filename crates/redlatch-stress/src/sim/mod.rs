@@ -19,6 +19,7 @@ use std::{
 };
 
 use self::run::{Outcome, Scene};
+pub(crate) use self::server::{bytes, reply};
 use crate::mix::Mix;
 
 /// The mixes that are about locks alone, and not about the servers around them.

@@ -190,7 +190,7 @@ impl Server {
 }
 
 /// An argument as it is sent.
-pub(super) fn bytes(arg: &Arg) -> Vec<u8> {
+pub(crate) fn bytes(arg: &Arg) -> Vec<u8> {
     match arg {
         Arg::Int(number) => number.to_string().into_bytes(),
         Arg::Text(text) => text.as_bytes().to_vec(),
@@ -199,7 +199,8 @@ pub(super) fn bytes(arg: &Arg) -> Vec<u8> {
     }
 }
 
-fn reply(value: Value) -> Reply {
+/// A value of the engine as a store answers it.
+pub(crate) fn reply(value: Value) -> Reply {
     match value {
         Value::Nil => Reply::Nil,
         Value::Int(number) => Reply::Int(number),

@@ -1,0 +1,228 @@
+//! What tasks of some processes do with one name, as short texts.
+//!
+//! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite), an owner
+//! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
+//! options (`?` does not wait, `!` has a fixed lease). The other words are in [`Op`].
+
+use std::str::FromStr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    Fair,
+    Read,
+    Write,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Fresh,
+    /// One of the owners that the tasks of a process use.
+    Shared(usize),
+    /// One of those of the first process, from its text.
+    Text(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    Acquire {
+        kind: Kind,
+        who: Who,
+        waits: bool,
+        fixed: bool,
+    },
+    /// `u`: gives the last hold back.
+    Unlock,
+    /// `U`: gives the first hold back.
+    UnlockFirst,
+    /// `d`: drops the guard of the last hold.
+    Drop,
+    /// `e`: enters the last hold once more.
+    Reenter,
+    /// `x`: makes the last hold last longer.
+    Extend,
+    /// `g`: turns the last hold from writing to reading.
+    Downgrade,
+    /// `r`: reads beside the last hold.
+    ReadBeside,
+    /// `t`: leaves the last hold without a guard.
+    Detach,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) process: usize,
+    pub(super) ops: Vec<Op>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) text: String,
+    pub(super) tasks: Vec<Task>,
+}
+
+/// How many shared owners a process has.
+pub(super) const OWNERS: usize = 2;
+
+fn acquire(word: &str) -> Option<Op> {
+    let mut chars = word.chars();
+    let kind = match chars.next()? {
+        'P' => Kind::Plain,
+        'F' => Kind::Fair,
+        'R' => Kind::Read,
+        'W' => Kind::Write,
+        _ => return None,
+    };
+    let who = match chars.next()? {
+        '.' => Who::Fresh,
+        'a' => Who::Shared(0),
+        'b' => Who::Shared(1),
+        'A' => Who::Text(0),
+        'B' => Who::Text(1),
+        _ => return None,
+    };
+    let (mut waits, mut fixed) = (true, false);
+    for option in chars {
+        match option {
+            '?' => waits = false,
+            '!' => fixed = true,
+            _ => return None,
+        }
+    }
+    Some(Op::Acquire { kind, who, waits, fixed })
+}
+
+fn op(word: &str) -> Result<Op, String> {
+    Ok(match word {
+        "u" => Op::Unlock,
+        "U" => Op::UnlockFirst,
+        "d" => Op::Drop,
+        "e" => Op::Reenter,
+        "x" => Op::Extend,
+        "g" => Op::Downgrade,
+        "r" => Op::ReadBeside,
+        "t" => Op::Detach,
+        _ => return acquire(word).ok_or_else(|| format!("no step is called {word}")),
+    })
+}
+
+impl FromStr for Program {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut tasks = Vec::new();
+        for task in text.split('|') {
+            let task = task.trim();
+            let (process, steps) = match task.split_once(':') {
+                Some((process, steps)) => {
+                    (process.parse().map_err(|_| format!("no process {process}"))?, steps)
+                }
+                None => (0, task),
+            };
+            if process > 1 {
+                return Err("there are two processes, 0 and 1".into());
+            }
+            let ops = steps.split_whitespace().map(op).collect::<Result<Vec<_>, _>>()?;
+            tasks.push(Task { process, ops });
+        }
+        Ok(Program { text: text.to_owned(), tasks })
+    }
+}
+
+impl Program {
+    pub(super) fn processes(&self) -> usize {
+        self.tasks.iter().map(|task| task.process).max().unwrap_or(0) + 1
+    }
+}
+
+/// Programs that stand for something that was found once, or for a kind with what is special about it.
+const TABLE: &[&str] = &[
+    // Tasks of one process and of two that want the same lock.
+    "P. u | P. u",
+    "P. u | 1:P. u",
+    "P. u | P. u | 1:P. u",
+    "P. u | P. d | P. u",
+    "P. e u u | P. u",
+    "P. x u | P.! u",
+    "P.? u P.? u | 1:P.? u",
+    // An owner that is used again.
+    "Pa u Pa u",
+    "Pa u Pa u | P. u",
+    "Pa u Pa u | 1:P. u",
+    "Pa d Pa u | P. u",
+    "Pa? Pa u | P. u",
+    "Pa Pa u | P. u | P. u",
+    "Pa u | Pa u",
+    "Pa u | Pa u | P. u",
+    "Pa u | Pa u | 1:P. u",
+    "Pa Pa u u | P. u",
+    // An owner that is handed out.
+    "Pa u | 1:PA u",
+    "Pa u | 1:PA? u",
+    "Pa e u u | 1:PA u",
+    "Pa u | P. u | 1:PA u",
+    "Pa t | 1:P. u",
+    // Fair locks.
+    "F. u | F. u",
+    "F. u | 1:F. u",
+    "Fa u | Fa u",
+    "Fa u Fa u | F. u",
+    "Fa u Fa u | 1:F. u",
+    "Fa u | Fa u | 1:F. u",
+    "F. u | P. u",
+    "Fa u | 1:FA u",
+    // Readers and writers.
+    "R. u | W. u",
+    "R. u | 1:W. u",
+    "W. g u | 1:R. u",
+    "Ra u Ra u",
+    "Ra d Ra u | 1:W. u",
+    "Wa g Ra u",
+    "Wa g | Ra u | 1:W. u",
+    "Wa r u U | Ra u",
+    "Wa r U u | 1:W. u",
+    "Wa u Wa u | 1:W. u",
+    "Wa e g u u | 1:R. u",
+    "Ra u | Ra u | 1:W. u",
+    "Wa u | Wa u | R. u",
+    "Wa u | 1:WA u",
+    "Wa g u | 1:RA u",
+    "Ra u | 1:RA u",
+    "Wa r u u | 1:WA u",
+];
+
+/// What one task may do, for all pairs.
+const ALPHABET: [&[&str]; 2] = [
+    &["P. u", "P. d", "Pa u", "Pa d Pa u", "Pa? u", "Pa e u u", "F. u", "Fa u", "P.! u", "Pa x u"],
+    &["R. u", "W. u", "Ra u", "Wa u", "Ra d Ra u", "Wa g u", "Wa r u u", "Ra e u u", "Wa d Wa u", "Wa? u"],
+];
+/// What a task of the other process may do beside them.
+const OTHERS: [&[&str]; 2] = [&["P. u", "PA u", "F. u"], &["W. u", "R. u", "RA u", "WA u"]];
+
+/// The programs that are written out.
+pub(super) fn table() -> Vec<Program> {
+    TABLE.iter().map(|text| text.parse().expect("the table is well-formed")).collect()
+}
+
+/// All pairs of an alphabet, in one process and in two, and with a third task in another process.
+pub(super) fn generated() -> Vec<Program> {
+    let mut texts = Vec::new();
+    for (alphabet, others) in ALPHABET.iter().zip(OTHERS) {
+        for (at, one) in alphabet.iter().enumerate() {
+            for other in &alphabet[at..] {
+                texts.push(format!("{one} | {other}"));
+            }
+            for other in others {
+                texts.push(format!("{one} | 1:{other}"));
+            }
+        }
+        for (at, one) in alphabet.iter().enumerate() {
+            for other in &alphabet[at..] {
+                texts.extend(others.iter().map(|third| format!("{one} | {other} | 1:{third}")));
+            }
+        }
+    }
+    texts.retain(|text| !TABLE.contains(&text.as_str()));
+    texts.iter().map(|text| text.parse().expect("the alphabet is well-formed")).collect()
+}

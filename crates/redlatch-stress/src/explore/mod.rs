@@ -1,6 +1,7 @@
 //! What can happen between a few tasks, gone through systematically: the real library and the real scripts in simulated time, and each
 //! choice that tasks, the network and time have, with few of them off the usual way at first.
 
+mod call;
 mod choice;
 mod network;
 mod oracle;

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::choice::Chooser;
+use super::{choice::Chooser, run::LEASE};
 use crate::sim::{bytes, reply};
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -161,6 +161,7 @@ enum Message {
 }
 
 struct Held {
+    since: Instant,
     number: u64,
     what: String,
     message: Message,
@@ -172,8 +173,10 @@ struct State {
     held_left: usize,
     /// Choices are made; otherwise everything is prompt.
     open: bool,
-    /// A process was granted a free lock under another process's owner, which nothing is promised for.
+    /// Something happened under an owner of several processes for which nothing is promised (`docs/safety.md`).
     excused: bool,
+    /// An owner is used by two processes.
+    handed: bool,
     /// Something was held in this run.
     any_held: bool,
     interrupted: Vec<Arc<dyn Fn() + Send + Sync>>,
@@ -207,6 +210,7 @@ impl Network {
                 held_left: held_max,
                 open: false,
                 excused: false,
+                handed: false,
                 any_held: false,
                 interrupted: Vec::new(),
                 ids: Vec::new(),
@@ -288,10 +292,16 @@ impl Network {
 
     /// Lets a message go on that was held.
     pub(super) fn release(&self, at: usize) {
-        let Held { number, what, message } = self.state().held.remove(at);
+        let Held { since, number, what, message } = self.state().held.remove(at);
         self.tell(|| format!("#{number} arrives late: {what}"));
         match message {
             Message::Request { process, call, answer } => {
+                // What releases a hold under an owner of several processes and takes longer than its lease is promised nothing.
+                let releases = ["release", "leave"].iter().any(|part| call.script.name().contains(part));
+                if releases && since.elapsed() >= LEASE {
+                    let mut state = self.state();
+                    state.excused |= state.handed;
+                }
                 let _ = answer.send(self.run(number, process, &call));
             }
             Message::Reply { answer, outcome } => drop(answer.send(outcome)),
@@ -324,6 +334,7 @@ impl Network {
                 state.any_held = true;
                 let what = format!("the news {said} for p{to}");
                 state.held.push(Held {
+                    since: Instant::now(),
                     number: news,
                     what: what.clone(),
                     message: Message::News { listener, number: said },
@@ -353,6 +364,7 @@ impl Network {
             state.ids.iter().enumerate().any(|(at, id)| at != process && arg.starts_with(id.as_str()))
         });
         let Some(owner) = foreign else { return };
+        state.handed = true;
         let owner = owner.trim_end_matches(":write");
         let is_there =
             self.server.fields().iter().any(|(field, _)| field.trim_end_matches(":write") == owner);
@@ -372,7 +384,7 @@ impl Network {
             if fate == 1 {
                 let what = format!("the request p{process} {}", Self::words(&call));
                 let message = Message::Request { process, call: call.clone(), answer };
-                state.held.push(Held { number, what, message });
+                state.held.push(Held { since: Instant::now(), number, what, message });
                 drop(state);
                 self.tell(|| format!("#{number} p{process} {}: the request is held", Self::words(&call)));
             } else {
@@ -388,7 +400,7 @@ impl Network {
                     network.tell(|| format!("#{number} the reply is held"));
                     let what = format!("the reply to p{process} {}", Self::words(&call));
                     let message = Message::Reply { answer, outcome };
-                    network.state().held.push(Held { number, what, message });
+                    network.state().held.push(Held { since: Instant::now(), number, what, message });
                 });
             }
             fate

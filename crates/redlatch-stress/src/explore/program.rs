@@ -141,6 +141,7 @@ const TABLE: &[&str] = &[
     // Tasks of one process and of two that want the same lock.
     "P. u | P. u",
     "P. u | 1:P. u",
+    "P. u | P.",
     "P. u | P. u | 1:P. u",
     "P. u | P. d | P. u",
     "P. e u u | P. u",
@@ -159,9 +160,11 @@ const TABLE: &[&str] = &[
     "Pa Pa u u | P. u",
     // An owner that is handed out.
     "Pa u | 1:PA u",
+    "Pa u | 1:PA",
     "Pa u | 1:PA? u",
     "Pa e u u | 1:PA u",
     "Pa u | P. u | 1:PA u",
+    "Pa u | P. | 1:PA",
     "Pa t | 1:P. u",
     // Fair locks.
     "F. u | F. u",
@@ -172,6 +175,7 @@ const TABLE: &[&str] = &[
     "Fa u | Fa u | 1:F. u",
     "F. u | P. u",
     "Fa u | 1:FA u",
+    "Fa u | 1:FA",
     // Readers and writers.
     "R. u | W. u",
     "R. u | 1:W. u",
@@ -187,6 +191,9 @@ const TABLE: &[&str] = &[
     "Ra u | Ra u | 1:W. u",
     "Wa u | Wa u | R. u",
     "Wa u | 1:WA u",
+    "Wa u | 1:WA",
+    "Ra u | 1:RA",
+    "Wa u | W. | 1:WA",
     "Wa g u | 1:RA u",
     "Ra u | 1:RA u",
     "Wa r u u | 1:WA u",

@@ -1,17 +1,8 @@
 //! One run: a program, a list of choices, and what is seen after each step.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use redlatch::{Client, Error, Hold, Lease, Owner, Unlocked, Wait, randomness};
+use redlatch::{Client, Lease, Owner, Unlocked, Wait, randomness};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
@@ -19,8 +10,9 @@ use tokio::{
 };
 
 use super::{
+    call::{Call, Ended, Gate, Gated, detach, downgrade, extend, owner_of, read_beside, reenter, unlock},
     choice::Chooser,
-    network::{Network, Server, locked},
+    network::{Network, Server},
     oracle,
     program::{Kind, OWNERS, Op, Program, Who},
 };
@@ -29,6 +21,8 @@ use crate::worker::kind::Held;
 /// The lock of every program.
 const NAME: &str = "n";
 pub(super) const LEASE: Duration = Duration::from_secs(3);
+/// What an extension asks for.
+pub(super) const EXTENDED: Duration = Duration::from_secs(6);
 const FIXED: Duration = Duration::from_millis(1_200);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 /// After so long everything has happened that does not wait for more time.
@@ -62,41 +56,6 @@ pub(super) struct Outcome {
     pub(super) excused: bool,
     pub(super) story: String,
 }
-
-/// Lets a call be left unpolled.
-#[derive(Default)]
-struct Gate {
-    shut: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-struct Gated<F> {
-    inner: Pin<Box<F>>,
-    gate: Arc<Gate>,
-}
-
-impl<F: Future> Future for Gated<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        *locked(&self.gate.waker) = Some(cx.waker().clone());
-        if self.gate.shut.load(Ordering::SeqCst) {
-            return Poll::Pending;
-        }
-        self.inner.as_mut().poll(cx)
-    }
-}
-
-/// What a call came to.
-enum Ended {
-    Granted(Held),
-    Busy,
-    Unlocked(Unlocked),
-    Done,
-    Failed(Error),
-}
-
-type Call = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// A guard that a task has.
 pub(super) struct Slot {
@@ -375,10 +334,7 @@ impl World<'_> {
 
     fn poll(&mut self, task: usize, polled: bool) {
         if let Some(running) = &self.tasks[task].running {
-            running.gate.shut.store(!polled, Ordering::SeqCst);
-            if polled && let Some(waker) = locked(&running.gate.waker).take() {
-                waker.wake();
-            }
+            running.gate.set_polled(polled);
         }
     }
 
@@ -435,7 +391,7 @@ impl World<'_> {
         nexts.extend((0..self.network.held()).map(Next::Release));
         for (task, state) in self.tasks.iter().enumerate() {
             let Some(running) = &state.running else { continue };
-            if running.gate.shut.load(Ordering::SeqCst) {
+            if running.gate.is_shut() {
                 nexts.push(Next::Poll(task));
             } else if bounds.cancels > 0 {
                 nexts.push(Next::Cancel(task));
@@ -509,7 +465,7 @@ impl World<'_> {
         gives: Option<(String, bool)>,
     ) {
         let gate = Arc::<Gate>::default();
-        let call = tokio::spawn(Gated { inner: Box::pin(call), gate: gate.clone() });
+        let call = tokio::spawn(Gated::new(call, &gate));
         self.tasks[task].running = Some(Running { call, gate, op, kind, renewed, gives });
     }
 
@@ -560,6 +516,10 @@ impl World<'_> {
             self.settle().await;
         }
         (0..self.tasks.len()).for_each(|task| self.poll(task, true));
+        if self.tasks.iter().any(|task| !task.slots.is_empty()) {
+            // What is held is renewed for longer than a lease.
+            self.pass(LEASE + LEASE / 3).await;
+        }
         let mut waited = Duration::ZERO;
         while self.violation.is_none() {
             self.settle().await;
@@ -585,59 +545,11 @@ impl World<'_> {
             self.pass(MOMENT).await;
             waited += MOMENT;
         }
-        self.pass(LEASE + RESPONSE).await;
+        // An extension has made a hold last for so long that a lost release left.
+        self.pass(EXTENDED + RESPONSE).await;
         let fields = self.network.server().fields();
         if self.violation.is_none() && !fields.is_empty() {
             self.violates(format!("a lease after everybody has ended the server has {fields:?}"));
         }
     }
-}
-
-/// The text of a guard's owner. Asking the guard itself would tell it that its owner is known elsewhere.
-fn owner_of(held: &Held) -> String {
-    let text = held.guard().map(|guard| format!("{guard:?}")).unwrap_or_default();
-    let owner = text.split("Owner(").nth(1).and_then(|rest| rest.split(')').next());
-    owner.unwrap_or_default().to_owned()
-}
-
-fn detach(held: Held) {
-    match held {
-        Held::One(guard) => drop(guard.detach()),
-        Held::Read(guard) => drop(guard.detach()),
-        Held::Write(guard) => drop(guard.detach()),
-        other => drop(other),
-    }
-}
-
-async fn unlock(held: Held) -> Ended {
-    let unlocked = match held {
-        Held::One(guard) => guard.unlock().await,
-        Held::Read(guard) => guard.unlock().await,
-        Held::Write(guard) => guard.unlock().await,
-        _ => return Ended::Done,
-    };
-    unlocked.map_or_else(Ended::Failed, Ended::Unlocked)
-}
-
-async fn downgrade(held: Held) -> Ended {
-    let Held::Write(guard) = held else { return Ended::Done };
-    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
-}
-
-async fn read_beside(held: Arc<Held>) -> Ended {
-    let Held::Write(guard) = &*held else { return Ended::Done };
-    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
-}
-
-async fn reenter(held: Arc<Held>) -> Ended {
-    match held.reenter().await {
-        Some(Ok(held)) => Ended::Granted(held),
-        Some(Err(error)) => Ended::Failed(error),
-        None => Ended::Done,
-    }
-}
-
-async fn extend(held: Arc<Held>) -> Ended {
-    let Some(guard) = held.guard() else { return Ended::Done };
-    guard.as_guard().extend(2 * LEASE).await.map_or_else(Ended::Failed, |()| Ended::Done)
 }

@@ -1,0 +1,120 @@
+//! One call of a task: what it does, and how it is left unpolled.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use redlatch::{Error, Hold, Unlocked};
+
+use super::{network::locked, run::EXTENDED};
+use crate::worker::kind::Held;
+
+/// Lets a call be left unpolled.
+#[derive(Default)]
+pub(super) struct Gate {
+    shut: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+pub(super) struct Gated<F> {
+    inner: Pin<Box<F>>,
+    gate: Arc<Gate>,
+}
+
+impl Gate {
+    /// Leaves the call unpolled, or goes on polling it.
+    pub(super) fn set_polled(&self, polled: bool) {
+        self.shut.store(!polled, Ordering::SeqCst);
+        if polled && let Some(waker) = locked(&self.waker).take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::SeqCst)
+    }
+}
+
+impl<F: Future> Gated<F> {
+    pub(super) fn new(inner: F, gate: &Arc<Gate>) -> Self {
+        Gated { inner: Box::pin(inner), gate: gate.clone() }
+    }
+}
+
+impl<F: Future> Future for Gated<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        *locked(&self.gate.waker) = Some(cx.waker().clone());
+        if self.gate.shut.load(Ordering::SeqCst) {
+            return Poll::Pending;
+        }
+        self.inner.as_mut().poll(cx)
+    }
+}
+
+/// What a call came to.
+pub(super) enum Ended {
+    Granted(Held),
+    Busy,
+    Unlocked(Unlocked),
+    Done,
+    Failed(Error),
+}
+
+pub(super) type Call = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// The text of a guard's owner. Asking the guard itself would tell it that its owner is known elsewhere.
+pub(super) fn owner_of(held: &Held) -> String {
+    let text = held.guard().map(|guard| format!("{guard:?}")).unwrap_or_default();
+    let owner = text.split("Owner(").nth(1).and_then(|rest| rest.split(')').next());
+    owner.unwrap_or_default().to_owned()
+}
+
+pub(super) fn detach(held: Held) {
+    match held {
+        Held::One(guard) => drop(guard.detach()),
+        Held::Read(guard) => drop(guard.detach()),
+        Held::Write(guard) => drop(guard.detach()),
+        other => drop(other),
+    }
+}
+
+pub(super) async fn unlock(held: Held) -> Ended {
+    let unlocked = match held {
+        Held::One(guard) => guard.unlock().await,
+        Held::Read(guard) => guard.unlock().await,
+        Held::Write(guard) => guard.unlock().await,
+        _ => return Ended::Done,
+    };
+    unlocked.map_or_else(Ended::Failed, Ended::Unlocked)
+}
+
+pub(super) async fn downgrade(held: Held) -> Ended {
+    let Held::Write(guard) = held else { return Ended::Done };
+    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
+}
+
+pub(super) async fn read_beside(held: Arc<Held>) -> Ended {
+    let Held::Write(guard) = &*held else { return Ended::Done };
+    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
+}
+
+pub(super) async fn reenter(held: Arc<Held>) -> Ended {
+    match held.reenter().await {
+        Some(Ok(held)) => Ended::Granted(held),
+        Some(Err(error)) => Ended::Failed(error),
+        None => Ended::Done,
+    }
+}
+
+pub(super) async fn extend(held: Arc<Held>) -> Ended {
+    let Some(guard) = held.guard() else { return Ended::Done };
+    guard.as_guard().extend(EXTENDED).await.map_or_else(Ended::Failed, |()| Ended::Done)
+}

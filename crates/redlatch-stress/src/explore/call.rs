@@ -12,7 +12,7 @@ use std::{
 
 use redlatch::{Error, Hold, Unlocked};
 
-use super::{network::locked, run::EXTENDED};
+use super::{network::locked, program::EXTENDED};
 use crate::worker::kind::Held;
 
 /// Lets a call be left unpolled.

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{choice::Chooser, run::LEASE};
+use super::{choice::Chooser, program::LEASE};
 use crate::sim::{bytes, reply};
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,19 @@
 //! What must hold after each step, judged by the guards and by what the server has.
 
-use super::{program::Kind, run::Slot};
+use std::sync::Arc;
+
+use super::program::Kind;
+use crate::worker::kind::Held;
+
+/// A guard that a task has.
+pub(super) struct Slot {
+    pub(super) held: Arc<Held>,
+    /// The text of its owner.
+    pub(super) owner: String,
+    pub(super) kind: Kind,
+    /// Its lease is renewed.
+    pub(super) renewed: bool,
+}
 
 /// What a valid guard stands for on the server.
 fn field(slot: &Slot) -> String {

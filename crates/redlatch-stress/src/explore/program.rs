@@ -4,7 +4,12 @@
 //! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
 //! options (`?` does not wait, `!` has a fixed lease). The other words are in [`Op`].
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
+
+/// The lease that is renewed.
+pub(super) const LEASE: Duration = Duration::from_secs(3);
+/// What an extension asks for.
+pub(super) const EXTENDED: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -13,16 +13,13 @@ use super::{
     call::{Call, Ended, Gate, Gated, detach, downgrade, extend, owner_of, read_beside, reenter, unlock},
     choice::Chooser,
     network::{Network, Server},
-    oracle,
-    program::{Kind, OWNERS, Op, Program, Who},
+    oracle::{self, Slot},
+    program::{EXTENDED, Kind, LEASE, OWNERS, Op, Program, Who},
 };
 use crate::worker::kind::Held;
 
 /// The lock of every program.
 const NAME: &str = "n";
-pub(super) const LEASE: Duration = Duration::from_secs(3);
-/// What an extension asks for.
-pub(super) const EXTENDED: Duration = Duration::from_secs(6);
 const FIXED: Duration = Duration::from_millis(1_200);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 /// After so long everything has happened that does not wait for more time.
@@ -55,16 +52,6 @@ pub(super) struct Outcome {
     /// A process took a free lock in the name of another one's owner.
     pub(super) excused: bool,
     pub(super) story: String,
-}
-
-/// A guard that a task has.
-pub(super) struct Slot {
-    pub(super) held: Arc<Held>,
-    /// The text of its owner.
-    pub(super) owner: String,
-    pub(super) kind: Kind,
-    /// Its lease is renewed.
-    pub(super) renewed: bool,
 }
 
 struct Running {

@@ -138,9 +138,11 @@ impl Module {
                 TokenTree::Ident(_) => {
                     let (segments, end) = path(&tokens, at);
                     // What follows `::` is another crate's or a type's; what follows `$` is the caller's.
-                    let own = !matches!(before, Some(TokenTree::Punct(p)) if matches!(p.as_char(), '.' | '\''))
-                        && !(at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':'))
-                        && !(at >= 1 && is_punct(&tokens[at - 1], '$') && segments[0] != "crate");
+                    let after_value =
+                        matches!(before, Some(TokenTree::Punct(p)) if matches!(p.as_char(), '.' | '\''));
+                    let after_path =
+                        at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':');
+                    let own = !after_value && !after_path;
                     if own {
                         let line = tokens[at].span().start().line;
                         let segments = from_outside(segments, inside);

@@ -155,7 +155,7 @@ impl Server {
 
 /// What is held back on its way.
 enum Message {
-    Request { process: usize, call: Call, answer: oneshot::Sender<Result<Reply, Fault>> },
+    Request { process: usize, call: Box<Call>, answer: oneshot::Sender<Result<Reply, Fault>> },
     Reply { answer: oneshot::Sender<Result<Reply, Fault>>, outcome: Result<Reply, Fault> },
     News { listener: Listener, number: i64 },
 }
@@ -383,7 +383,7 @@ impl Network {
             }
             if fate == 1 {
                 let what = format!("the request p{process} {}", Self::words(&call));
-                let message = Message::Request { process, call: call.clone(), answer };
+                let message = Message::Request { process, call: Box::new(call.clone()), answer };
                 state.held.push(Held { since: Instant::now(), number, what, message });
                 drop(state);
                 self.tell(|| format!("#{number} p{process} {}: the request is held", Self::words(&call)));

@@ -104,6 +104,14 @@ fn shuts_out(kind: Kind, own: &[u8], field: &[u8]) -> bool {
     kind != Kind::Read || writer.is_some()
 }
 
+/// Why a hold ended, for callers that only have the error of a failed operation.
+pub(crate) fn lost_error(name: &LockName, owner: &Owner, reason: &LossReason) -> Error {
+    Error::new(ErrorKind::Lost, format!("the hold was lost: {reason}"))
+        .on(name)
+        .by(owner)
+        .remedy("stop the work, or make its effects check the fencing token")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,12 +125,4 @@ mod tests {
             assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
         }
     }
-}
-
-/// Why a hold ended, for callers that only have the error of a failed operation.
-pub(crate) fn lost_error(name: &LockName, owner: &Owner, reason: &LossReason) -> Error {
-    Error::new(ErrorKind::Lost, format!("the hold was lost: {reason}"))
-        .on(name)
-        .by(owner)
-        .remedy("stop the work, or make its effects check the fencing token")
 }

@@ -22,7 +22,7 @@ pub enum Arg {
     Static(&'static str),
 }
 
-/// One script call: what a [`Store`] runs atomically.
+/// One script call: what a [`Store`](crate::store::Store) runs atomically.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The script.
@@ -31,7 +31,7 @@ pub struct Call {
     pub keys: SmallVec<[Arc<[u8]>; 2]>,
     /// Its arguments.
     pub args: SmallVec<[Arg; 6]>,
-    /// It is right only for the server that was asked in this [reign](Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
+    /// It is right only for the server that was asked in this [reign](crate::store::Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
     pub in_reign: Option<u64>,
 }
 

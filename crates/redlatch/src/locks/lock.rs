@@ -11,7 +11,7 @@ use crate::{
 /// A distributed lock by name: a cheap, shareable description. Holding it is a [`Guard`].
 ///
 /// Every acquire has an owner of its own, so two tasks of one process exclude each other as two processes do; a lock
-/// is re-entered only with [`Guard::reenter`] or by passing the same [`Owner`].
+/// is re-entered only with [`Guard::reenter`] or by passing the same [`Owner`](crate::Owner).
 ///
 /// # Example
 ///

@@ -13,7 +13,7 @@ const TEXT_BYTES_MAX: usize = 1_000;
 /// How a lock is freed by force: from whom, by whom, and why.
 ///
 /// The reason and who did it are kept on the server for a short time (the rest of the lease, 1 to 10 minutes), under a key beside
-/// the lock, so that the holder's [loss](crate::Guard::lost) can be [`LossReason::Forced`].
+/// the lock, so that the holder's [loss](crate::Guard::lost) can be [`LossReason::Forced`](crate::LossReason::Forced).
 ///
 /// # Example
 ///

@@ -59,7 +59,7 @@ impl Kind {
                 parts: plain(),
                 keys: &[Place::Name, FORCED],
                 channels: &[LOCK_CHANNEL],
-                redisson: &["exists", "hincrby", "get", "set"],
+                redisson: &["exists", "hexists", "hincrby", "get", "set"],
                 redisson_keys: &[UNLOCK_LATCH],
             },
             Kind::Fenced => {
@@ -69,7 +69,7 @@ impl Kind {
                     parts: all,
                     keys: &[Place::Name, TOKEN, FORCED],
                     channels: &[LOCK_CHANNEL],
-                    redisson: &["exists", "hincrby", "incr"],
+                    redisson: &["exists", "hexists", "hincrby", "incr"],
                     redisson_keys: &[UNLOCK_LATCH],
                 }
             }
@@ -83,7 +83,7 @@ impl Kind {
                     parts: all,
                     keys: &[Place::Name, QUEUE, TIMES, FORCED],
                     channels: &[LOCK_CHANNEL],
-                    redisson: &["exists", "hincrby", "get", "set", "zrange", "zincrby"],
+                    redisson: &["exists", "hexists", "hincrby", "get", "set", "zrange", "zincrby"],
                     redisson_keys: &[UNLOCK_LATCH],
                 }
             }
@@ -91,7 +91,7 @@ impl Kind {
             Kind::Spin => Needs {
                 parts: plain(),
                 keys: &[Place::Name, FORCED],
-                redisson: &["exists", "hincrby", "get", "set"],
+                redisson: &["exists", "hexists", "hincrby", "get", "set"],
                 redisson_keys: &[UNLOCK_LATCH],
                 ..needs
             },

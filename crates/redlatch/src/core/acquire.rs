@@ -142,6 +142,13 @@ impl Core {
         holds(keys) || keys.twin().is_some_and(holds)
     }
 
+    /// Whether a lease of an owner is here, of this kind of lock or of the one that shares its field on the server: what the server has of
+    /// the owner may be that one's.
+    pub(super) fn has_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let has = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner);
+        has(keys) || keys.twin().is_some_and(has)
+    }
+
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
     pub(super) fn write_hold_beside(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {

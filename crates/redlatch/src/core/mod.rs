@@ -433,7 +433,7 @@ impl Core {
         lease.owner.expose();
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the cover no attempt begins, and one that has ended has put its lease there.
-        if !self.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
+        if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.lease_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));

@@ -291,7 +291,7 @@ impl Core {
                 if lease.owner.is_shared() {
                     return;
                 }
-                if core.lanes.find(&lease.keys).iter().any(|held| held.owner == lease.owner) {
+                if core.has_lease(&lease.keys, &lease.owner) {
                     continue;
                 }
                 let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);

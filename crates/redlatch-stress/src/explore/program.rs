@@ -2,7 +2,8 @@
 //!
 //! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite), an owner
 //! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
-//! options (`?` does not wait, `!` has a fixed lease). The other words are in [`Op`].
+//! options (`?` does not wait, `!` has a fixed lease). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
+//! process for as long as tasks wait there.
 
 use std::{str::FromStr, time::Duration};
 
@@ -64,6 +65,8 @@ pub(super) struct Task {
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     pub(super) text: String,
+    /// Leases are passed on without an end.
+    pub(super) passes_on: bool,
     pub(super) tasks: Vec<Task>,
 }
 
@@ -117,7 +120,8 @@ impl FromStr for Program {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut tasks = Vec::new();
-        for task in text.split('|') {
+        let steps = text.trim_start_matches('~');
+        for task in steps.split('|') {
             let task = task.trim();
             let (process, steps) = match task.split_once(':') {
                 Some((process, steps)) => {
@@ -131,7 +135,7 @@ impl FromStr for Program {
             let ops = steps.split_whitespace().map(op).collect::<Result<Vec<_>, _>>()?;
             tasks.push(Task { process, ops });
         }
-        Ok(Program { text: text.to_owned(), tasks })
+        Ok(Program { text: text.to_owned(), passes_on: steps != text, tasks })
     }
 }
 
@@ -147,6 +151,8 @@ const TABLE: &[&str] = &[
     "P. u | P. u",
     "P. u | 1:P. u",
     "P. u | P.",
+    "~P. u | P.",
+    "~P. u | P.! u | P.",
     "P. u | P. u | 1:P. u",
     "P. u | P. d | P. u",
     "P. e u u | P. u",

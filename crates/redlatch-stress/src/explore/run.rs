@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redlatch::{Client, Lease, Owner, Unlocked, Wait, randomness};
+use redlatch::{Client, Lease, Owner, Unlocked, Wait, config::TURN_TIME_MAX, randomness};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
@@ -137,7 +137,9 @@ async fn explore(
     let network = Network::new(server, RESPONSE, given.to_vec(), bounds.held, told)?;
     let mut processes = Vec::new();
     for process in 0..program.processes() {
+        let turn = if program.passes_on { Duration::from_secs(60) } else { TURN_TIME_MAX };
         let client = Client::builder()
+            .turn_time(turn)
             .url("memory:")
             .custom_store(network.way(process))
             .background_on(Handle::current())

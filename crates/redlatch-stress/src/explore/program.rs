@@ -160,6 +160,8 @@ const TABLE: &[&str] = &[
     "P.? u P.? u | 1:P.? u",
     // An owner that is used again.
     "Pa u Pa u",
+    "Pa u Fa",
+    "Fa u Pa",
     "Pa u Pa u | P. u",
     "Pa u Pa u | 1:P. u",
     "Pa d Pa u | P. u",

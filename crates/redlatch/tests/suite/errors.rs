@@ -446,3 +446,32 @@ async fn a_lock_that_was_busy_all_the_time_is_busy() {
     assert!(!waited.unwrap(), "busy, and no trouble");
     held.unlock().await.unwrap();
 }
+
+/// What `try_lock` promises: a server that refuses the connection is reported at once. The response timeout is longer here than any test
+/// may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_is_reported_by_a_try_at_once() {
+    let server = RedisServer::start().unwrap();
+    let timeout = Duration::from_secs(600);
+    let client = Client::builder().url(server.url()).response_timeout(timeout).connect_lazy().unwrap();
+    server.kill9();
+    for _ in 0..3 {
+        let error = soon("the refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+}
+
+/// The first request after the death of a server may still be sent. Whether it has run is not known, so it is asked again for the
+/// response timeout, and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_try_after_the_death_of_a_server_ends_with_the_response_timeout() {
+    let server = RedisServer::start().unwrap();
+    for _ in 0..5 {
+        let client = Client::builder().url(server.url()).response_timeout(ms(200)).connect().await.unwrap();
+        client.lock("x").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        server.kill9();
+        let error = soon("the refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Timeout), "{error}");
+        server.restart().unwrap();
+    }
+}

@@ -5,16 +5,23 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use redlatch::Client;
+use redlatch::{Client, LossReason};
+use redlatch_testkit::server::RedisServer;
 use tracing::{
-    Event, Metadata, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
 
+use crate::fixture::{ms, soon};
+
 /// Events as text: the message, and each field.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+struct Heard {
+    lines: Arc<Mutex<Vec<String>>>,
+    /// What a line must have in it, and be a warning.
+    only: Option<&'static str>,
+}
 
 struct Line(String);
 
@@ -26,7 +33,8 @@ impl Visit for Line {
 
 impl Subscriber for Heard {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("redlatch")
+        let wanted = self.only.is_none() || *metadata.level() == Level::WARN;
+        wanted && metadata.target().starts_with("redlatch")
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -40,12 +48,78 @@ impl Subscriber for Heard {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        if self.only.is_none_or(|only| line.0.contains(only)) {
+            self.lines.lock().unwrap().push(line.0);
+        }
     }
 
     fn enter(&self, _: &span::Id) {}
 
     fn exit(&self, _: &span::Id) {}
+}
+
+impl Heard {
+    fn told(&self, of: &str) -> Vec<String> {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(of)).cloned().collect()
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_an_event_with_its_time_and_its_owner() {
+    let heard = Heard::default();
+    let _listening = tracing::subscriber::set_default(heard.clone());
+    let client = Client::connect("memory:").await.unwrap();
+    let held = client.lock("awaited").lock().await.unwrap();
+    assert!(client.lock("awaited").lock_for(ms(30)).await.unwrap().is_none());
+    let lines = heard.told("an acquire has ended");
+    let in_vain = lines.iter().find(|line| line.contains("acquired=false")).unwrap();
+    let after = in_vain.split_once("after_ms=").unwrap().1.split(' ').next().unwrap();
+    assert!(after.parse::<u64>().unwrap() >= 30, "{in_vain}");
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_loss_is_an_event_with_lock_and_owner() {
+    // The client's own thread finds it, so the whole process is listened to, and only to this.
+    let heard = Heard { only: Some("lock=heard-to-be-lost"), ..Heard::default() };
+    tracing::subscriber::set_global_default(heard.clone()).unwrap();
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(ms(900)).connect().await.unwrap();
+    let guard = client.lock("heard-to-be-lost").lock().await.unwrap();
+    let owner = guard.owner().to_string();
+    server.cmd(&["DEL", "heard-to-be-lost"]).unwrap();
+    let reason = soon("the loss", guard.lost()).await;
+    assert_ne!(reason, LossReason::Expired);
+    let lines = heard.told("a lock was lost");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&owner) && lines[0].contains("reason="), "{lines:?}");
+}
+
+/// Many waiters of a server that is down, and that comes back: one line for the outage and one for its end.
+#[tokio::test]
+async fn an_outage_and_its_end_are_one_line_each() {
+    let heard = Heard::default();
+    let _listening = tracing::subscriber::set_default(heard.clone());
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let held = client.lock("down").lock().await.unwrap();
+    server.kill9();
+    let waiters: Vec<_> = (0..8)
+        .map(|number| {
+            let lock = client.lock(format!("down-{number}"));
+            async move { lock.lock().await.unwrap().unlock().await.unwrap() }
+        })
+        .collect();
+    let told = async {
+        while heard.told("cannot be asked at present").is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+        server.restart().unwrap();
+    };
+    soon("the waiters' turns", async { tokio::join!(futures_util::future::join_all(waiters), told) }).await;
+    assert_eq!(heard.told("cannot be asked at present").len(), 1, "{:?}", heard.told(""));
+    assert_eq!(heard.told("the server answers again").len(), 1, "{:?}", heard.told(""));
+    drop(held);
 }
 
 #[tokio::test]
@@ -55,7 +129,7 @@ async fn an_acquire_is_an_event_with_its_owner() {
     let client = Client::connect("memory:").await.unwrap();
     let guard = client.lock("told").lock().await.unwrap();
     assert!(client.lock("told").try_lock().await.unwrap().is_none());
-    let lines = heard.0.lock().unwrap().clone();
+    let lines = heard.lines.lock().unwrap().clone();
     let of = |acquired: &str| {
         let all =
             lines.iter().filter(|line| line.contains("an acquire has ended") && line.contains("lock=told"));

@@ -90,6 +90,13 @@ async fn a_loss_is_an_event_with_lock_and_owner() {
     server.cmd(&["DEL", "heard-to-be-lost"]).unwrap();
     let reason = soon("the loss", guard.lost()).await;
     assert_ne!(reason, LossReason::Expired);
+    // The holder is told first, and by another thread.
+    soon("the event", async {
+        while heard.told("a lock was lost").is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
     let lines = heard.told("a lock was lost");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains(&owner) && lines[0].contains("reason="), "{lines:?}");
@@ -114,6 +121,12 @@ async fn an_outage_and_its_end_are_one_line_each() {
         while heard.told("cannot be asked at present").is_empty() {
             tokio::time::sleep(ms(5)).await;
         }
+        // Those who wait for a time say at its end that they have met the outage, too.
+        let others = (0..8).map(|number| {
+            let lock = client.lock(format!("in-vain-{number}"));
+            async move { assert!(lock.lock_for(ms(300)).await.is_err()) }
+        });
+        futures_util::future::join_all(others).await;
         server.restart().unwrap();
     };
     soon("the waiters' turns", async { tokio::join!(futures_util::future::join_all(waiters), told) }).await;

@@ -5,7 +5,7 @@ use std::{fs, os::unix::process::ExitStatusExt, process::Stdio};
 use redlatch_testkit::server::RedisServer;
 use serde_json::json;
 
-use crate::support::{Place, both, finish};
+use crate::support::{Place, both, eventually, finish};
 
 /// `mkdir` succeeds for one at a time, so a directory that is there already means that somebody else is inside.
 fn exclusion(place: &Place) {
@@ -196,4 +196,43 @@ fn the_report_tells_every_outcome_apart() {
     command.stderr(Stdio::null());
     assert_eq!(finish(command).status.code(), Some(78));
     assert_eq!(place.report("report")["outcome"], "failed");
+}
+
+#[test]
+fn nested_runs_side_by_side_share_the_hold_of_the_outer_run() {
+    let place = Place::local();
+    // Each waits for the other one, which it could not do if they excluded each other.
+    let step = |own: &str, other: &str| {
+        format!("redlatch run job -c 'touch {own}; until [ -e {other} ]; do sleep 0.02; done; echo {own}'")
+    };
+    let script = format!("{} & {}; wait", step("one", "two"), step("two", "one"));
+    let output = place.output(["run", "job", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let mut done: Vec<_> = output.stdout.split(|byte| *byte == b'\n').collect();
+    done.sort();
+    assert_eq!(done, [b"".as_slice(), b"one", b"two"], "{output:?}");
+}
+
+#[test]
+fn a_process_that_has_the_owner_of_a_run_may_end_its_hold() {
+    let place = Place::local();
+    let mut run = place.holder("job", &[]);
+    let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let mut nested = place.redlatch(["run", "job", "-n", "--", "true"]);
+    nested.env("REDLATCH_OWNER", &owner).env("REDLATCH_NAME", "job");
+    assert_eq!(finish(nested).status.code(), Some(0));
+    assert_eq!(place.code(["unlock", "job", "--owner", &owner]), 0);
+    eventually("the run stops its command", || (!run.is_running()).then_some(()));
+    assert_eq!(run.finish().status.code(), Some(80));
+}
+
+#[test]
+fn a_report_goes_through_a_link() {
+    let place = Place::local();
+    std::fs::write(place.path("target"), "what was there").unwrap();
+    std::os::unix::fs::symlink(place.path("target"), place.path("report")).unwrap();
+    assert_eq!(place.code(["run", "job", "--report", "report", "--", "true"]), 0);
+    let report: serde_json::Value = serde_json::from_str(&place.read("target")).unwrap();
+    assert_eq!(report["outcome"], "completed");
+    assert!(place.path("report").is_symlink());
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientBuilder, ErrorKind, TlsOptions};
+use redlatch::{Client, ClientBuilder, ErrorKind, TlsOptions, store::StoreUrl};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -84,6 +84,7 @@ pub(crate) async fn connect(
     lease: Duration,
     patience: Patience<'_>,
 ) -> Result<Client, Failure> {
+    outlives_us(settings)?;
     // The lease may be a flag; everything else that can be out of range here was configured.
     let is_lease = lease != settings.lease;
     let started = Instant::now();
@@ -142,7 +143,18 @@ const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 ///
 /// As [`connect`] answers it.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    outlives_us(settings)?;
     builder(settings, settings.lease).check().map_err(|error| refused(settings, error, false))
+}
+
+/// Refuses a store that ends with this process: a lock there would keep no other command out.
+fn outlives_us(settings: &Settings) -> Result<(), Failure> {
+    match StoreUrl::parse(&settings.url) {
+        Ok(StoreUrl::Memory { .. }) if settings.redisson.is_none() => Err(Failure::config(
+            "memory: is a store inside one process, so each command would have locks of its own; use local: for this machine",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn refused(settings: &Settings, error: redlatch::Error, is_flag: bool) -> Failure {

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
-//! let client = redlatch::Client::connect("memory:").await?; // or local:, redis://host, rediss://host, unix:///path
+//! let client = redlatch::Client::connect("memory:").await?; // for this client only; or local:, redis://host, …
 //! let lock = client.lock("nightly-report");
 //! if let Some(guard) = lock.try_lock().await? {
 //!     // The lease is renewed in the background; `guard.lost()` resolves if that ever fails.

@@ -45,6 +45,23 @@ fn mistakes_on_the_command_line_are_usage_errors() {
     assert_eq!(place.code(["run", &long, "--", "true"]), 64);
 }
 
+/// It would exclude no other command, and say that all is well.
+#[test]
+fn a_store_that_ends_with_the_command_is_refused() {
+    let place = Place::local();
+    for url in ["memory:", "memory:shared"] {
+        for line in
+            [&["run", "x", "--", "touch", "ran"][..], &["lock", "x", "--lease", "5m"][..], &["ls"][..]]
+        {
+            let output = place.output([&["--url", url], line].concat());
+            let text = both(&output);
+            assert!(!place.path("ran").exists(), "{text}");
+            assert!(text.contains("use local:"), "{line:?}: {text}");
+            assert_eq!(output.status.code(), Some(78), "{line:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn a_value_that_is_refused_is_told_what_to_give() {
     let place = Place::local();

@@ -106,7 +106,7 @@ impl Client {
         Client(client, stake)
     }
 
-    /// Connects; see [`redlatch::Client::connect`](crate::Client::connect).
+    /// Connects; see [`redlatch::Client::connect`](crate::Client::connect). `memory:` is a store of this client's own.
     ///
     /// # Errors
     ///

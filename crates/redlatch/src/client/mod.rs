@@ -265,7 +265,7 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The store's URL; `local:` unless set. An empty one is an error.
+    /// The store's URL, as for [`Client::connect`]; `local:` unless set. An empty one is an error. `memory:` is a store of this client's own.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.config.url = url.into();
         self.names_store = true;

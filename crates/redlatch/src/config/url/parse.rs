@@ -18,7 +18,7 @@ const DATABASE_MAX: u32 = 1_000_000;
 
 fn bad(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidUrl, message).remedy(
-        "use memory:, local:, local:///directory, redis://[user:password@]host:port/database, redis-sentinel://host,host/master, \
+        "use local:, local:///directory, memory: (one client only), memory:name (one process only), redis://[user:password@]host:port/database, redis-sentinel://host,host/master, \
          redis-cluster://host,host, redis-replicated://host,host, rediss… for TLS, or unix:///path/to/socket",
     )
 }

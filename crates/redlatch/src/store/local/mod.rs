@@ -69,7 +69,7 @@ impl Greeter for LocalGreeter {
         ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map_err(|error| {
             let remedy = match error.kind() {
                 ConnectErrorKind::Spawn => {
-                    "install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use memory: or redis://"
+                    "install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use a server (redis://…)"
                 }
                 ConnectErrorKind::NotReady => "`redlatch engine run` in a terminal shows why it does not start",
                 // These texts say what to do.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::{
     args::{Format, Output},
@@ -149,23 +150,48 @@ fn fit(widths: &mut [usize], limit: usize) {
 
 /// A cell in so many characters; an ellipsis says that there is more.
 fn cut(cell: &str, width: usize) -> String {
-    if cell.chars().count() <= width {
+    if cell.width() <= width {
         return cell.to_owned();
     }
-    cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    let mut left = width.saturating_sub(1);
+    let fits = cell.chars().take_while(|c| {
+        let width = c.width().unwrap_or(0);
+        let fits = width <= left;
+        left = left.saturating_sub(width);
+        fits
+    });
+    fits.chain(['…']).collect()
 }
 
-/// Columns of equal width under a header, in lines that are no longer than `limit`.
+/// A cell followed by as many blanks as its column needs.
+fn padded(cell: &str, width: usize) -> String {
+    let cut = cut(cell, width);
+    let blanks = width.saturating_sub(cut.width());
+    cut + &" ".repeat(blanks)
+}
+
+/// How many of the columns fit at their narrowest; the first one is shown in any case.
+fn shown(widths: &[usize], limit: usize) -> usize {
+    let mut used = 0;
+    let fits = widths.iter().take_while(|width| {
+        used += WIDTH_MIN.min(**width) + if used == 0 { 0 } else { 2 };
+        used <= limit
+    });
+    fits.count().max(1)
+}
+
+/// Columns of equal width under a header, in lines that are no longer than `limit`. What does not fit at all is left out, last columns
+/// first.
 fn aligned(titles: &[&str], rows: &[Vec<String>], colored: bool, limit: usize) -> String {
     let width_of = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width());
         cells.chain([titles[column].len()]).max().unwrap_or(0)
     };
     let mut widths: Vec<usize> = (0..titles.len()).map(width_of).collect();
+    widths.truncate(shown(&widths, limit));
     fit(&mut widths, limit);
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<_> =
-            cells.zip(&widths).map(|(cell, width)| format!("{:width$}", cut(cell, *width))).collect();
+        let padded: Vec<_> = cells.zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
         padded.join("  ").trim_end().to_owned()
     };
     let header = line(&mut titles.iter().copied());
@@ -225,5 +251,20 @@ mod tests {
         let text = aligned(&["NAME", "OWNER", "TTL"], &long, false, 30);
         assert_eq!(text.lines().map(|line| line.chars().count()).max(), Some(30), "{text}");
         assert!(text.contains("x…  y") && text.ends_with("…  z\n"), "{text}");
+        // Six columns are the least for a name; what stands behind it has no room.
+        let narrow = aligned(&["NAME", "OWNER", "TTL"], &long, false, 15);
+        assert_eq!(narrow, "NAME     OWNER\nxxxxxx…  yyyyy…\n");
+        assert_eq!(aligned(&["NAME", "OWNER"], &long, false, 3), "NAME\nxxxxx…\n");
+    }
+
+    #[test]
+    fn characters_of_two_columns_count_as_two() {
+        let rows =
+            vec![vec!["錠前".to_owned(), "2".to_owned()], vec!["錠前錠前錠前".to_owned(), "3".to_owned()]];
+        assert_eq!(
+            aligned(&["NAME", "N"], &rows, false, 80),
+            "NAME          N\n錠前          2\n錠前錠前錠前  3\n"
+        );
+        assert_eq!(aligned(&["NAME", "N"], &rows, false, 10), "NAME     N\n錠前     2\n錠前錠…  3\n");
     }
 }

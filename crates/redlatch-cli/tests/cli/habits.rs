@@ -210,15 +210,18 @@ fn a_list_on_a_terminal_fits_it() {
     let place = Place::local();
     let long = format!("order:{}", "x".repeat(120));
     assert_eq!(place.code(["lock", &long, "--lease", "5m"]), 0);
-    let output = finish(on_a_terminal(&place, "sh -c 'stty cols 60; NO_COLOR=1 redlatch ls'"));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = text.lines().map(|line| line.trim_end_matches('\r')).collect();
-    assert!(lines[0].starts_with("NAME") && lines[0].contains("OWNER"), "{text}");
-    assert!(lines.iter().all(|line| line.chars().count() <= 60), "{text}");
-    assert!(
-        lines[1].starts_with("order:xxx") && lines[1].contains('…') && lines[1].contains("lock"),
-        "{text}"
-    );
+    for columns in [60, 40, 20] {
+        let line = format!("sh -c 'stty cols {columns}; NO_COLOR=1 redlatch ls'");
+        let output = finish(on_a_terminal(&place, &line));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| line.trim_end_matches('\r')).collect();
+        assert!(lines[0].starts_with("NAME") && lines[0].contains("KIND"), "{text}");
+        assert!(lines.iter().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+        assert!(
+            lines[1].starts_with("order") && lines[1].contains('…') && lines[1].contains("lock"),
+            "{text}"
+        );
+    }
     let piped = place.output(["ls"]);
     assert!(both(&piped).starts_with(&format!("{long}\tlock\t")), "{piped:?}");
 }

@@ -57,6 +57,7 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
         Signals::install().map_err(|error| Failure::internal(format!("cannot catch signals: {error}")))?;
     talk::never_wait();
     let mut report = Report::new(&names, kind, args.child.why.as_deref());
+    let first = names.first().map(quoted).unwrap_or_default();
     let kept = if args.child.quiet_unless_failed { Some(Kept::new()?) } else { None };
     let talk = if kept.is_some() { context.talk.patient() } else { context.talk };
     let job = Job { names, kind, ack, lease, grace, settings, talk, args, kept: kept.as_ref() };
@@ -67,7 +68,10 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
         failure.code()
     });
     if let Some(kept) = kept.filter(|_| code != exit::OK) {
-        kept.print();
+        // The mail that cron sends would be empty, which means that all went well.
+        if !kept.print() && report.is_completed() {
+            context.talk.say(format_args!("the command under {first} printed nothing and ended with {code}"));
+        }
     }
     file.write(&report);
     Ok(code)

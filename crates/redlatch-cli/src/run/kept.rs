@@ -50,14 +50,12 @@ impl Kept {
         self.0.try_clone().map_err(|error| failed(&error))
     }
 
-    /// Prints all of it to stderr.
-    pub(crate) fn print(mut self) {
+    /// Prints all of it to stderr, and returns whether there was anything.
+    pub(crate) fn print(mut self) -> bool {
+        let copied = self.0.rewind().and_then(|()| io::copy(&mut self.0, &mut stderr()));
         // A closed stderr is nobody's fault.
-        _ = self
-            .0
-            .rewind()
-            .and_then(|()| io::copy(&mut self.0, &mut stderr()))
-            .and_then(|_| stderr().flush());
+        _ = stderr().flush();
+        !matches!(copied, Ok(0))
     }
 }
 

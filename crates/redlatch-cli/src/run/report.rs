@@ -153,6 +153,11 @@ impl Report {
         exit_code
     }
 
+    /// Whether the command ran to its own end.
+    pub(crate) fn is_completed(&self) -> bool {
+        self.outcome == Outcome::Completed
+    }
+
     /// A failure, before the command ran or around it.
     pub(crate) fn failed(&mut self, failure: &Failure) {
         self.outcome = Outcome::Failed;

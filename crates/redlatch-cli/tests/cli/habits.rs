@@ -170,6 +170,10 @@ fn cron_hears_nothing_of_a_run_that_went_well() {
     let failed = run("3");
     assert_eq!(failed.status.code(), Some(3));
     assert_eq!(both(&failed), "out\nerr\n", "in the order in which it was written");
+    // Without a word of its own a failure would send no mail.
+    let silent = place.output(["run", "job", "--quiet-unless-failed", "-c", "kill -9 $$"]);
+    assert_eq!(silent.status.code(), Some(137));
+    assert_eq!(both(&silent), "redlatch: the command under \"job\" printed nothing and ended with 137\n");
     // What the run itself has to say about a failure is said as well.
     let holder = place.holder("job", &[]);
     let busy = place.output(["run", "job", "--quiet-unless-failed", "-w", "500ms", "--", "true"]);

@@ -231,6 +231,24 @@ fn a_list_on_a_terminal_fits_it() {
 }
 
 #[test]
+fn a_header_is_coloured_where_colours_are_wanted() {
+    let place = Place::local();
+    assert_eq!(place.code(["lock", "job", "--lease", "5m"]), 0);
+    for (setting, coloured) in [
+        ("TERM=xterm", true),
+        ("TERM=xterm NO_COLOR=", true),
+        ("TERM=xterm NO_COLOR=1", false),
+        ("TERM=dumb", false),
+    ] {
+        let output = finish(on_a_terminal(&place, &format!("env -u NO_COLOR {setting} redlatch ls")));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.contains("\x1b[1mNAME"), coloured, "{setting}: {text}");
+        assert!(text.contains("NAME"), "{text}");
+    }
+    assert!(!both(&place.output(["ls"])).contains('\x1b'), "a pipe has no colours and no header");
+}
+
+#[test]
 fn a_watched_list_shows_what_changes() {
     let place = Place::local();
     let mut watch = place.start(["ls", "--watch", "100ms", "-o", "name"]);

@@ -210,6 +210,7 @@ const TABLE: &[&str] = &[
     "Wa g u | 1:RA u",
     "Ra u | 1:RA u",
     "Wa r u u | 1:WA u",
+    "Wa r u | 1:RA",
 ];
 
 /// What one task may do, for all pairs.

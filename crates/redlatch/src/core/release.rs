@@ -112,7 +112,7 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
         let mut pending = Some(pending);
-        let (call, way) = self.release_call(lease, lease.owner.is_shared());
+        let (call, way) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
             let pending = pending.take()?;
             let (core, held) = (self.clone(), lease.clone());
@@ -165,7 +165,7 @@ impl Core {
         outcome: Result<Asked, Work<Asked>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
-            Err(work) if !lease.owner.is_shared() => work,
+            Err(work) if way == Way::Whole => work,
             Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
             Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
         };
@@ -343,15 +343,26 @@ impl Core {
         told(outcome).await?
     }
 
+    /// How the last hold of a lease is to be ended now. Beside a write hold whose guard can hand the owner out, a process that is handed it
+    /// may rightly read at any moment: what comes late of a release of all would take its read hold. Of two that count down, the late one
+    /// would, too, but that is sent once, and one count is as good as the other.
+    fn way(&self, lease: &Lease) -> Way {
+        if lease.owner.is_shared() || self.write_hold_beside(&lease.keys, &lease.owner).is_some() {
+            Way::OneHold
+        } else {
+            Way::Whole
+        }
+    }
+
     /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
     /// before that.
-    fn release_call(&self, lease: &Lease, is_shared: bool) -> (Call, Way) {
-        let publish = self.store.publish_command();
-        if is_shared {
-            (lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms()), Way::OneHold)
-        } else {
-            (lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)), Way::Whole)
-        }
+    fn release_call(&self, lease: &Lease) -> (Call, Way) {
+        let (publish, way) = (self.store.publish_command(), self.way(lease));
+        let call = match way {
+            Way::OneHold => lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms()),
+            Way::Whole => lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)),
+        };
+        (call, way)
     }
 
     async fn release_once(
@@ -361,14 +372,13 @@ impl Core {
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
         self.alone(pending).await;
-        let is_shared = lease.owner.is_shared();
-        if is_shared && lease.is_end_in_doubt() {
+        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
+        if way == Way::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
                 "an earlier release was not answered",
             )));
         }
-        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease, is_shared));
         if way == Way::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
@@ -457,7 +467,7 @@ impl Core {
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            let outcome = if lease.owner.is_shared() && lease.is_end_in_doubt() {
+            let outcome = if self.way(lease) == Way::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms => {

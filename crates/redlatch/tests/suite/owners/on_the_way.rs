@@ -235,3 +235,28 @@ async fn a_look_for_a_late_read_hold_takes_nothing_along_that_another_process_en
     writing.unlock().await.unwrap();
     is_the_only_hold(&rig, "read", theirs).await;
 }
+
+/// The release of a read hold was repeated and said to be done. Its first request came late, and found the read hold of a process that was
+/// handed the writer's owner since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_of_a_read_hold_beside_a_write_hold_takes_nothing_along_that_another_process_enters() {
+    let rig = rig().await;
+    let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
+    let owner = writing.owner().clone();
+    let reading = soon("the read hold", writing.read()).await.unwrap();
+    let releasing = Match::script().arg_contains("redisson_rwlock:{x}").which(Nth::First(1));
+    let lost = rig.proxy.rule(releasing, Action::CloseBeforeRequest);
+    let mut unlocking = begun(reading.unlock());
+    rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+    let first = rig.proxy.with_log(|log| {
+        let is_first = |args: &[Vec<u8>]| args.iter().any(|arg| arg == b"redisson_rwlock:{x}");
+        log.requests().find(|request| is_first(&request.args)).map(|request| request.args.clone())
+    });
+    // Either it says within that time that it is done, or it has sent nothing more.
+    let _ = tokio::time::timeout(2 * SLOW, &mut unlocking).await;
+    let theirs = enter(&rig, "read", &owner).await;
+    rig.server.cmd(&first.expect("it was sent")).unwrap();
+    drop(unlocking);
+    writing.unlock().await.unwrap();
+    is_the_only_hold(&rig, "read", theirs).await;
+}

@@ -37,8 +37,15 @@ fn main() -> Result<(), Error> {
     // A wait can be ended from outside.
     let stop = CancellationToken::new();
     thread::scope(|threads| {
-        let waiter =
-            threads.spawn(|| client.lock("counter").acquire().wait(Wait::Forever).cancel(&stop).run());
+        let waiter = threads.spawn(|| {
+            client
+                .lock("counter")
+                .acquire()
+                .wait(Wait::Forever)
+                .cancel(&stop)
+                .run()
+                .map(|guard| guard.is_some())
+        });
         thread::sleep(Duration::from_millis(50));
         stop.cancel();
         let error = waiter.join().expect("the waiter ends").expect_err("the wait was cancelled");

@@ -1,10 +1,10 @@
 //! Locks of all kinds for blocking code; each thread is an owner of its own unless one is passed.
 
-use std::{fmt, future::IntoFuture, sync::Arc, time::Duration};
+use std::{fmt, future::IntoFuture, marker::PhantomData, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stake, thread_owner, wait_for};
+use super::{Stake, is_of_this_thread, own_owner, thread_owner, wait_for};
 use crate::{
     FencedGuard, Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
     core::{Core, release::Polled},
@@ -268,10 +268,38 @@ impl<G: Hold> Acquire<'_, G> {
     /// # Errors
     ///
     /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn run(self) -> Result<Option<Guard<G>>, Error> {
-        let Acquire { inner, core, cancel } = self;
+    pub fn run(mut self) -> Result<Option<Guard<G>>, Error> {
         // Not before: a thread may have another owner by now, and this may be another thread.
-        let inner = inner.owner_or(|| thread_owner(core));
+        self.inner = self.inner.owner_or(|| thread_owner(self.core));
+        self.run_as()
+    }
+
+    /// As [`run`](Self::run), for a hold that is no thread's: it has an owner of its own unless one was passed, its guard may be sent to
+    /// another thread, and this thread does not enter it.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), and [`ErrorKind::InvalidOption`] if the [owner](Self::owner) that was passed is this thread's: it would enter the hold.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// let client = redlatch::blocking::Client::connect("memory:")?;
+    /// let lock = client.lock("orders");
+    /// let guard = lock.acquire().run_to_send()?.expect("it is free");
+    /// assert!(lock.try_lock()?.is_none(), "it is not this thread's");
+    /// std::thread::spawn(move || guard.unlock()).join().expect("it has not panicked")?;
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
+    pub fn run_to_send(self) -> Result<Option<SendGuard<G>>, Error> {
+        if self.inner.passed_owner().is_some_and(|owner| is_of_this_thread(self.core, owner)) {
+            return Err(own_owner());
+        }
+        self.run_as()
+    }
+
+    fn run_as<T>(self) -> Result<Option<Guard<G, T>>, Error> {
+        let Acquire { inner, core, cancel } = self;
         let guard = wait_for(core, async {
             let cancelled = async {
                 match &cancel {
@@ -285,33 +313,58 @@ impl<G: Hold> Acquire<'_, G> {
                 () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
             }
         })?;
-        Ok(guard.map(|inner| Guard { core: core.clone(), inner, _stake: Stake::of(core) }))
+        Ok(guard.map(|inner| Guard {
+            core: core.clone(),
+            inner,
+            _stake: Stake::of(core),
+            _whose: PhantomData,
+        }))
     }
 }
 
-/// A guard of any kind for blocking code; `G` is the async one.
+/// Of a guard: the hold is the thread's that took it, which enters it with its next acquire. So the guard stays on that thread, as one of
+/// [`std::sync::Mutex`] does; other threads may look at it.
+#[derive(Debug)]
+pub struct OfThread(PhantomData<std::sync::MutexGuard<'static, ()>>);
+
+/// Of a guard: the hold is no thread's, so the guard may be sent to any.
+#[derive(Debug)]
+pub struct OfNoThread(());
+
+/// A guard that may be sent to another thread, of [`run_to_send`](Acquire::run_to_send).
+pub type SendGuard<G = crate::Guard> = Guard<G, OfNoThread>;
+
+/// A guard of any kind for blocking code; `G` is the async one. It stays on the thread that took it, whose hold it is; a
+/// [`SendGuard`] is no thread's.
+///
+/// ```compile_fail,E0277
+/// let client = redlatch::blocking::Client::connect("memory:").unwrap();
+/// let guard = client.lock("orders").lock().unwrap();
+/// std::thread::spawn(move || guard.unlock());
+/// ```
 #[must_use = "dropping the guard releases the lock at once"]
-pub struct Guard<G = crate::Guard> {
+pub struct Guard<G = crate::Guard, T = OfThread> {
     pub(super) core: Arc<Core>,
     pub(super) inner: G,
     /// Goes last.
     pub(super) _stake: Stake,
+    pub(super) _whose: PhantomData<T>,
 }
 
-impl<G: fmt::Debug> fmt::Debug for Guard<G> {
+impl<G: fmt::Debug, T> fmt::Debug for Guard<G, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl<G: Hold> Guard<G> {
+impl<G: Hold, T> Guard<G, T> {
     /// Gives this hold back; see [`redlatch::Guard::unlock`](crate::Guard::unlock).
     ///
     /// # Errors
     ///
     /// As there.
     pub fn unlock(self) -> Result<Unlocked, Error> {
-        let Guard { core, inner, _stake } = self;
+        let Guard { core, inner, _stake, .. } = self;
         wait_for(&core, inner.into_guard().release(Polled::Through))
     }
 
@@ -341,7 +394,7 @@ impl<G: Hold> Guard<G> {
     /// # Ok(()) }
     /// ```
     pub fn detach_for(self, time: Duration) -> Result<bool, Error> {
-        let Guard { core, inner, _stake } = self;
+        let Guard { core, inner, _stake, .. } = self;
         wait_for(&core, inner.into_guard().detach_for(time))
     }
 

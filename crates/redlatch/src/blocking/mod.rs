@@ -1,9 +1,10 @@
 //! The same locks for code without async: a face around the async core that adds no logic.
 //!
 //! As in Java, each OS thread is an owner of its own: a thread that takes a lock twice enters it twice. A thread that holds nothing
-//! is a new owner with its next acquire. **A guard that is sent to another thread stays a hold of the thread that took it**: as long as
-//! it is there, that thread enters the lock with its next acquire. Threads of a pool that hand guards on give each acquire an owner of its
-//! own (`acquire().owner(&client.owner())`). The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
+//! is a new owner with its next acquire. So a guard stays on the thread that took it; code that hands guards on to other threads takes
+//! them with [`run_to_send`](Acquire::run_to_send), under an owner that is no thread's.
+//!
+//! The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
 //! `spawn_blocking` or `block_in_place`; elsewhere there they are refused.
 //!
 //! Dropping a guard releases it in the background. When the last client and guard of a process go, they wait for that, for up to
@@ -26,8 +27,8 @@ use std::{
 };
 
 pub use locks::{
-    Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, ReadLock, SpinLock,
-    WriteLock,
+    Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, OfNoThread, OfThread,
+    ReadLock, SendGuard, SpinLock, WriteLock,
 };
 pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
@@ -36,7 +37,10 @@ pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, 
 
 use self::thread::{block_on, outside};
 use crate::{
-    ClientBuilder, LockKind, LockName, LockState, ShutdownReport, core::Core, error::Error, owner::Owner,
+    ClientBuilder, LockKind, LockName, LockState, ShutdownReport,
+    core::Core,
+    error::{Error, ErrorKind},
+    owner::Owner,
 };
 
 thread_local! {
@@ -292,6 +296,26 @@ fn thread_owner(core: &Arc<Core>) -> Owner {
     });
     // A thread that is ending has no owner any more, and cannot lock.
     own.unwrap_or_else(|_| fresh())
+}
+
+/// Whether a thread's next acquire would be made as this owner.
+fn is_of_this_thread(core: &Arc<Core>, owner: &Owner) -> bool {
+    let own = OWNERS.try_with(|owners| {
+        let owners = owners.borrow();
+        let own = owners.get(&(Arc::as_ptr(core) as usize));
+        own.is_some_and(|(weak, own)| {
+            own == owner && weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, core))
+        })
+    });
+    own.unwrap_or(false)
+}
+
+fn own_owner() -> Error {
+    Error::new(
+        ErrorKind::InvalidOption,
+        "a hold whose guard may be sent away cannot have this thread's owner",
+    )
+    .remedy("pass no owner, or one of its own")
 }
 
 /// A [`redlatch::Semaphore`](crate::Semaphore) for blocking code.

@@ -1,5 +1,7 @@
 //! The read-write lock for threads.
 
+use std::marker::PhantomData;
+
 use super::{Client, Guard, ReadLock, WriteLock, wait_for};
 use crate::{LockName, error::Error};
 
@@ -52,17 +54,17 @@ impl ReadWriteLock {
     }
 }
 
-impl Guard<crate::WriteGuard> {
+impl<T> Guard<crate::WriteGuard, T> {
     /// Turns this write hold into a read hold of the same owner; see
     /// [`redlatch::WriteGuard::downgrade`](crate::WriteGuard::downgrade).
     ///
     /// # Errors
     ///
     /// As there.
-    pub fn downgrade(self) -> Result<Guard<crate::ReadGuard>, Error> {
-        let Guard { core, inner, _stake } = self;
+    pub fn downgrade(self) -> Result<Guard<crate::ReadGuard, T>, Error> {
+        let Guard { core, inner, _stake, .. } = self;
         let inner = wait_for(&core, inner.downgrade())?;
-        Ok(Guard { core, inner, _stake })
+        Ok(Guard { core, inner, _stake, _whose: PhantomData })
     }
 
     /// Takes a read hold of the same owner besides; see [`redlatch::WriteGuard::read`](crate::WriteGuard::read).
@@ -70,8 +72,8 @@ impl Guard<crate::WriteGuard> {
     /// # Errors
     ///
     /// As there.
-    pub fn read(&self) -> Result<Guard<crate::ReadGuard>, Error> {
+    pub fn read(&self) -> Result<Guard<crate::ReadGuard, T>, Error> {
         let inner = wait_for(&self.core, self.inner.read())?;
-        Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone() })
+        Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone(), _whose: PhantomData })
     }
 }

@@ -1,8 +1,8 @@
 //! Locks over several members, for code without async.
 
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 
-use super::{thread_owner, wait_for};
+use super::{OfNoThread, OfThread, is_of_this_thread, own_owner, thread_owner, wait_for};
 use crate::{
     Lease, LockName, LostMember, Member, Owner, UnlockReport, Wait, error::Error, locks::shared::members::Who,
 };
@@ -92,21 +92,52 @@ macro_rules! blocking_set {
                 let members = self.inner.set.members.clone();
                 let _owners: Vec<_> =
                     members.iter().map(|member| thread_owner(&member.core).stays()).collect();
-                let core = members[0].core.clone();
+                self.run_as()
+            }
+
+            /// As [`run`](Self::run), for a hold that is no thread's: it has owners of its own unless one was passed, its guard may be
+            /// sent to another thread, and this thread does not enter it.
+            ///
+            /// # Errors
+            ///
+            /// As [`run`](Self::run), and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) if the owner that was passed is this
+            /// thread's: it would enter the hold.
+            pub fn run_to_send(mut self) -> Result<Option<$guard<OfNoThread>>, Error> {
+                match &self.inner.options.who {
+                    Who::Each(_) => self.inner.options.who = Who::Fresh,
+                    Who::This(owner)
+                        if self
+                            .inner
+                            .set
+                            .members
+                            .iter()
+                            .any(|member| is_of_this_thread(&member.core, owner)) =>
+                    {
+                        return Err(own_owner());
+                    }
+                    Who::This(_) | Who::Fresh => {}
+                }
+                self.run_as()
+            }
+
+            fn run_as<T>(self) -> Result<Option<$guard<T>>, Error> {
+                let core = self.inner.set.members[0].core.clone();
                 let stake = super::Stake::of(&core);
-                Ok(wait_for(&core, self.inner.into_future())?.map(|guard| $guard(guard, stake)))
+                Ok(wait_for(&core, self.inner.into_future())?.map(|guard| $guard(guard, stake, PhantomData)))
             }
         }
 
-        /// The async guard of the same name, for blocking code.
+        /// The async guard of the same name, for blocking code. It stays on the thread that took it, whose hold it is, unless it was
+        /// taken with `run_to_send`.
         #[must_use = "dropping the guard releases every member at once"]
         #[derive(Debug)]
-        pub struct $guard(
+        pub struct $guard<T = OfThread>(
             crate::$guard,
             #[expect(dead_code, reason = "it counts until it goes")] super::Stake,
+            PhantomData<T>,
         );
 
-        impl $guard {
+        impl<T> $guard<T> {
             /// Gives every member back and says what became of each.
             ///
             /// # Errors

@@ -72,6 +72,8 @@ mod wire_spin;
 
 fn main_bounds<T: Send + Sync + 'static>() {}
 
+fn shared<T: Sync + 'static>() {}
+
 /// What users rely on at compile time.
 #[test]
 fn handles_and_guards_move_between_threads() {
@@ -90,6 +92,9 @@ fn handles_and_guards_move_between_threads() {
     main_bounds::<redlatch::QuorumLock>();
     main_bounds::<redlatch::QuorumGuard>();
     main_bounds::<redlatch::blocking::Client>();
-    main_bounds::<redlatch::blocking::Guard>();
+    main_bounds::<redlatch::blocking::SendGuard>();
+    main_bounds::<redlatch::blocking::MultiGuard<redlatch::blocking::OfNoThread>>();
+    shared::<redlatch::blocking::Guard>();
+    shared::<redlatch::blocking::QuorumGuard>();
     main_bounds::<redlatch::blocking::PermitGuard>();
 }

@@ -75,6 +75,11 @@ impl<'a, G: Hold> Acquire<'a, G> {
         self
     }
 
+    /// The owner that has been set.
+    pub(crate) fn passed_owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
     /// As [`owner`](Self::owner), unless one has been set.
     pub(crate) fn owner_or(mut self, owner: impl FnOnce() -> Owner) -> Self {
         self.owner = self.owner.or_else(|| Some(owner()));

@@ -67,6 +67,42 @@ pub(crate) async fn an_acquire_that_was_built_before_is_the_thread_that_runs_it(
     .await;
 }
 
+/// A guard that had been sent away left its hold with the thread that took it, which entered it beside the other one's work.
+pub(crate) async fn a_hold_that_was_taken_to_be_sent_is_no_threads(on: Fixture) {
+    let (builder, name) = (on.builder(), on.name("x"));
+    aside(move || {
+        let client = blocking::Client::build(builder).unwrap();
+        let (lock, readers) = (client.lock(name.as_str()), client.read_write_lock(format!("{name}rw")));
+        let guard = lock.acquire().run_to_send().unwrap().expect("it is free");
+        assert!(lock.try_lock().unwrap().is_none(), "its thread does not enter it");
+        assert!(!lock.is_held_by_current_thread().unwrap());
+        let pair =
+            blocking::MultiLock::new([client.lock(format!("{name}1")), client.lock(format!("{name}2"))]);
+        let pair = pair.unwrap();
+        let both = pair.acquire().run_to_send().unwrap().expect("both are free");
+        assert!(pair.try_lock().unwrap().is_none(), "nor a set");
+        let writing = readers.write().acquire().run_to_send().unwrap().expect("it is free");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                assert!(guard.is_valid() && both.is_valid());
+                let reading = writing.downgrade().unwrap();
+                assert_eq!(reading.unlock().unwrap(), Unlocked::Released);
+                both.unlock().unwrap().into_result().unwrap();
+                assert_eq!(guard.unlock().unwrap(), Unlocked::Released);
+            });
+        });
+        let own = client.owner();
+        let refused = lock.acquire().owner(&own).run_to_send().map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidOption);
+        let refused = pair.acquire().owner(&own).run_to_send().map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidOption);
+        let passed = lock.acquire().owner(&client.as_async().owner()).run_to_send().unwrap();
+        passed.expect("it is free").unlock().unwrap();
+        client.shutdown(ms(1_000)).unwrap();
+    })
+    .await;
+}
+
 pub(crate) async fn a_blocking_wait_can_be_cancelled(on: Fixture) {
     let (builder, name) = (on.builder(), on.name("x"));
     let other = on.client().await;
@@ -76,7 +112,7 @@ pub(crate) async fn a_blocking_wait_can_be_cancelled(on: Fixture) {
         let lock = client.lock(name.as_str());
         let token = CancellationToken::new();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.acquire().wait(Wait::Forever).cancel(&token).run());
+            let waiter = scope.spawn(|| lock.acquire().wait(Wait::Forever).cancel(&token).run().map(|_| ()));
             std::thread::sleep(ms(50));
             token.cancel();
             assert_eq!(waiter.join().unwrap().map(|_| ()).unwrap_err().kind(), ErrorKind::Cancelled);

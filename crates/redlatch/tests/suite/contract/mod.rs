@@ -244,6 +244,7 @@ contracts! {
         threads_exclude_each_other_and_enter_again,
         a_blocking_wait_can_be_cancelled,
         an_acquire_that_was_built_before_is_the_thread_that_runs_it,
+        a_hold_that_was_taken_to_be_sent_is_no_threads,
         blocking_calls_refuse_to_run_inside_a_runtime,
     }
     multi::{

@@ -142,7 +142,9 @@ async fn a_read_hold_that_takes_too_long_beside_a_write_hold_is_no_loss() {
     let reading = writing.read().await.unwrap();
     let gate = Gate::new();
     // The owner is granted nothing until this is answered.
-    rig.proxy.rule(script(&scripts::READ_RELEASE), Action::HoldReplyUntilReleased(gate.clone()));
+    for asked in [&scripts::READ_LEAVE, &scripts::READ_RENEW] {
+        rig.proxy.rule(script(asked), Action::HoldReplyUntilReleased(gate.clone()));
+    }
     drop(reading);
     let error = soon("the read hold", writing.read()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");

@@ -5,6 +5,8 @@
 
 use std::{fmt, ops::Range};
 
+use redlatch::LockName;
+
 /// Bytes that are shown escaped.
 #[derive(Clone, Copy)]
 pub(crate) struct Escaped<'a>(&'a [u8]);
@@ -17,6 +19,11 @@ pub(crate) fn bytes(raw: &[u8]) -> Escaped<'_> {
 /// Shows text of any origin.
 pub(crate) fn text(raw: &str) -> Escaped<'_> {
     Escaped(raw.as_bytes())
+}
+
+/// A lock name in messages.
+pub(crate) fn quoted(name: &LockName) -> String {
+    format!("\"{}\"", bytes(name.as_bytes()))
 }
 
 /// Characters that act on a terminal, end a line, or are invisible and change how the others read.

@@ -1,6 +1,7 @@
 //! The table of commands, and how one is looked up, checked and run.
 
 use crate::keyspace::{Core, Reply, expiry, hash, keys, list, string, zset};
+use crate::recovery::only_takes_away;
 use crate::value::{EngineError, NOT_INTEGER, Value};
 
 struct Command {
@@ -242,25 +243,6 @@ pub(crate) fn unsaved(error: &std::io::Error) -> EngineError {
 /// Whether a command changes keys.
 pub fn writes(name: &str) -> bool {
     TABLE.iter().any(|command| command.name == name && command.writes)
-}
-
-/// Whether a command lets nobody in who was not in before: it runs also while holds may be missing from the journal.
-pub fn only_takes_away(name: &str) -> bool {
-    matches!(
-        name,
-        "del"
-            | "expire"
-            | "flushall"
-            | "hdel"
-            | "lpop"
-            | "lrem"
-            | "pexpire"
-            | "pexpireat"
-            | "rpop"
-            | "unlink"
-            | "zrem"
-            | "zremrangebyscore"
-    )
 }
 
 /// Whether a command may make the keyspace larger by more than a few digits.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
+pub use crate::connect_error::{ConnectError, ConnectErrorKind};
 use crate::daemon::{Standing, standing};
 pub use crate::place::LocalPaths;
 use crate::place::hidden;
@@ -29,50 +30,6 @@ const ANSWER_TIME_MIN: Duration = Duration::from_secs(1);
 const READING_LOOK: Duration = Duration::from_millis(20);
 /// How long another daemon, which was quicker than ours, may take from its claim to its socket.
 const OTHERS_READY_TIME: Duration = Duration::from_millis(500);
-
-/// What kept a client from its daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ConnectErrorKind {
-    /// The name or the path made from it cannot be used.
-    Name,
-    /// The directory cannot be used safely.
-    Directory,
-    /// Somebody else took too long to start the daemon.
-    Lock,
-    /// The daemon could not be started.
-    Spawn,
-    /// The daemon was started but did not get ready.
-    NotReady,
-    /// The socket cannot be reached.
-    Connect,
-}
-
-/// The daemon could not be reached or started.
-#[derive(Debug)]
-pub struct ConnectError {
-    kind: ConnectErrorKind,
-    text: String,
-}
-
-impl ConnectError {
-    pub(crate) fn new(kind: ConnectErrorKind, text: impl fmt::Display) -> ConnectError {
-        ConnectError { kind, text: text.to_string() }
-    }
-
-    /// What kind of failure it was.
-    pub fn kind(&self) -> ConnectErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 fn because(kind: ConnectErrorKind, what: &'static str) -> impl FnOnce(io::Error) -> ConnectError {
     move |error| ConnectError::new(kind, format_args!("{what}: {error}"))

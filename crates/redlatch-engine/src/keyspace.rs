@@ -7,6 +7,7 @@ pub(crate) mod expiry;
 pub(crate) mod hash;
 pub(crate) mod keys;
 pub(crate) mod list;
+mod replay;
 pub(crate) mod string;
 pub(crate) mod zset;
 
@@ -15,8 +16,8 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::effect::Effect;
-use crate::engine::Publisher;
 use crate::fast_hash::FastMap;
+use crate::publisher::Publisher;
 use crate::recovery::Recovering;
 use crate::value::{EngineError, Value, WRONGTYPE};
 use hash::Hash;

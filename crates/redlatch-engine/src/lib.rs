@@ -6,6 +6,7 @@
 mod clock;
 mod command;
 pub mod connect;
+mod connect_error;
 pub mod daemon;
 mod effect;
 mod engine;
@@ -19,12 +20,16 @@ mod lua_struct;
 mod lua_text;
 mod number;
 mod place;
+mod publisher;
 mod recovery;
+mod trace;
 mod value;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use command::{COMMANDS, only_takes_away, writes};
+pub use command::{COMMANDS, writes};
 pub use effect::Effect;
-pub use engine::{DumpedKey, Engine, Journal, NoJournal, Publisher};
+pub use engine::{DumpedKey, Engine, Journal, NoJournal};
 pub use glob::matches as glob_matches;
+pub use publisher::Publisher;
+pub use recovery::only_takes_away;
 pub use value::{EngineError, Value};

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::connect::{ConnectError, ConnectErrorKind};
-use crate::daemon::own_uid;
+use crate::connect_error::{ConnectError, ConnectErrorKind};
 
 /// Socket paths above this length do not fit into the address of a socket everywhere.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
@@ -15,6 +14,11 @@ const NAME_BYTES_MAX: usize = 64;
 const SHARED_PLACES: [&str; 2] = ["/var/tmp", "/tmp"];
 /// What a mount of `PrivateTmp=` has in its root.
 const PRIVATE_TMP: &str = "systemd-private-";
+
+/// The user that this process acts for.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
 
 /// Where the daemon of one name keeps its things.
 #[derive(Clone, Debug, PartialEq, Eq)]

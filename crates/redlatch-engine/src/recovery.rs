@@ -4,8 +4,6 @@
 //! one that grants nothing runs whole, and one that takes away before it may grant changes nothing. One whose grant may be refused
 //! without harm runs in parts: its commands are judged one by one, as those of a script that says nothing.
 
-use crate::command::only_takes_away;
-
 /// The lines that scripts say it in. A third one, `in parts`, is for those who read it.
 const RUNS_WHOLE: &[u8] = b"\n-- Recovering: whole";
 const WAITS: &[u8] = b"\n-- Recovering: waits";
@@ -41,6 +39,25 @@ impl Recovering {
             Recovering::Waits => only_takes_away(name) && args.len() == 3 && args[2].is_empty(),
         }
     }
+}
+
+/// Whether a command lets nobody in who was not in before: it runs also while holds may be missing from the journal.
+pub fn only_takes_away(name: &str) -> bool {
+    matches!(
+        name,
+        "del"
+            | "expire"
+            | "flushall"
+            | "hdel"
+            | "lpop"
+            | "lrem"
+            | "pexpire"
+            | "pexpireat"
+            | "rpop"
+            | "unlink"
+            | "zrem"
+            | "zremrangebyscore"
+    )
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::{
     holding::{Holding, Part},
     kind::{Handle, Terms},
 };
+pub(crate) use crate::escape::quoted;
 use crate::{
     args::{IfBusy, WaitArgs, kind::Kind, run::Reenter},
     child,
@@ -398,11 +399,6 @@ fn line(state: &LockState) -> String {
     let lease = state.ttl.map(|ttl| format!(", lease {}", durations::human(ttl))).unwrap_or_default();
     let queue = if state.waiting > 0 { format!(", {} in line", state.waiting) } else { String::new() };
     format!("{} — {held}{lease}{queue}", quoted(&state.name))
-}
-
-/// A lock name in messages.
-pub(crate) fn quoted(name: &LockName) -> String {
-    format!("\"{}\"", escape::bytes(name.as_bytes()))
 }
 
 /// Why the command did not run.

@@ -7,8 +7,7 @@ use redlatch::{
     LockName, Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
 };
 
-use super::acquire::quoted;
-use crate::{args::kind::Held, exit::Failure};
+use crate::{args::kind::Held, escape::quoted, exit::Failure};
 
 /// Who holds: the owner of a lock, or the permit that was taken.
 #[derive(Debug, Clone)]

@@ -5,12 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::place::hidden;
-
-/// The user that this process acts for.
-pub(crate) fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
+use crate::place::{hidden, own_uid};
 
 /// Who may reach an engine in a directory.
 pub(crate) enum Standing {

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use super::connection::Session;
 use super::lifelines::Line;
 use super::process::Process;
 use super::pubsub::Kind;
+use super::session::Session;
 use super::{ExitReason, Shared};
 use crate::number::parse_int;
 use crate::value::{EngineError, NOSCRIPT, NOT_INTEGER, SYNTAX};

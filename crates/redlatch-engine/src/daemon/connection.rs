@@ -16,9 +16,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::commands;
-use super::lifelines::{Line, User};
-use super::pubsub::{Kind, Outbox};
-use super::resp::{self, Words, Writer};
+use super::process::watch;
+use super::pubsub::Outbox;
+use super::resp::{self, Words};
+use super::session::Session;
 use super::{Arrival, Shared};
 
 /// How much is read at once.
@@ -73,57 +74,6 @@ impl Stream {
     }
 }
 
-/// What the daemon knows of a client.
-pub(crate) struct Session {
-    pub(crate) id: u64,
-    pub(crate) name: Vec<u8>,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) out: Writer,
-    pub(crate) subscriptions: Vec<(Kind, Vec<u8>)>,
-    /// It has asked to be told of changes.
-    pub(crate) watches: bool,
-    pub(crate) closing: bool,
-    /// Whether the client acts for the user whom the daemon belongs to.
-    pub(crate) is_owner: bool,
-    /// The process at the other end, where that is known.
-    pub(crate) pid: Option<i32>,
-    /// Whose lifeline it is, if it is one.
-    pub(crate) line: Option<Line>,
-    /// The client of this process whose owner it has used last.
-    pub(crate) known: Vec<u8>,
-    /// It has ended as a connection does whose other side is closed everywhere.
-    at_end_of_file: bool,
-}
-
-impl Session {
-    fn new(id: u64, pid: Option<i32>, is_owner: bool) -> Session {
-        Session {
-            id,
-            is_owner,
-            pid,
-            line: None,
-            known: Vec::new(),
-            at_end_of_file: false,
-            name: Vec::new(),
-            outbox: Outbox::new(id),
-            out: Writer { bytes: Vec::new(), resp3: false },
-            subscriptions: Vec::new(),
-            watches: false,
-            closing: false,
-        }
-    }
-
-    pub(crate) fn user(&self) -> User {
-        User { pid: self.pid, client: self.id }
-    }
-
-    /// How many subscriptions of the same count Redis reports: channels and patterns together, shards apart.
-    pub(crate) fn subscription_count(&self, kind: Kind) -> usize {
-        let shard = kind == Kind::Shard;
-        self.subscriptions.iter().filter(|(other, _)| (*other == Kind::Shard) == shard).count()
-    }
-}
-
 /// Ends what a connection holds, however its future ends.
 struct Leave {
     shared: Rc<Shared>,
@@ -163,16 +113,6 @@ pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
     if let Err(error) = talk(&mut leave, stream).await {
         tracing::debug!(client = id, %error, "a client is gone");
     }
-}
-
-/// Has the runtime watch a descriptor. The wrappers that watch both ways are no choice: they wake whoever reads each
-/// time that the other side has taken a reply.
-#[allow(
-    deprecated,
-    reason = "its successor is `unsafe`, for types that change their descriptor; ours own theirs for life"
-)]
-pub(super) fn watch<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(inner, interest)
 }
 
 async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {

@@ -17,6 +17,7 @@ use super::Shared;
 use super::process::Process;
 use crate::engine::Engine;
 use crate::number::parse_int;
+use crate::trace::{Trace, TracePlace};
 
 /// The characters of a client's id: a UUID.
 const ID_CHARS: usize = 36;
@@ -29,30 +30,6 @@ const KEYS_AT_ONCE: usize = 20_000;
 /// How often what a dead client's command holds is kept from running out, and for how long each time.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 const KEEP_MS: u64 = 10_000;
-
-/// Where something that belongs to a client was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TracePlace {
-    /// A field of a hash without `mode`: the hold of a lock.
-    Lock,
-    /// A field of a hash with `mode`: a hold of a read-write lock.
-    ReadWrite,
-    /// A member of a sorted set: the time of a waiter.
-    Queue,
-}
-
-/// A hold or a place in a queue of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Trace {
-    /// The key that it is in.
-    pub key: Vec<u8>,
-    /// The field or member: the owner, for a write hold with more behind it.
-    pub field: String,
-    /// What the key is.
-    pub place: TracePlace,
-}
 
 /// One thing to do.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@ mod process;
 mod pubsub;
 mod refusals;
 mod resp;
+mod session;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -34,12 +35,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-pub(crate) use access::{Standing, own_uid, standing};
-pub use lifelines::{Step, Trace, TracePlace, Undertaker};
+pub(crate) use access::{Standing, standing};
+pub use lifelines::{Step, Undertaker};
 
 use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
 use crate::journal::FileJournal;
+use crate::place::own_uid;
+pub use crate::trace::{Trace, TracePlace};
 use connection::Stream;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;

@@ -8,8 +8,8 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 
 use super::resp::Writer;
-use crate::engine::Publisher;
 use crate::glob;
+use crate::publisher::Publisher;
 
 /// How much a subscriber may leave unread before it is dropped, in bytes.
 pub(crate) const UNREAD_BYTES_MAX: usize = 8 << 20;

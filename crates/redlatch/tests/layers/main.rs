@@ -129,6 +129,16 @@ fn no_file_of_the_library_imports_one_that_imports_it() {
 }
 
 #[test]
+fn no_file_of_the_engine_does() {
+    has_no_cycle("crates/redlatch-engine/src/lib.rs");
+}
+
+#[test]
+fn no_file_of_the_command_does() {
+    has_no_cycle("crates/redlatch-cli/src/main.rs");
+}
+
+#[test]
 fn no_file_of_the_testkit_does() {
     has_no_cycle("crates/redlatch-testkit/src/lib.rs");
 }

@@ -28,7 +28,7 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
-// The floors, from the top. Each imports only from those below it (`tests/layers.rs`).
+// The floors; each imports only from those below it (`tests/layers`, which has their order).
 pub mod acl;
 pub mod blocking;
 mod client;

@@ -152,3 +152,59 @@ fn no_file_of_the_stress_does() {
 fn no_file_of_the_benchmarks_does() {
     has_no_cycle("benches/src/main.rs");
 }
+
+/// A crate of these files in a folder of its own: the imports that are found.
+fn imports_of(files: &[(&str, &str)]) -> Imports {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("its folder");
+        std::fs::write(path, text).expect("the file");
+    }
+    Imports::of(&Sources::read(folder.path(), Path::new("lib.rs")))
+}
+
+#[test]
+fn a_cycle_behind_re_exports_and_macros_is_found() {
+    let imports = imports_of(&[
+        ("lib.rs", "mod low; mod high; mod words;"),
+        ("high/mod.rs", "mod inner; pub(crate) use inner::Thing as Other;"),
+        ("high/inner.rs", "use crate::words::Word;\npub(crate) struct Thing(Word);"),
+        ("words.rs", "pub(crate) use crate::low::Word;"),
+        ("low.rs", "pub(crate) struct Word;\nmacro_rules! makes { () => { crate::high::Other } }"),
+    ]);
+    let files = |cycle: Cycle| cycle.iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+    let found: Vec<_> = cycles(&imports).into_iter().map(files).collect();
+    assert_eq!(found, [["high/inner.rs", "low.rs"]]);
+    let import = imports.between(&"low.rs".into(), &"high/inner.rs".into()).expect("it is found");
+    assert_eq!((import.line, import.path.as_str()), (2, "crate::high::Other"));
+}
+
+#[test]
+fn tests_and_a_module_with_its_children_are_no_cycle() {
+    let imports = imports_of(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a/mod.rs", "mod child; pub(crate) struct Top(child::Part);"),
+        ("a/child.rs", "use super::Top;\npub(crate) struct Part;"),
+        ("b.rs", "use crate::a::Top;\npub(crate) struct B;"),
+        ("a/tests.rs", "this is not read"),
+    ]);
+    assert!(cycles(&imports).is_empty());
+    let imports = imports_of(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a.rs", "pub(crate) struct A;\n#[cfg(test)]\nmod tests { use crate::b::B; }"),
+        ("b.rs", "use crate::a::A;\npub(crate) struct B(A);"),
+    ]);
+    assert!(cycles(&imports).is_empty() && imports.between(&"b.rs".into(), &"a.rs".into()).is_some());
+}
+
+#[test]
+fn siblings_that_import_each_other_are_a_cycle() {
+    let imports = imports_of(&[
+        ("lib.rs", "mod a;"),
+        ("a/mod.rs", "mod one; mod two;"),
+        ("a/one.rs", "use super::two::Two;\npub(crate) struct One;"),
+        ("a/two.rs", "pub(crate) struct Two { one: Vec<super::one::One> }"),
+    ]);
+    assert_eq!(cycles(&imports).len(), 1);
+}

@@ -137,12 +137,7 @@ impl Module {
                 }
                 TokenTree::Ident(_) => {
                     let (segments, end) = path(&tokens, at);
-                    // What follows `::` is another crate's or a type's; what follows `$` is the caller's.
-                    let after_value =
-                        matches!(before, Some(TokenTree::Punct(p)) if matches!(p.as_char(), '.' | '\''));
-                    let after_path =
-                        at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':');
-                    let own = !after_value && !after_path;
+                    let own = segments[0] == "crate" || !belongs_to_what_is_before(&tokens[..at]);
                     if own {
                         let line = tokens[at].span().start().line;
                         let segments = from_outside(segments, inside);
@@ -221,6 +216,15 @@ impl Module {
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before, inside)),
         }
     }
+}
+
+/// Whether a word after these tokens is no path of its own: it follows `::` of another crate or of a type, the `.` of a value, the `$` of a
+/// macro's argument, or the mark of a lifetime. What follows `..` is one.
+fn belongs_to_what_is_before(tokens: &[TokenTree]) -> bool {
+    let ends_with = |mark: char| tokens.last().is_some_and(|token| is_punct(token, mark));
+    let twice =
+        |mark: char| ends_with(mark) && tokens.iter().nth_back(1).is_some_and(|token| is_punct(token, mark));
+    ends_with('\'') || ends_with('$') || twice(':') || (ends_with('.') && !twice('.'))
 }
 
 /// What a path in a module that a macro writes means outside of that module.

@@ -107,6 +107,11 @@ impl<'a, G: Hold> Acquire<'a, G> {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) or [`ErrorKind::Permission`](crate::ErrorKind::Permission), before the lock is taken, if the server does not know or does not
     /// allow what replicas are asked with; [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for values out of range, for a store without
     /// replicas that are required, and for a re-entry of a hold that was not confirmed as asked for here.
+    ///
+    /// [`ErrorKind::NotReplicated`]: crate::ErrorKind::NotReplicated
+    /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
+    /// [`ErrorKind::Permission`]: crate::ErrorKind::Permission
+    /// [`ErrorKind::InvalidOption`]: crate::ErrorKind::InvalidOption
     pub fn replica_ack(mut self, ack: ReplicaAck) -> Self {
         self.ack = ack;
         self

@@ -103,9 +103,9 @@ impl<'a, G: Hold> Acquire<'a, G> {
     ///
     /// # Errors
     ///
-    /// The acquire fails with [`ErrorKind::NotReplicated`](crate::ErrorKind::NotReplicated) if too few confirm in time and the lock is not to be kept then;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) or [`ErrorKind::Permission`](crate::ErrorKind::Permission), before the lock is taken, if the server does not know or does not
-    /// allow what replicas are asked with; [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for values out of range, for a store without
+    /// The acquire fails with [`ErrorKind::NotReplicated`] if too few confirm in time and the lock is not to be kept then;
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Permission`], before the lock is taken, if the server does not know or does not
+    /// allow what replicas are asked with; [`ErrorKind::InvalidOption`] for values out of range, for a store without
     /// replicas that are required, and for a re-entry of a hold that was not confirmed as asked for here.
     ///
     /// [`ErrorKind::NotReplicated`]: crate::ErrorKind::NotReplicated

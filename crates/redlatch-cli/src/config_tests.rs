@@ -1,6 +1,6 @@
 //! Order, contexts, unknown keys and secrets of the configuration.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ffi::OsString};
 
 use super::*;
 

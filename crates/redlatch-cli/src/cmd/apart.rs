@@ -39,7 +39,7 @@ const SIGNALS: [i32; 13] = [
     SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
     SIGWINCH,
 ];
-/// The niceness of a process that nobody has changed.
+/// The niceness that a process has by default.
 const NICENESS: i32 = 0;
 
 /// Leaves what belongs to the starter: descriptors, environment, directory, mask, soft limits, ignored signals, and niceness if the

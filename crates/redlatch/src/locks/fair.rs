@@ -12,9 +12,9 @@ use crate::{
 /// A reentrant lock that is granted in the order in which it was asked for, over all processes and languages.
 ///
 /// Every task that waits has a place of its own in a queue on the server. A waiter that gives up or is cancelled leaves the
-/// queue at once; one whose process dies is dropped when it is next and has not been heard of for 30 s. `try_lock`
-/// never overtakes: it gets the lock only if nobody waits. All this costs more than a [`Lock`](crate::Lock), which is
-/// also fair between processes, but only roughly.
+/// queue at once. One whose process dies is dropped 30 s after it has come to be next, and several that died together a lease and
+/// 30 s after their last look at the latest; `local:` drops them at once. `try_lock` never overtakes: it gets the lock only if the
+/// queue is empty. All this costs more than a [`Lock`](crate::Lock), which is also fair between processes, but only roughly.
 ///
 /// # Example
 ///

@@ -24,7 +24,7 @@ _redlatch_all() {
     COMPREPLY=()
     while IFS= read -r word; do
         if [[ -z "$word" ]]; then continue; fi
-        # A name is somebody's text: it is quoted, so that the shell takes it as a word and as nothing else.
+        # Other programs choose names. Quoted, a name is one word for the shell and nothing that it runs.
         printf -v word '%q' "$word"
         # Of a word with colons bash replaces the last piece only.
         if [[ "$cur" == *:* && "$COMP_WORDBREAKS" == *:* ]]; then word="${word#"${cur%"${cur##*:}"}"}"; fi

@@ -127,67 +127,6 @@ fn begun<F: Future>(work: F) -> std::pin::Pin<Box<F>> {
     work
 }
 
-/// R2: what undoes an abandoned acquire reached the server after the lock had been transferred to the same owner.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_not_transferred_to_an_owner_whose_earlier_request_is_being_undone() {
-    let rig = rig().await;
-    for (kind, undo) in [("plain", &scripts::RELEASE), ("write", &scripts::WRITE_RELEASE)] {
-        let name = format!("x-{kind}");
-        let rw = rig.client.read_write_lock(name.as_str());
-        let plain = rig.client.lock(name.as_str());
-        let owner = rig.client.owner();
-        let acquire = async |owner: &Owner, wait: Wait| match kind {
-            "plain" => plain.acquire().owner(owner).wait(wait).await.map(|guard| guard.map(Held::Plain)),
-            _ => rw.write().acquire().owner(owner).wait(wait).await.map(|guard| guard.map(Held::Write)),
-        };
-        // The acquire is given up when nobody knows what became of it; its undoing is slow.
-        let slow = rig.proxy.rule(script(undo), Action::DelayRequest(ms(6_000)));
-        let ask = match kind {
-            "plain" => &scripts::ACQUIRE,
-            _ => &scripts::WRITE_ACQUIRE,
-        };
-        let lost = rig.proxy.rule(script(ask), Action::CloseBeforeRequest);
-        let fresh = rig.client.owner();
-        let abandoned = tokio::time::timeout(ms(30), acquire(&owner, Wait::Forever)).await;
-        if let Ok(outcome) = abandoned {
-            panic!("{kind}: no request has arrived, but {:?}", outcome.map(|held| held.is_some()));
-        }
-        rig.proxy.remove_rule(lost);
-        let first = soon("the first hold", acquire(&fresh, Wait::Forever)).await.unwrap().unwrap();
-        let mut again = begun(acquire(&owner, Wait::Forever));
-        first.unlock().await;
-        let guard = soon("the owner's turn", &mut again).await.unwrap().unwrap();
-        drop(again);
-        rig.quiet().await;
-        let field = if kind == "plain" { text(&owner) } else { format!("{}:write", text(&owner)) };
-        assert!(guard.is_valid());
-        assert_ne!(rig.field(&name, &field), redis::Value::Nil, "{kind}: a valid hold is on the server");
-        rig.proxy.remove_rule(slow);
-        guard.unlock().await;
-    }
-}
-
-enum Held {
-    Plain(redlatch::Guard),
-    Write(redlatch::WriteGuard),
-}
-
-impl Held {
-    fn is_valid(&self) -> bool {
-        match self {
-            Held::Plain(guard) => guard.is_valid(),
-            Held::Write(guard) => redlatch::Hold::as_guard(guard).is_valid(),
-        }
-    }
-
-    async fn unlock(self) {
-        match self {
-            Held::Plain(guard) => guard.unlock().await.unwrap(),
-            Held::Write(guard) => redlatch::Hold::into_guard(guard).unlock().await.unwrap(),
-        };
-    }
-}
-
 /// R3: the first request of a release was delayed, its repeat succeeded, and the first one arrived in the next hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_release_does_not_end_the_next_hold_of_its_owner() {

@@ -2,8 +2,13 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Lease, PermitGuard, Unlocked, Wait, scripts};
-use redlatch_testkit::proxy::{Action, Gate};
+use redlatch::{
+    Client, ErrorKind, Guard, Hold, Lease, Owner, PermitGuard, Unlocked, Wait, WriteGuard, scripts,
+};
+use redlatch_testkit::{
+    proxy::{Action, Gate},
+    resp,
+};
 
 use super::{Rig, begun, rig, script, text};
 use crate::fixture::{SOON, ms, soon};
@@ -21,6 +26,72 @@ impl Rig {
     fn has_sent(&self, script: &scripts::Script) -> bool {
         let hash = script.sha1().as_bytes();
         self.proxy.with_log(|log| log.requests().any(|request| request.args.iter().any(|arg| arg == hash)))
+    }
+}
+
+enum Held {
+    Plain(Guard),
+    Write(WriteGuard),
+}
+
+impl Held {
+    fn as_guard(&self) -> &Guard {
+        match self {
+            Held::Plain(guard) => guard,
+            Held::Write(guard) => guard.as_guard(),
+        }
+    }
+}
+
+/// R2: what undoes an abandoned acquire reached the server after the lock had been transferred to the same owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_not_transferred_to_an_owner_whose_earlier_request_is_being_undone() {
+    let rig = rig().await;
+    let kinds = [
+        ("plain", &scripts::ACQUIRE, &scripts::RELEASE),
+        ("write", &scripts::WRITE_ACQUIRE, &scripts::WRITE_RELEASE),
+    ];
+    for (kind, ask, undo) in kinds {
+        let plain = rig.client.lock(kind);
+        let rw = rig.client.read_write_lock(kind);
+        let (owner, other) = (rig.client.owner(), rig.client.owner());
+        let acquire = async |owner: &Owner| match kind {
+            "plain" => {
+                let guard = plain.acquire().owner(owner).wait(Wait::Forever).await.unwrap();
+                Held::Plain(guard.expect("it waits"))
+            }
+            _ => {
+                let guard = rw.write().acquire().owner(owner).wait(Wait::Forever).await.unwrap();
+                Held::Write(guard.expect("it waits"))
+            }
+        };
+        // No request of the acquire arrives, and it is given up. Then the server refuses to undo it for as long as this rule is there.
+        let lost = rig.proxy.rule(script(ask), Action::CloseBeforeRequest);
+        let busy = Action::ReplaceReply(resp::error("BUSY Redis is busy running a script"));
+        let refused = rig.proxy.rule(script(undo).arg_contains(text(&owner)), busy);
+        let abandoned = begun(acquire(&owner));
+        rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+        drop(abandoned);
+        rig.proxy.wait_fired(refused, 1, SOON).await.unwrap();
+        rig.proxy.remove_rule(lost);
+        let first = soon("the first hold", acquire(&other)).await;
+        let mut again = begun(acquire(&owner));
+        let first = match first {
+            Held::Plain(guard) => guard,
+            Held::Write(guard) => guard.into_guard(),
+        };
+        assert_eq!(soon("the release", first.unlock()).await.unwrap(), Unlocked::Released);
+        rig.proxy.remove_rule(refused);
+        let held = soon("the owner's hold", &mut again).await;
+        drop(again);
+        rig.quiet().await;
+        let field = if kind == "plain" { text(&owner) } else { format!("{}:write", text(&owner)) };
+        assert_ne!(
+            rig.field(kind, &field),
+            redis::Value::Nil,
+            "{kind}: what undoes an earlier request took it away"
+        );
+        assert!(held.as_guard().is_valid(), "{kind}: {:?}", held.as_guard().loss());
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -132,7 +133,13 @@ impl Keeper {
 
     /// Begins looking after a core's leases.
     pub(crate) fn look_after(&self, core: &Arc<Core>) {
-        self.handle.spawn(run(Arc::downgrade(core), self.shared.clone()));
+        let (core, shared) = (Arc::downgrade(core), self.shared.clone());
+        self.handle.spawn(async move {
+            while AssertUnwindSafe(run(core.clone(), shared.clone())).catch_unwind().await.is_err() {
+                let Some(core) = core.upgrade() else { return };
+                core.begin_anew(&shared);
+            }
+        });
     }
 
     /// Does some work in the background. Shutting down waits for it.
@@ -329,6 +336,17 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
 }
 
 impl Core {
+    /// A round has panicked, by a waker or a subscriber of the program for instance. The holders of this client are not to lose their locks
+    /// for it, so every lease is taken in anew.
+    fn begin_anew(&self, shared: &Shared) {
+        tracing::error!("the background thread has panicked, and goes on with all leases");
+        self.lanes.each_lease(|lease| {
+            lease.schedule.renewing.store(false, Ordering::Release);
+            lease.schedule.adopted.store(false, Ordering::Release);
+        });
+        shared.recheck.store(true, Ordering::Release);
+    }
+
     /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
         self.look_if_in_doubt(lease);

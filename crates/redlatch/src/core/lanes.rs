@@ -253,6 +253,13 @@ impl Lanes {
             self.promote(&lease.keys, false);
             return Err(newer);
         }
+        if !lease.is_held() {
+            // What was handed to a task can be lost before it is noted here. What ends a lease looks for it here after that.
+            drop(shard);
+            self.change(&lease.keys, |_| {});
+            self.promote(&lease.keys, false);
+            return Ok(Lost::new());
+        }
         let lost = lane.add(lease, &self.intake, now_ms);
         self.note_line(lane);
         Ok(lost)
@@ -462,25 +469,33 @@ impl Lanes {
             Ok(hand) => hand,
             Err(leaving) => return leaving,
         };
-        // Tasks are told without the lane's mutex, because a waker may run anything.
         loop {
-            let Hand { next, heir } = hand;
-            let Err(heir) = next.hand(heir) else { return Leaving::Passed };
-            // The task gave up this very moment; the lease is still in hand.
-            let mut spent = Vec::new();
-            let again = self.change(&lease.keys, |lane| {
-                if !lane.remove(&heir) {
-                    return Err(Leaving::Release { leads: false });
-                }
-                lane.work = Work::Releases { since_ms: at.now_ms };
-                self.choose(lane, lease, at, &mut spent)
-            });
-            drop(spent);
-            match again.unwrap_or(Err(Leaving::Release { leads: false })) {
-                Ok(again) => hand = again,
+            hand = match self.hand_or_choose(lease, hand, at) {
+                Ok(next) => next,
                 Err(leaving) => return leaving,
-            }
+            };
         }
+    }
+
+    /// Tells a task that the lease is its own now. It is told without the lane's mutex, because a waker may run anything. If it has given up
+    /// this very moment, the lease goes to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on
+    /// with it.
+    fn hand_or_choose(&self, lease: &Arc<Lease>, hand: Hand, at: Moment) -> Result<Hand, Leaving> {
+        let Hand { next, heir } = hand;
+        let Err(heir) = next.hand(heir) else { return Err(Leaving::Passed) };
+        if !heir.take() {
+            return Err(Leaving::Passed);
+        }
+        let mut spent = Vec::new();
+        let again = self.change(&lease.keys, |lane| {
+            if !lane.remove(&heir) {
+                return Err(Leaving::Passed);
+            }
+            lane.work = Work::Releases { since_ms: at.now_ms };
+            self.choose(lane, lease, at, &mut spent)
+        });
+        drop(spent);
+        again.unwrap_or(Err(Leaving::Passed))
     }
 
     /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
@@ -695,3 +710,6 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
         && !lease.has_turns()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,6 +80,7 @@ impl Core {
     }
 
     async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let _under_way = UnderWay { core: self.clone(), leases: batch.clone() };
         let lease_ms = batch[0].lease_ms();
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
@@ -249,6 +250,7 @@ impl Core {
 
     /// Asks until there is an answer: the connection has just ended, so the first tries may well fail.
     async fn check_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        let _under_way = UnderWay { core: self.clone(), leases: batch.clone() };
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut open = batch.clone();
         let mut doubt = false;
@@ -303,6 +305,23 @@ impl Core {
 
     fn check_singly(self: Arc<Self>, lease: Arc<Lease>) -> BoxFuture<'static, ()> {
         self.check_batch(vec![lease]).boxed()
+    }
+}
+
+/// Leases about which the server is asked. If that ends with a panic, of a holder's waker for instance, they are asked about again.
+struct UnderWay {
+    core: Arc<Core>,
+    leases: Vec<Arc<Lease>>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for lease in &self.leases {
+                lease.schedule.renewing.store(false, Ordering::Release);
+            }
+            self.core.keeper.reschedule(std::mem::take(&mut self.leases));
+        }
     }
 }
 

@@ -36,6 +36,48 @@ pub(crate) async fn renewal_holds_a_lock_for_many_leases(on: Fixture) {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
+/// What a holder waits with is the program's own code. The background thread ended with it, and with it the renewal of every lock of the client, and
+/// nobody was told.
+pub(crate) async fn a_waker_that_panics_costs_no_other_holder_its_lock(on: Fixture) {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("the program's own fault");
+        }
+    }
+    fn waits_for(lost: &mut std::pin::Pin<Box<impl Future>>) {
+        let waker = std::task::Waker::from(std::sync::Arc::new(Panics));
+        assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    }
+    let (a, b) = (on.brisk(RENEWED).await, on.client().await);
+    // One is over at its deadline, and one is found gone when it is renewed; in both cases others are at the same moment.
+    let (over, gone) = (on.name("over"), on.name("gone"));
+    let over = on.lock(&a, over.as_str()).lock_with_lease(ms(200)).await.unwrap();
+    let gone = on.lock(&a, gone.as_str()).lock().await.unwrap();
+    let guard = on.lock(&a, on.name("x")).lock().await.unwrap();
+    let (mut over_lost, mut gone_lost) = (Box::pin(over.lost()), Box::pin(gone.lost()));
+    waits_for(&mut over_lost);
+    waits_for(&mut gone_lost);
+    assert!(on.lock(&b, gone.name()).force_unlock().await.unwrap());
+    soon("both losses", async {
+        while over.is_valid() || gone.is_valid() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    let lock = on.lock(&b, on.name("x"));
+    renewed(4, async || {
+        assert!(guard.is_valid());
+        assert!(lock.try_lock().await.unwrap().is_none(), "the lock slipped");
+        lock.remaining_ttl().await.unwrap().expect("it is held")
+    })
+    .await;
+    // What comes later is watched, too.
+    let later = on.lock(&a, on.name("later")).lock_with_lease(ms(200)).await.unwrap();
+    soon("its loss", later.lost()).await;
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
 pub(crate) async fn renewal_stops_with_the_guard(on: Fixture) {
     let (a, b) = (on.brisk(ms(300)).await, on.client().await);
     let name = on.name("x");

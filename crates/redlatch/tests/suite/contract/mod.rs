@@ -185,6 +185,7 @@ contracts! {
     }
     holding::{
         a_fixed_lease_ends_and_its_holder_is_told,
+        a_waker_that_panics_costs_no_other_holder_its_lock,
         renewal_holds_a_lock_for_many_leases,
         renewal_stops_with_the_guard,
         the_same_owner_enters_again,

@@ -1,0 +1,91 @@
+//! Moments between two steps of a lane, in which a stalled thread leaves time to others.
+
+use super::*;
+use crate::{error::LossReason, keys::Kind, name::LockName, recipes::PLAIN};
+
+const TERM: Term = Term { lease_ms: 30_000, renewed: true };
+
+struct Rig {
+    lanes: Lanes,
+    keys: Arc<Keys>,
+    lease: Arc<Lease>,
+}
+
+/// A lock that is held in a lane.
+fn rig() -> Rig {
+    let owners = Owners::new(|| 0);
+    let bounds = Bounds { turn_ms_max: 10_000, passes_max: 10_000 };
+    let lanes = Lanes::new(bounds, Arc::default(), owners);
+    let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+    let lease = held(&keys);
+    assert!(lanes.granted(&lease, None, 0).is_ok_and(|lost| lost.is_empty()));
+    Rig { lanes, keys, lease }
+}
+
+fn held(keys: &Arc<Keys>) -> Arc<Lease> {
+    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, 0))
+}
+
+impl Rig {
+    fn stands_in_line(&self) -> InLine {
+        let request = Arc::new(Request::new(&self.keys, &PLAIN, TERM, Wait::Forever));
+        let Ok(Enter::Queue(line)) = self.lanes.enter(&request, None, 0) else { panic!("the lock is held") };
+        line
+    }
+
+    /// The holder gives the lease back, and stands still before it tells the next task, which gives up.
+    fn stalls_before_it_tells(&self, line: InLine, at: Moment) -> Hand {
+        let Ok(hand) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
+        drop(line);
+        hand
+    }
+}
+
+const AT: Moment = Moment { now_ms: 1, doubt_ms: 0 };
+
+/// The holder released it on the server, though the keeper had taken it back, and passed it on again.
+#[test]
+fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well() {
+    let rig = rig();
+    let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
+    let hand = rig.stalls_before_it_tells(line, AT);
+    let heir = hand.heir.clone();
+    let late_ms = heir.offer_due_ms();
+    assert!(heir.take_back(late_ms));
+    assert!(matches!(rig.lanes.give_back(&heir, late_ms, 0), Leaving::Passed), "to the one behind");
+    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    drop(behind);
+}
+
+#[test]
+fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
+    let rig = rig();
+    let line = rig.stands_in_line();
+    let hand = rig.stalls_before_it_tells(line, AT);
+    assert!(hand.heir.lose(LossReason::Expired));
+    rig.lanes.forget(&hand.heir);
+    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    assert_eq!(rig.lanes.count(), (0, 0));
+}
+
+#[test]
+fn a_lease_that_nobody_took_goes_to_the_next_task() {
+    let rig = rig();
+    let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
+    let hand = rig.stalls_before_it_tells(line, AT);
+    let heir = hand.heir.clone();
+    let Ok(hand) = rig.lanes.hand_or_choose(&rig.lease, hand, AT) else { panic!("a task waits") };
+    assert!(!heir.take_back(heir.offer_due_ms()), "it is no task's, and not the keeper's either");
+    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    drop(behind);
+}
+
+/// It stayed in the lane for ever, and looks for what was late of its owner were not made.
+#[test]
+fn a_lease_that_was_lost_before_it_was_noted_stays_out_of_the_lane() {
+    let rig = rig();
+    assert!(rig.lease.lose(LossReason::Expired));
+    rig.lanes.forget(&rig.lease);
+    assert!(rig.lanes.granted(&rig.lease, None, 0).is_ok_and(|lost| lost.is_empty()));
+    assert_eq!(rig.lanes.count(), (0, 0));
+}

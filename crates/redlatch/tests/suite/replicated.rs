@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ErrorKind, LossReason, Unlocked};
+use redlatch::{Client, ErrorKind, LossReason, Owner, Unlocked, Wait};
 use redlatch_testkit::{
+    proxy::{Proxy, Scope},
     server::{RedisServer, RedisServerBuilder},
     topology::MasterReplica,
 };
@@ -203,4 +204,88 @@ async fn who_was_promoted_is_followed_though_the_old_master_still_lists_its_repl
     new.resume().unwrap();
     assert_eq!(held.unlock().await.unwrap(), Unlocked::Released);
     theirs.unlock().await.unwrap();
+}
+
+/// A master and its replica behind proxies, so that a client can be kept from seeing what happens to them.
+pub(crate) struct ThereAndBack {
+    pair: Pair,
+    ways: [Proxy; 2],
+}
+
+impl ThereAndBack {
+    /// The servers tell of no changes, so that only a look finds what is missing.
+    pub(crate) async fn start() -> ThereAndBack {
+        let pair =
+            Pair::start(RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking")).await;
+        let ways = [&pair.first, &pair.second].map(|server| Proxy::start(&server.url()).unwrap());
+        ThereAndBack { pair, ways }
+    }
+
+    /// The port of the master, as clients know it.
+    pub(crate) fn port(&self) -> u16 {
+        self.ways[0].port()
+    }
+
+    /// While a client sees nothing, the replica takes over, loses a hold and an entry, and gives the place back. The client had seen the
+    /// same master before, and went on as if it had all that it was told.
+    pub(crate) async fn is_a_new_master(&self, url: &str) {
+        let ThereAndBack { pair: Pair { first, second }, ways } = self;
+        // Neither renewals nor missed answers are due while the test lasts.
+        let lease = ms(120_000);
+        let one = Client::builder().url(first.url()).watchdog_lease(lease).connect().await.unwrap();
+        let two = Client::builder().url(url).watchdog_lease(lease).response_timeout(ms(60_000));
+        let two = two.connect().await.unwrap();
+        let missed = two.lock("missed").lock().await.unwrap();
+        let owner = one.owner();
+        let held = one.lock("n").acquire().owner(&owner).await.unwrap().expect("it is free");
+        let text: Owner = owner.to_string().parse().unwrap();
+        let entered = two.lock("n").acquire().owner(&text).wait(Wait::No).await.unwrap().expect("it enters");
+        let counted = |server: &RedisServer| {
+            redis::from_redis_value::<Option<i64>>(server.cmd(&["HGET", "n", &owner.to_string()]).unwrap())
+                .unwrap()
+        };
+        soon("the copy", async {
+            while counted(second) != Some(2) {
+                tokio::time::sleep(ms(2)).await;
+            }
+        })
+        .await;
+        ways.iter().for_each(|way| way.stall(Scope::Both));
+        second.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+        second.cmd(&["DEL", "missed"]).unwrap();
+        second.cmd(&["HINCRBY", "n", &owner.to_string(), "-1"]).unwrap();
+        follow(first, second).await;
+        soon("the copy back", async {
+            while counted(first) != Some(1) {
+                tokio::time::sleep(ms(2)).await;
+            }
+        })
+        .await;
+        first.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+        follow(second, first).await;
+        let before = ways[0].connections_accepted();
+        ways.iter().for_each(|way| way.heal().unwrap());
+        soon("connections to the new master", async {
+            while ways[0].connections_accepted() == before {
+                tokio::time::sleep(ms(2)).await;
+            }
+        })
+        .await;
+        assert_eq!(soon("the notice", missed.lost()).await, LossReason::Deleted);
+        let unlocked = soon("a release", entered.unlock()).await.unwrap();
+        assert!(matches!(unlocked, Unlocked::StillHeld(_)), "{unlocked:?}");
+        assert_eq!(
+            counted(first),
+            Some(1),
+            "what the master of before has counted is not taken from this one"
+        );
+        assert!(two.lock("n").try_lock().await.unwrap().is_none() && held.is_valid());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_lost_its_place_and_got_it_back_between_two_looks_is_a_new_one() {
+    let servers = ThereAndBack::start().await;
+    let [first, second] = [&servers.ways[0], &servers.ways[1]].map(Proxy::port);
+    servers.is_a_new_master(&format!("redis-replicated://127.0.0.1:{first},127.0.0.1:{second}")).await;
 }

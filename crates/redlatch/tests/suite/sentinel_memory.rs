@@ -6,6 +6,7 @@ use redlatch_testkit::{proxy::Proxy, server::RedisServer};
 
 use crate::{
     fixture::{ms, soon},
+    replicated::ThereAndBack,
     sentinel_fakes::{FakeSentinel, exists, until, url},
 };
 
@@ -166,4 +167,13 @@ async fn sentinels_of_another_set_lead_nobody_away() {
     called(&first, "c", "b");
     first.say(|says| (says.port, says.epoch) = (ours.port(), 3));
     until("the move back", || uses(&client, ours.port())).await;
+}
+
+/// Without epochs the sentinels say nothing of what has happened between two looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_got_its_place_back_is_a_new_one_though_epochs_may_not_be_asked_for() {
+    let servers = ThereAndBack::start().await;
+    let sentinel = FakeSentinel::start(servers.port());
+    sentinel.say(|says| says.epoch = -1);
+    servers.is_a_new_master(&url(&[&sentinel])).await;
 }

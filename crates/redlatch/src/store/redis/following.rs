@@ -62,6 +62,8 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
 const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// How long a master may take to tell the history of its data before the next look asks again: one that hangs must not delay looks.
+const HISTORY_TIME_MAX: Duration = Duration::from_millis(250);
 /// How long what was said of the replicas counts, so that a hundred grants a second do not ask a hundred times.
 const LISTED_TIME: Duration = Duration::from_millis(1_000);
 /// On how many masters one call is tried, as long as nothing of it has run.
@@ -303,6 +305,7 @@ impl Shared {
             Verdict::Stays => {
                 *candidate = None;
                 self.is_promise_kept(limit).await;
+                self.is_same_master().await;
                 self.reach(limit).await
             }
             // What the old one still answers is not believed from here on, reachable or not.
@@ -350,6 +353,26 @@ impl Shared {
             && role::of(&answer) == Some(Role::Replica)
         {
             self.master.withdraw();
+        }
+    }
+
+    /// Where sentinels do not tell epochs, a master that lost its place between two looks and has got it back is the same to them. Its
+    /// data are not, so it is asked for their history.
+    async fn is_same_master(&self) {
+        if !self.master.is_uncounted() {
+            return;
+        }
+        let node = self.master();
+        let asked = timeout(HISTORY_TIME_MAX, node.send(&role::question(role::QUESTIONS[1]))).await;
+        let Ok(Ok(answer)) = asked else { return };
+        if role::of(&answer) == Some(Role::Replica) {
+            return;
+        }
+        if let Some(history) = role::history(&answer)
+            && let Verdict::Is(claim) = self.master.hear_of(node.dial().addr(), &history)
+        {
+            let node = self.node_of(&claim, None);
+            self.move_to(&claim, node);
         }
     }
 

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use super::{
     node::Node,
-    succession::{Claim, Memory, Said, Verdict},
+    succession::{Claim, History, Memory, Said, Verdict},
 };
+use crate::config::addr::Addr;
 
 /// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to whom the memory says it is.
 pub(super) struct Mastership {
@@ -54,6 +55,15 @@ impl Mastership {
     /// Whether the master was promised, and nobody has confirmed that yet.
     pub(super) fn is_promised(&self) -> bool {
         self.lock().present().is_some_and(Claim::is_promise)
+    }
+
+    /// Whether the master has to be asked itself for changes that nobody else counts.
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.lock().is_uncounted()
+    }
+
+    pub(super) fn hear_of(&self, addr: &Addr, history: &History) -> Verdict {
+        self.lock().hear_of(addr, history)
     }
 
     pub(super) fn withdraw(&self) {

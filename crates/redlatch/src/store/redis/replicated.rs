@@ -1,7 +1,8 @@
 //! Finding the master among servers by asking each of them for its role.
 //!
 //! A server that is promoted knows whose copy it was, so it follows that one however many replicas the old one still lists: it
-//! lists those that were cut off from it until `repl-timeout` has passed (`succession.rs`).
+//! lists those that were cut off from it until `repl-timeout` has passed. One that is the master again after it was a copy tells of
+//! that in the same way (`succession.rs`).
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,6 +15,7 @@ use tokio::{
 use super::{
     Dial,
     finder::{Finder, Findings, Found, Listed, Look, Quiet},
+    life,
     node::{Interruption, Node},
     role::{self, Role},
     succession::{Claim, History, Memory, Right, Said},
@@ -173,18 +175,18 @@ async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
 
 /// Where a server's data come from, if the account may ask for that.
 async fn history(node: &Arc<Node>) -> Option<History> {
-    let answer = node.send(&role::question(role::QUESTIONS[1])).await.ok()?;
-    role::history(&answer)
+    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&life::QUESTION));
+    let (data, process) = tokio::join!(node.send(&data), node.send(&process));
+    let run = process.ok().as_ref().and_then(life::process).map(String::from);
+    Some(History { run, ..role::history(&data.ok()?)? })
 }
 
 /// The role of a server, and the id of its process.
 async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
-    let info = role::question(&["INFO", "server"]);
+    let info = role::question(&life::QUESTION);
     let (role, info) = tokio::join!(ask(node), node.send(&info));
     let (role, info) = (role.ok()?, info.ok()?);
-    let text = String::from_utf8_lossy(info.bytes()?);
-    let id = text.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-    Some((role, id.trim().to_owned()))
+    Some((role, life::process(&info)?.into()))
 }
 
 impl Finder for Replicated {

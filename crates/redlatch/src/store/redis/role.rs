@@ -47,7 +47,7 @@ pub(super) fn history(answer: &Reply) -> Option<History> {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim();
         (!value.is_empty() && value.bytes().any(|digit| digit != b'0')).then(|| value.to_owned())
     };
-    Some(History { id: field("master_replid")?, before: field("master_replid2") })
+    Some(History { id: field("master_replid")?, before: field("master_replid2"), run: None })
 }
 
 fn of_info(text: &str) -> Option<Role> {

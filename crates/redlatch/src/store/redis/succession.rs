@@ -29,10 +29,12 @@ pub(super) enum Right {
 
 /// The name of the stream of changes that a master makes. Who is promoted begins a new one and remembers the one that it has been
 /// copying, so it tells whom it has followed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) id: String,
     pub(super) before: Option<String>,
+    /// The process that says so, where it may be asked for that.
+    pub(super) run: Option<String>,
 }
 
 /// Somebody's word that a server is the master.
@@ -102,7 +104,7 @@ pub(super) struct Memory {
     /// Whom most of those who know call the master against what is remembered, and since when.
     doubt: Option<(Addr, Instant)>,
     /// The histories of the present master, and those that others have gone on from.
-    histories: Vec<String>,
+    histories: VecDeque<String>,
     past: VecDeque<String>,
 }
 
@@ -141,7 +143,8 @@ impl Memory {
             return self.take(best);
         };
         if best.rank() > present.rank() || present.rank() == (-1, false) {
-            if best.is_promise() && best.addr == present.addr {
+            // Who is promised the place that it has in a later epoch has lost it since.
+            if best.is_promise() && best.addr == present.addr && best.rank().0 == present.rank().0 {
                 return Verdict::Stays;
             }
             return self.take(best);
@@ -150,15 +153,20 @@ impl Memory {
             self.doubt = None;
             return Verdict::Stays;
         }
-        let is_same = best.addr == present.addr;
         let one_voice = said.claims.iter().all(|claim| claim.addr == best.addr && !claim.is_promise());
         if self.most_insist(one_voice && 2 * said.claims.len() > said.asked, &best.addr, now) {
-            // Forgotten, so that the smaller epoch counts.
-            self.doubt = None;
-            self.present = Some(best.clone());
-            return if is_same { Verdict::Stays } else { Verdict::Is(best) };
+            // Forgotten, so that the smaller epoch counts. The same server may have lost its place meanwhile.
+            self.sits(&best);
+            return Verdict::Is(best);
         }
         Verdict::Stays
+    }
+
+    /// What comes before it is no reason to doubt any more, nor to tell whether its data have changed.
+    fn sits(&mut self, claim: &Claim) {
+        self.doubt = None;
+        self.histories.clear();
+        self.present = Some(claim.clone());
     }
 
     /// Takes over what is newer than all before.
@@ -167,13 +175,37 @@ impl Memory {
         if claim.is_promise() {
             return Verdict::Becomes(claim);
         }
-        // A promise that is kept is no change, nor is an epoch that was unknown. A later epoch with the same server is two changes, of
-        // which one was missed.
-        let known = self.present.as_ref().filter(|present| present.addr == claim.addr);
-        let is_no_change =
-            known.is_some_and(|present| present.is_promise() || present.right == Right::Epoch(-1));
-        self.present = Some(claim.clone());
-        if is_no_change { Verdict::Stays } else { Verdict::Is(claim) }
+        // A later epoch with the same server is two changes, of which one was missed, unless it is known to be none. A promise that needed
+        // several elections is taken for a change that was missed, because nothing tells the one from the other.
+        let is_known = self.present.as_ref().is_some_and(|present| {
+            let is_kept =
+                matches!(present.right, Right::Promise { after } if claim.right == Right::Epoch(after + 1));
+            present.addr == claim.addr && (is_kept || present.right == claim.right)
+        });
+        if is_known {
+            self.present = Some(claim);
+            return Verdict::Stays;
+        }
+        self.sits(&claim);
+        Verdict::Is(claim)
+    }
+
+    /// Whether nobody counts the changes of the present master's place, so that it has to be asked itself.
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.present.as_ref().is_some_and(|present| present.right == Right::Epoch(-1))
+    }
+
+    /// A master whose changes nobody counts has said what its data come from.
+    pub(super) fn hear_of(&mut self, addr: &Addr, history: &History) -> Verdict {
+        let Some(present) = self.present.as_ref().filter(|present| present.addr == *addr) else {
+            return Verdict::Stays;
+        };
+        if !self.is_uncounted() || self.histories.contains(&history.id) {
+            return Verdict::Stays;
+        }
+        let (is_first, claim) = (self.histories.is_empty(), present.clone());
+        keep(&mut self.histories, history.id.clone());
+        if is_first { Verdict::Stays } else { Verdict::Is(claim) }
     }
 
     /// Whether most of those who know have insisted for long enough.
@@ -202,38 +234,27 @@ impl Memory {
                 None => Verdict::Stays,
             };
         };
-        if present.history().is_none() {
+        if self.histories.is_empty() {
             return match strongest(&live, Some(&present.addr)) {
-                Some(claim) if claim.addr != present.addr => self.seat(claim.clone()),
-                Some(claim) => {
-                    let claim = claim.clone();
-                    drop(self.seat(claim));
-                    Verdict::Stays
+                // One that tells its history for the first time may have begun it since.
+                Some(claim) if claim.addr != present.addr || claim.history().is_some() => {
+                    self.seat(claim.clone())
                 }
-                None => Verdict::Stays,
+                _ => Verdict::Stays,
             };
         }
         let goes_on = |claim: &&&Claim| {
-            claim.history().is_some_and(|history| {
-                let known = |id: &String| self.histories.contains(id);
-                !known(&history.id) && history.before.as_ref().is_some_and(known)
-            })
+            claim.addr != present.addr
+                && claim.history().is_some_and(|history| {
+                    let known = |id: &String| self.histories.contains(id);
+                    !known(&history.id) && history.before.as_ref().is_some_and(known)
+                })
         };
         if let Some(next) = live.iter().find(goes_on) {
             return self.seat((*next).clone());
         }
         if let Some(same) = live.iter().find(|claim| claim.addr == present.addr) {
-            // One that was restarted may have a new history; its connections tell of that.
-            let same = (*same).clone();
-            if let Some(history) = same.history()
-                && !self.histories.contains(&history.id)
-                && self.histories.len() < HISTORIES_MAX
-            {
-                self.histories.push(history.id.clone());
-            }
-            self.doubt = None;
-            self.present = Some(same);
-            return Verdict::Stays;
+            return self.go_on((*same).clone());
         }
         // The master is away, and nobody has gone on from it as far as can be seen.
         let all: Vec<&Claim> = said.claims.iter().collect();
@@ -248,8 +269,35 @@ impl Memory {
         Verdict::Stays
     }
 
-    /// Whether somebody has gone on from where this one is.
+    /// The present master says that it is one. With a history that is new it lost its place and has got it back, or was started anew, or had
+    /// no replicas for long: which of them cannot always be told, so each makes it a new master.
+    fn go_on(&mut self, claim: Claim) -> Verdict {
+        self.doubt = None;
+        // Where it does not tell its history this time, what it told before is compared with the next one.
+        let Some(history) = claim.history().filter(|history| !self.histories.contains(&history.id)) else {
+            return Verdict::Stays;
+        };
+        let run = self.present.as_ref().and_then(|present| present.history()?.run.clone());
+        if let Some(before) = history.before.as_ref().filter(|before| !self.histories.contains(before)) {
+            // Nothing but a promotion gives the same process another one to have gone on from. After a restart it may be what was saved
+            // long ago, and a replica may have gone on from the last one.
+            if run.is_some() && run == history.run {
+                while let Some(id) = self.histories.pop_front() {
+                    keep(&mut self.past, id);
+                }
+            }
+            keep(&mut self.past, before.clone());
+        }
+        keep(&mut self.histories, history.id.clone());
+        self.present = Some(claim.clone());
+        Verdict::Is(claim)
+    }
+
+    /// Whether somebody has gone on from where this one is. Of the present master only one that claims is believed to have done so.
     fn is_past(&self, claim: &Claim) -> bool {
+        if self.present.as_ref().is_some_and(|present| present.addr == claim.addr) {
+            return false;
+        }
         claim.history().is_some_and(|history| {
             let is_past = |id: &String| self.past.contains(id);
             !self.histories.contains(&history.id)
@@ -258,9 +306,8 @@ impl Memory {
     }
 
     fn seat(&mut self, claim: Claim) -> Verdict {
-        self.past.extend(self.histories.drain(..));
-        while self.past.len() > HISTORIES_MAX {
-            self.past.pop_front();
+        while let Some(id) = self.histories.pop_front() {
+            keep(&mut self.past, id);
         }
         self.histories.extend(claim.history().map(|history| history.id.clone()));
         self.past.retain(|id| !self.histories.contains(id));
@@ -273,8 +320,7 @@ impl Memory {
     pub(super) fn admit(&mut self, claim: &Claim) -> bool {
         let newer = self.present.as_ref().is_none_or(|present| claim.rank() > present.rank());
         if newer {
-            self.doubt = None;
-            self.present = Some(claim.clone());
+            self.sits(claim);
         }
         newer
     }
@@ -286,6 +332,16 @@ impl Memory {
         {
             *right = Right::Epoch(after - 1);
         }
+    }
+}
+
+/// Adds to what is remembered, of which the oldest goes when it is too much.
+fn keep(ids: &mut VecDeque<String>, id: String) {
+    if !ids.contains(&id) {
+        ids.push_back(id);
+    }
+    if ids.len() > HISTORIES_MAX {
+        ids.pop_front();
     }
 }
 

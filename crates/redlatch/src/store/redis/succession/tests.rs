@@ -84,11 +84,11 @@ fn an_older_epoch_is_not_believed_unless_most_insist() {
     for (at, claims) in [(now, &most[..]), (now, &most[..1]), (later, &most)] {
         assert_eq!(memory.judge(&said(3, claims), at), Verdict::Stays);
     }
-    // The same server in a smaller epoch is no other master.
+    // What happened to the same server before it was set up anew is unknown, so it is a new master.
     let mut memory = after(&[&[(2, epoch(5))]]);
-    for at in [now, later] {
-        assert_eq!(memory.judge(&said(1, &[(2, epoch(0))]), at), Verdict::Stays);
-    }
+    assert_eq!(memory.judge(&said(1, &[(2, epoch(0))]), now), Verdict::Stays);
+    is(&memory.judge(&said(1, &[(2, epoch(0))]), later), 2);
+    assert_eq!(memory.judge(&said(1, &[(2, epoch(0))]), later), Verdict::Stays);
     is(&memory.judge(&said(1, &[(1, epoch(1))]), later), 1);
 }
 
@@ -97,8 +97,62 @@ fn a_later_epoch_of_the_same_server_is_a_change_that_was_missed() {
     let now = Instant::now();
     let mut memory = after(&[&[(1, epoch(4))]]);
     is(&memory.judge(&said(1, &[(1, epoch(6))]), now), 1);
+    // How many changes there were before the epoch could be asked for is unknown.
     let mut memory = after(&[&[(1, epoch(-1))]]);
+    is(&memory.judge(&said(1, &[(1, epoch(6))]), now), 1);
     assert_eq!(memory.judge(&said(1, &[(1, epoch(6))]), now), Verdict::Stays);
+    // One that is promised its place has lost it.
+    let mut memory = after(&[&[(1, epoch(4))]]);
+    assert_eq!(memory.judge(&said(3, &[(1, promise(4))]), now), Verdict::Stays);
+    becomes(&mut memory, &[(1, promise(5))], 1);
+    assert_eq!(memory.judge(&said(3, &[(1, promise(5))]), now), Verdict::Stays);
+    assert_eq!(memory.judge(&said(3, &[(1, epoch(6))]), now), Verdict::Stays);
+}
+
+#[test]
+fn a_promise_with_a_later_epoch_than_its_own_is_a_change_that_was_missed() {
+    let now = Instant::now();
+    // The epoch of the promise itself is the next one.
+    let mut memory = promised();
+    assert_eq!(memory.judge(&said(3, &[(2, epoch(5))]), now), Verdict::Stays);
+    is(&memory.judge(&said(3, &[(2, epoch(6))]), now), 2);
+    for later in [6, 7, 9] {
+        let mut memory = promised();
+        is(&memory.judge(&said(3, &[(2, epoch(later))]), now), 2);
+        assert_eq!(memory.judge(&said(3, &[(2, epoch(later))]), now), Verdict::Stays);
+        // So it is when nothing was heard but another promise.
+        let mut memory = promised();
+        becomes(&mut memory, &[(2, promise(later - 1))], 2);
+        assert_eq!(memory.judge(&said(3, &[(2, epoch(later))]), now), Verdict::Stays);
+    }
+}
+
+#[test]
+fn without_epochs_the_master_says_what_was_missed() {
+    let now = Instant::now();
+    let history = |id: &str| History { id: id.to_owned(), ..History::default() };
+    let mut memory = after(&[&[(1, epoch(-1))]]);
+    assert_eq!(memory.hear_of(&addr(1), &history("a")), Verdict::Stays, "the first one that is heard of");
+    assert_eq!(memory.hear_of(&addr(1), &history("a")), Verdict::Stays);
+    assert_eq!(memory.hear_of(&addr(2), &history("b")), Verdict::Stays, "it is not the master");
+    is(&memory.hear_of(&addr(1), &history("b")), 1);
+    assert_eq!(memory.hear_of(&addr(1), &history("b")), Verdict::Stays);
+    assert_eq!(memory.judge(&said(1, &[(1, epoch(-1))]), now), Verdict::Stays);
+    assert_eq!(memory.hear_of(&addr(1), &history("b")), Verdict::Stays);
+    // Another master, and back.
+    is(&memory.judge(&said(1, &[(2, epoch(-1))]), now), 2);
+    assert_eq!(memory.hear_of(&addr(2), &history("c")), Verdict::Stays);
+    is(&memory.judge(&said(1, &[(1, epoch(-1))]), now), 1);
+    assert_eq!(memory.hear_of(&addr(1), &history("d")), Verdict::Stays);
+}
+
+/// A server that is to be the master says that it is.
+#[track_caller]
+fn becomes(memory: &mut Memory, claims: &[(u16, Right)], wanted: u16) {
+    let verdict = memory.judge(&said(3, claims), Instant::now());
+    let Verdict::Becomes(claim) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(claim.addr, addr(wanted));
+    assert!(memory.admit(&claim));
 }
 
 /// A memory whose master was promised by the first sentinel and has said that it is the master.
@@ -126,7 +180,7 @@ fn a_promise_counts_until_it_is_kept_or_given_up() {
     assert_eq!(others(&mut memory, &[(1, epoch(4)), (1, epoch(4))]), Verdict::Stays);
     assert_eq!(port(&memory), 2);
     // It is kept.
-    assert_eq!(others(&mut memory, &[(2, epoch(6))]), Verdict::Stays);
+    assert_eq!(others(&mut memory, &[(2, epoch(5))]), Verdict::Stays);
     assert_eq!(others(&mut memory, &[(1, epoch(4))]), Verdict::Stays);
     assert_eq!(port(&memory), 2);
     // Nor does the one who promised while it is at it.
@@ -156,8 +210,16 @@ fn a_promise_counts_until_it_is_kept_or_given_up() {
 
 fn own(replicas: usize, id: &str, before: &str) -> Right {
     let before = (!before.is_empty()).then(|| before.to_owned());
-    let history = (!id.is_empty()).then(|| History { id: id.to_owned(), before });
+    let history = (!id.is_empty()).then(|| History { id: id.to_owned(), before, run: None });
     Right::Own { replicas, history }
+}
+
+/// The same, of a server that names its process.
+fn own_of(run: &str, id: &str, before: &str) -> Right {
+    let Right::Own { replicas, history: Some(history) } = own(1, id, before) else {
+        unreachable!("it has one")
+    };
+    Right::Own { replicas, history: Some(History { run: Some(run.to_owned()), ..history }) }
 }
 
 #[test]
@@ -188,10 +250,49 @@ fn a_master_that_nobody_has_followed_is_taken_when_the_known_one_stays_away() {
         assert_eq!(memory.judge(&heard, at), Verdict::Stays);
     }
     is(&memory.judge(&heard, later + RESET_TIME), 3);
-    // A restart without memory of its own is no change of masters.
+}
+
+#[test]
+fn a_master_with_a_new_history_is_a_new_master() {
+    let now = Instant::now();
+    // It was a replica between two looks. Who had its place meanwhile does not know yet that it has lost it.
+    for run in ["r", "s"] {
+        let mut memory = after(&[&[(1, own_of("r", "a", ""))]]);
+        let (back, late) = ((1, own_of(run, "c", "b")), (2, own(5, "b", "a")));
+        is(&memory.judge(&said(2, &[late.clone(), back.clone()]), now), 1);
+        for claims in [&[late.clone(), back.clone()][..], &[late], &[back]] {
+            assert_eq!(memory.judge(&said(2, claims), now), Verdict::Stays, "{claims:?}");
+        }
+        is(&memory.judge(&said(2, &[(2, own(0, "d", "c"))]), now), 2);
+    }
+    // There was a third one between them. As the process is the same, its own data have gone on, too.
+    let mut memory = after(&[&[(1, own_of("r", "a", ""))]]);
+    is(&memory.judge(&said(2, &[(1, own_of("r", "d", "c"))]), now), 1);
+    assert_eq!(memory.judge(&said(2, &[(2, own(5, "b", "a"))]), now), Verdict::Stays);
+    // A restart is told from that by what it remembers: nothing, or what it has saved.
+    for (before, saved) in [("", ""), ("", "a"), ("x", "x")] {
+        let mut memory = after(&[&[(1, own(1, "x", ""))], &[(2, own(1, "a", "x"))]]);
+        let again = (2, own(0, "n", if before.is_empty() { saved } else { before }));
+        is(&memory.judge(&said(3, &[again.clone(), (3, own(9, "z", "y"))]), now), 2);
+        assert_eq!(memory.judge(&said(3, std::slice::from_ref(&again)), now), Verdict::Stays);
+        // Who was promoted meanwhile has gone on from what it was before.
+        let promoted = (3, own(0, "b", "a"));
+        for claims in [[again.clone(), promoted.clone()], [promoted, again]] {
+            is(&memory.clone().judge(&said(3, &claims), now), 3);
+        }
+    }
+    // An answer without a history hides no change.
     let mut memory = after(&[&[(1, own(1, "a", ""))]]);
-    assert_eq!(memory.judge(&said(3, &[(1, own(0, "n", "")), (3, own(9, "z", "y"))]), now), Verdict::Stays);
-    is(&memory.judge(&said(3, &[(1, own(0, "n", "")), (2, own(0, "b", "a"))]), now), 2);
+    assert_eq!(memory.judge(&said(1, &[(1, own(1, "", ""))]), now), Verdict::Stays);
+    assert_eq!(memory.judge(&said(1, &[(1, own(1, "a", ""))]), now), Verdict::Stays);
+    assert_eq!(memory.judge(&said(1, &[(1, own(1, "", ""))]), now), Verdict::Stays);
+    is(&memory.judge(&said(1, &[(1, own(1, "c", "b"))]), now), 1);
+    // However many there were, each counts once.
+    for n in 0..3 * HISTORIES_MAX {
+        let claims = [(1, own(1, &format!("n{n}"), ""))];
+        is(&memory.judge(&said(1, &claims), now), 1);
+        assert_eq!(memory.judge(&said(1, &claims), now), Verdict::Stays);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who holds a lock: a value, never a thread or a task (ARCHITECTURE D4).
+//! Who holds a lock: a value, never a thread or a task (decision D4).
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
 //! Downgrading: a write hold becomes a read hold of the same owner, without a moment in between.
 //!
 //! The read hold is taken beside the write hold, and then the write hold goes. Both are requests that are made anyway, so what is lost,
-//! late or repeated of a downgrade is what is lost, late or repeated of an acquire and of a release (ARCHITECTURE).
+//! late or repeated of a downgrade is what is lost, late or repeated of an acquire and of a release (`docs/decisions.md`).
 
 use std::{convert::identity, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! The keeper: a thread of its own that renews, watches deadlines, and finishes what others left unfinished.
 //!
-//! It has its own runtime and its own connection, so that a busy or stopped user runtime loses no locks (ARCHITECTURE D7).
+//! It has its own runtime and its own connection, so that a busy or stopped user runtime loses no locks (decision D7).
 //! It sleeps until something is due; taking and releasing a lock does not wake it unless the new lock is due earlier than
 //! anything before.
 

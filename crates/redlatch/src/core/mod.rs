@@ -341,8 +341,8 @@ impl Core {
     }
 
     /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
-    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown (ARCHITECTURE
-    /// D16).
+    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown
+    /// (decision D16).
     pub(crate) fn read(
         &self,
         script: &Script,

@@ -1,4 +1,4 @@
-//! Waiting: a place in line, the deadline, and what wakes a waiter (ARCHITECTURE D9).
+//! Waiting: a place in line, the deadline, and what wakes a waiter (decision D9).
 //!
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 

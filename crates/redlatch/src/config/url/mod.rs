@@ -1,4 +1,4 @@
-//! Which store a URL means (ARCHITECTURE D3). Parse errors never repeat the URL, because it may hold a password.
+//! Which store a URL means (decision D3). Parse errors never repeat the URL, because it may hold a password.
 
 mod parse;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A lease: the hold that the server knows of, as far as this process can tell.
 //!
-//! A *lease* is the hold on the server, a *guard* is the hold of a task; a lease may pass from guard to guard (DESIGN
+//! A *lease* is the hold on the server, a *guard* is the hold of a task; a lease may pass from guard to guard (decision
 //! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
 //! before it can be over on the server.
 

@@ -1,4 +1,4 @@
-//! Acquiring with options that are words (ARCHITECTURE D6).
+//! Acquiring with options that are words (decision D6).
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! Asking for permits, with options that are words (ARCHITECTURE D6).
+//! Asking for permits, with options that are words (decision D6).
 
 use std::{
     future::{Future, IntoFuture},

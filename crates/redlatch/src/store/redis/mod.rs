@@ -1,6 +1,6 @@
 //! Redis or Valkey: scripts over multiplexed connections, subscriptions over connections of their own.
 //!
-//! Commands and subscriptions never share a connection (ARCHITECTURE D16). A store is one of several topologies, each in a file
+//! Commands and subscriptions never share a connection (decision D16). A store is one of several topologies, each in a file
 //! of its own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;

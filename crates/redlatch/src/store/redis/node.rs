@@ -368,6 +368,10 @@ impl Node {
         open.iter().filter_map(Weak::upgrade).collect()
     }
 
+    pub(super) fn is_connected(&self) -> bool {
+        self.open_links().iter().any(|link| !link.is_dead())
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         if self.desk.is_waiting() {
             return true;

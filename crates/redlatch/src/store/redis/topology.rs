@@ -55,6 +55,8 @@ pub(super) struct Member {
     pub(super) addr: Addr,
     pub(super) dial: Arc<Dial>,
     pub(super) node: Arc<Node>,
+    /// What its data come from, as it said last.
+    history: Mutex<Option<String>>,
 }
 
 /// Who has which slot.
@@ -80,7 +82,7 @@ impl Table {
 
     /// The place of a master, which it gets if it has none.
     fn place(&mut self, member: &Arc<Member>) -> u16 {
-        let known = self.masters.iter().position(|master| master.addr == member.addr);
+        let known = self.masters.iter().position(|master| Arc::ptr_eq(master, member));
         known.unwrap_or_else(|| {
             self.masters.push(member.clone());
             self.masters.len() - 1
@@ -168,7 +170,7 @@ impl Topology {
             let member = topology.member(addr);
             match member.ask().await {
                 Ok(layout) => drop(topology.install(layout)),
-                Err(Blind::Forbidden) => topology.assume(&member),
+                Err(Blind::Forbidden) => topology.assume(addr),
                 Err(Blind::Failed(error)) => {
                     // A wrong password or a server without a cluster is worth more than one that is away.
                     let worse = |first: &Error| first.kind() == ErrorKind::Unreachable;
@@ -179,6 +181,7 @@ impl Topology {
                 }
             }
             background.spawn(topology.clone().watch_over());
+            background.spawn(topology.clone().watch_histories());
             background.spawn(topology.clone().ring());
             return Ok((topology, member));
         }
@@ -228,7 +231,8 @@ impl Topology {
         self.table().id.clone()
     }
 
-    /// The server at an address; it is connected when it is used.
+    /// The server at an address; it is connected when it is used. One that is to get slots is looked up under the table's lock, so that it
+    /// is not let go of before it has them: its lives are counted by the member.
     pub(super) fn member(&self, addr: &Addr) -> Arc<Member> {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(member) = members.get(addr) {
@@ -248,7 +252,7 @@ impl Topology {
         if self.closed.is_cancelled() {
             node.close();
         }
-        let member = Arc::new(Member { addr: addr.clone(), dial, node });
+        let member = Arc::new(Member { addr: addr.clone(), dial, node, history: Mutex::default() });
         members.insert(addr.clone(), member.clone());
         member
     }
@@ -267,10 +271,10 @@ impl Topology {
 
     /// A node has said who has a slot.
     pub(super) fn moved(&self, slot: u16, to: &Addr) {
-        let member = self.member(to);
         {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            if table.owner(slot).is_some_and(|owner| owner.addr == *to) {
+            let member = self.member(to);
+            if table.owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, &member)) {
                 return;
             }
             table.owners[usize::from(slot)] = table.place(&member);
@@ -306,8 +310,6 @@ impl Topology {
         if !self.kin.admit(&layout.ids) {
             return false;
         }
-        let runs = layout.runs.into_iter().map(|(run, addr)| (run, self.member(&addr)));
-        let runs: Vec<_> = runs.collect();
         let changed = {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             let id = layout.ids.first().cloned();
@@ -319,8 +321,8 @@ impl Topology {
                 replicas: layout.replicas,
                 id,
             };
-            for (run, member) in runs {
-                let at = new.place(&member);
+            for (run, addr) in layout.runs {
+                let at = new.place(&self.member(&addr));
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
             }
             for (slot, at) in &table.told {
@@ -331,8 +333,11 @@ impl Topology {
                     new.told.insert(*slot, *at);
                 }
             }
-            let addr = |table: &Table, slot| table.owner(slot).map(|owner| owner.addr.clone());
-            let moved = (0..SLOTS as u16).filter(|slot| addr(&table, *slot) != addr(&new, *slot));
+            let stays = |slot: &u16| match (table.owner(*slot), new.owner(*slot)) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            let moved = (0..SLOTS as u16).filter(|slot| !stays(slot));
             let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
             for slot in &moved {
                 *new.seats.entry(*slot).or_default() += 1;
@@ -349,10 +354,11 @@ impl Topology {
     }
 
     /// Nobody may be asked: everything is looked for at one server, and redirections teach the rest.
-    fn assume(&self, member: &Arc<Member>) {
+    fn assume(&self, addr: &Addr) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.masters.is_empty() {
-            table.masters.push(member.clone());
+            let member = self.member(addr);
+            table.masters.push(member);
             table.owners.fill(0);
         }
     }
@@ -556,3 +562,7 @@ impl Member {
         }
     }
 }
+
+mod histories;
+#[cfg(test)]
+mod tests;

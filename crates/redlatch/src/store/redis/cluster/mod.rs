@@ -63,6 +63,10 @@ impl ClusterStore {
         config: &Config,
         background: &Handle,
     ) -> Result<Arc<dyn Store>, Error> {
+        Ok(Arc::new(Self::start(nodes, config, background).await?))
+    }
+
+    async fn start(nodes: Nodes, config: &Config, background: &Handle) -> Result<Self, Error> {
         let scheme = if nodes.access.tls { "rediss-cluster" } else { "redis-cluster" };
         let name = format!("{scheme}://{nodes}");
         let Some(addr) = nodes.addrs.first().cloned() else {
@@ -101,7 +105,7 @@ impl ClusterStore {
         let searching = Searching::default();
         let asked_for = config.sharded;
         let inner = Inner { topology, ears, changes, ways, asked_for, patience, searching, name };
-        Ok(Arc::new(ClusterStore { inner: Arc::new(inner) }))
+        Ok(ClusterStore { inner: Arc::new(inner) })
     }
 }
 

@@ -93,8 +93,12 @@ impl Inner {
                 self.again(&mut budget, true, Fault::Server(error)).await?;
                 continue;
             };
-            if call.in_reign.is_some_and(|reign| form.asking || self.topology.seat(slot) != life::seat(reign))
-            {
+            // Asked again once it is connected: a slot may go and come back meanwhile.
+            let is_elsewhere = || {
+                call.in_reign
+                    .is_some_and(|reign| form.asking || self.topology.seat(slot) != life::seat(reign))
+            };
+            if is_elsewhere() {
                 return Err(of_another_reign());
             }
             let mut connected = Ok(());
@@ -108,6 +112,7 @@ impl Inner {
                 }
             }
             let outcome = match connected {
+                Ok(()) if is_elsewhere() => return Err(of_another_reign()),
                 Ok(()) => run(member.clone(), form).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
@@ -337,5 +342,74 @@ impl Member {
     /// Whether scripts go there as text, so that every form of them can.
     fn is_told_all(&self) -> bool {
         self.node.script_mode() == ScriptMode::Eval
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use redlatch_testkit::{
+        fake_server::{FakeReply, FakeServer},
+        resp,
+    };
+    use tokio::runtime::Handle;
+
+    use super::{super::ClusterStore, *};
+    use crate::{
+        client::Client,
+        config::url::StoreUrl,
+        store::{Store as _, redis::slot_of},
+    };
+
+    /// The slot went away and came back while the call waited for its connection, so nobody saw it away.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_that_is_right_for_one_reign_is_not_sent_in_the_next_though_it_was_connecting_meanwhile() {
+        let [is_held, is_reached] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (held, reached, port) = (is_held.clone(), is_reached.clone(), Arc::new(OnceLock::<u16>::new()));
+        let its = port.clone();
+        let server = FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
+            b"CLUSTER" => {
+                let port = its.get().copied().unwrap_or(1);
+                let master = [resp::bulk("127.0.0.1"), resp::integer(port.into()), resp::bulk("id")];
+                let run = [resp::integer(0), resp::integer(16_383), resp::array(&master)];
+                FakeReply::Reply(resp::array(&[resp::array(&run)]))
+            }
+            b"INFO" => FakeReply::Reply(resp::bulk("run_id:r\r\n")),
+            b"PING" => {
+                while held.load(Ordering::SeqCst) {
+                    reached.store(true, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                FakeReply::Default
+            }
+            _ => FakeReply::Default,
+        })
+        .unwrap();
+        let url = server.url();
+        port.set(url.rsplit(':').next().unwrap().parse().unwrap()).unwrap();
+        let url = url.replace("redis://", "redis-cluster://");
+        let StoreUrl::Cluster(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        let store = ClusterStore::start(nodes, &config, &Handle::current()).await.unwrap();
+        let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
+        let slot = slot_of(&key);
+        let owner = topology.owner(slot).unwrap();
+        let call = Call::new(&COUNTER_GET).key(&key).int(0).in_reign(store.reign(&key));
+        is_held.store(true, Ordering::SeqCst);
+        owner.node.distrust();
+        let answer = tokio::spawn(store.run(call));
+        while !is_reached.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        topology.moved(slot, &Addr::Tcp { host: "127.0.0.1".into(), port: 1 });
+        topology.moved(slot, &owner.addr);
+        is_held.store(false, Ordering::SeqCst);
+        let answer = tokio::time::timeout(Duration::from_secs(20), answer).await.expect("it ends").unwrap();
+        assert!(matches!(answer, Err(Fault::NotSent(_))), "{answer:?}");
+        assert_eq!(server.count("EVALSHA"), 0);
     }
 }

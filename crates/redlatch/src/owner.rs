@@ -118,8 +118,16 @@ impl Owner {
         self.0.exposed.load(Ordering::Relaxed) || self.is_shared()
     }
 
-    /// A lease of this process begins.
+    /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
+    /// then on, and what ends each is covered.
     pub(crate) fn begins_to_hold(&self) {
+        if self.0.holds.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.expose();
+        }
+    }
+
+    /// A lease of this process goes on as another one.
+    pub(crate) fn holds_on(&self) {
         self.0.holds.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -330,6 +338,17 @@ mod tests {
         let error = Error::new(ErrorKind::Timeout, "no answer").by(&owner);
         assert!(error.to_string().contains("1b671a64-40d5-491e-99b0-da01ff1f3341:42"));
         assert!(!owner.is_shared(), "what it may have left is undone as ever");
+    }
+
+    #[test]
+    fn an_owner_of_several_leases_counts_as_handed_out() {
+        let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
+        owner.begins_to_hold();
+        owner.holds_on();
+        owner.holds_less();
+        assert!(!owner.is_exposed(), "its one lease was passed on");
+        owner.begins_to_hold();
+        assert!(owner.is_exposed());
     }
 
     #[test]

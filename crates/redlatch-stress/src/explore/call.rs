@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use redlatch::{Error, Hold, Unlocked};
+use redlatch::{Error, Hold, Owner, Unlocked};
 
 use super::{network::locked, program::EXTENDED};
 use crate::worker::kind::Held;
@@ -72,18 +72,25 @@ pub(super) type Call = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// The text of a guard's owner. Asking the guard itself would tell it that its owner is known elsewhere.
 pub(super) fn owner_of(held: &Held) -> String {
-    let text = held.guard().map(|guard| format!("{guard:?}")).unwrap_or_default();
+    let text = format!("{held:?}");
     let owner = text.split("Owner(").nth(1).and_then(|rest| rest.split(')').next());
     owner.unwrap_or_default().to_owned()
 }
 
-pub(super) fn detach(held: Held) {
-    match held {
-        Held::One(guard) => drop(guard.detach()),
-        Held::Read(guard) => drop(guard.detach()),
-        Held::Write(guard) => drop(guard.detach()),
-        other => drop(other),
-    }
+/// Leaves a hold without a guard; its owner.
+pub(super) fn detach(held: Held) -> Option<Owner> {
+    let left = match held {
+        Held::One(guard) => guard.detach(),
+        Held::Read(guard) => guard.detach(),
+        Held::Write(guard) => guard.detach(),
+        // The other one ends with its lease.
+        Held::Multi(guard) => guard.detach().into_iter().next()?,
+        other => {
+            drop(other);
+            return None;
+        }
+    };
+    Some(left.owner)
 }
 
 pub(super) async fn unlock(held: Held) -> Ended {
@@ -91,6 +98,7 @@ pub(super) async fn unlock(held: Held) -> Ended {
         Held::One(guard) => guard.unlock().await,
         Held::Read(guard) => guard.unlock().await,
         Held::Write(guard) => guard.unlock().await,
+        Held::Multi(guard) => guard.unlock().await.into_result().map(|()| Unlocked::Released),
         _ => return Ended::Done,
     };
     unlocked.map_or_else(Ended::Failed, Ended::Unlocked)
@@ -115,6 +123,10 @@ pub(super) async fn reenter(held: Arc<Held>) -> Ended {
 }
 
 pub(super) async fn extend(held: Arc<Held>) -> Ended {
-    let Some(guard) = held.guard() else { return Ended::Done };
-    guard.as_guard().extend(EXTENDED).await.map_or_else(Ended::Failed, |()| Ended::Done)
+    let extended = match (&*held, held.guard()) {
+        (Held::Multi(guard), _) => guard.extend(EXTENDED).await,
+        (_, Some(guard)) => guard.as_guard().extend(EXTENDED).await,
+        _ => return Ended::Done,
+    };
+    extended.map_or_else(Ended::Failed, |()| Ended::Done)
 }

@@ -21,7 +21,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{choice::Chooser, program::LEASE};
+use super::{
+    choice::Chooser,
+    program::{LEASE, NAME},
+};
 use crate::sim::{bytes, reply};
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,9 +138,18 @@ impl Server {
 
     /// The fields of the lock and what they count.
     pub(super) fn fields(&self) -> Vec<(String, u64)> {
+        self.counted(|key| key == NAME.as_bytes())
+    }
+
+    /// The fields of all locks and what they count.
+    pub(super) fn left(&self) -> Vec<(String, u64)> {
+        self.counted(|_| true)
+    }
+
+    fn counted(&self, of: impl Fn(&[u8]) -> bool) -> Vec<(String, u64)> {
         let dumped = locked(&self.engine).dump();
         let mut fields = Vec::new();
-        for key in dumped.into_iter().filter(|key| key.kind == "hash") {
+        for key in dumped.into_iter().filter(|key| key.kind == "hash" && of(&key.key)) {
             let Value::Array(items) = key.content else { continue };
             for pair in items.chunks_exact(2) {
                 let text = |value: &Value| match value {
@@ -351,7 +363,7 @@ impl Network {
 
     /// Who asks in the name of another process's owner is to do so while that one holds.
     fn look_for_an_excuse(&self, process: usize, call: &Call) {
-        let takes = ["acquire", "read_acquire", "write_acquire", "fair_acquire"];
+        let takes = ["acquire", "acquire_all", "read_acquire", "write_acquire", "fair_acquire"];
         let takes = takes.contains(&call.script.name())
             || ["enter", "adopt"].iter().any(|part| call.script.name().contains(part));
         if !takes {

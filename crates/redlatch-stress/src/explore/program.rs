@@ -1,12 +1,15 @@
 //! What tasks of some processes do with one name, as short texts.
 //!
-//! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite), an owner
+//! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite; `M` a set of
+//! the plain lock and another one, `N` a set of the write lock and another one), an owner
 //! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
-//! options (`?` does not wait, `!` has a fixed lease). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
+//! options (`?` does not wait, `!` has a fixed lease, `#` draws a token). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
 //! process for as long as tasks wait there.
 
 use std::{str::FromStr, time::Duration};
 
+/// The lock of every program.
+pub(super) const NAME: &str = "n";
 /// The lease that is renewed.
 pub(super) const LEASE: Duration = Duration::from_secs(3);
 /// What an extension asks for.
@@ -37,7 +40,12 @@ pub(super) enum Op {
         who: Who,
         waits: bool,
         fixed: bool,
+        fenced: bool,
+        /// With another lock, as a set.
+        set: bool,
     },
+    /// `o`: takes up a hold that a task has left.
+    Adopt,
     /// `u`: gives the last hold back.
     Unlock,
     /// `U`: gives the first hold back.
@@ -75,11 +83,13 @@ pub(super) const OWNERS: usize = 2;
 
 fn acquire(word: &str) -> Option<Op> {
     let mut chars = word.chars();
-    let kind = match chars.next()? {
-        'P' => Kind::Plain,
-        'F' => Kind::Fair,
-        'R' => Kind::Read,
-        'W' => Kind::Write,
+    let (kind, set) = match chars.next()? {
+        'P' => (Kind::Plain, false),
+        'F' => (Kind::Fair, false),
+        'R' => (Kind::Read, false),
+        'W' => (Kind::Write, false),
+        'M' => (Kind::Plain, true),
+        'N' => (Kind::Write, true),
         _ => return None,
     };
     let who = match chars.next()? {
@@ -90,15 +100,16 @@ fn acquire(word: &str) -> Option<Op> {
         'B' => Who::Text(1),
         _ => return None,
     };
-    let (mut waits, mut fixed) = (true, false);
+    let (mut waits, mut fixed, mut fenced) = (true, false, false);
     for option in chars {
         match option {
             '?' => waits = false,
             '!' => fixed = true,
+            '#' => fenced = true,
             _ => return None,
         }
     }
-    Some(Op::Acquire { kind, who, waits, fixed })
+    Some(Op::Acquire { kind, who, waits, fixed, fenced, set })
 }
 
 fn op(word: &str) -> Result<Op, String> {
@@ -111,6 +122,7 @@ fn op(word: &str) -> Result<Op, String> {
         "g" => Op::Downgrade,
         "r" => Op::ReadBeside,
         "t" => Op::Detach,
+        "o" => Op::Adopt,
         _ => return acquire(word).ok_or_else(|| format!("no step is called {word}")),
     })
 }
@@ -211,11 +223,54 @@ const TABLE: &[&str] = &[
     "Ra u | 1:RA u",
     "Wa r u u | 1:WA u",
     "Wa r u | 1:RA",
+    // Tokens, which keep a hold from being passed on as it is.
+    "P.# u | P. u",
+    "P. u | P.# u",
+    "P.# u | P.# u | 1:P. u",
+    "F.# u | F. u",
+    // Sets.
+    "M. u | P. u",
+    "M. u | M. u",
+    "M. u | 1:M. u",
+    "M. d | P. u | 1:P. u",
+    "M.? u | P. u",
+    "Ma u Pa u",
+    "Ma u Ma u | 1:P. u",
+    "Ma Pa u u | P. u",
+    "Ma Pa U u | 1:P. u",
+    "Ma u | Pa u | 1:P. u",
+    "Ma x u | P. u",
+    "Ma u | 1:PA u",
+    "N. u | R. u",
+    "Na u Ra u | 1:W. u",
+    "Na u Wa g u | 1:W. u",
+    // Holds that are left and taken up.
+    "P. t | 1:o u",
+    "Pa t | o u",
+    "Pa t | 1:o u | 1:o u",
+    "Pa t Pa u | 1:o u",
+    "Pa t | 1:o u | P. u",
+    "R. t | 1:o u | W. u",
+    "W. t | 1:o u | R. u",
+    "M. t | 1:o u | P. u",
 ];
 
 /// What one task may do, for all pairs.
 const ALPHABET: [&[&str]; 2] = [
-    &["P. u", "P. d", "Pa u", "Pa d Pa u", "Pa? u", "Pa e u u", "F. u", "Fa u", "P.! u", "Pa x u"],
+    &[
+        "P. u",
+        "P. d",
+        "Pa u",
+        "Pa d Pa u",
+        "Pa? u",
+        "Pa e u u",
+        "F. u",
+        "Fa u",
+        "P.! u",
+        "Pa x u",
+        "Ma u",
+        "P.# u",
+    ],
     &["R. u", "W. u", "Ra u", "Wa u", "Ra d Ra u", "Wa g u", "Wa r u u", "Ra e u u", "Wa d Wa u", "Wa? u"],
 ];
 /// What a task of the other process may do beside them.

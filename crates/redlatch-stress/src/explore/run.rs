@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redlatch::{Client, Lease, Owner, Unlocked, Wait, config::TURN_TIME_MAX, randomness};
+use redlatch::{
+    Acquire, Client, Lease, Member, MultiLock, Owner, Unlocked, Wait, config::TURN_TIME_MAX, randomness,
+};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
@@ -14,12 +16,12 @@ use super::{
     choice::Chooser,
     network::{Network, Server},
     oracle::{self, Slot},
-    program::{EXTENDED, Kind, LEASE, OWNERS, Op, Program, Who},
+    program::{EXTENDED, Kind, LEASE, NAME, OWNERS, Op, Program, Who},
 };
 use crate::worker::kind::Held;
 
-/// The lock of every program.
-const NAME: &str = "n";
+/// The lock that a set has besides.
+const BESIDES: &str = "m";
 const FIXED: Duration = Duration::from_millis(1_200);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
 /// After so long everything has happened that does not wait for more time.
@@ -103,6 +105,8 @@ struct World<'a> {
     /// Something happened after which holds may be on the server that nobody has: a call was dropped, a hold was left.
     untidy: bool,
     violation: Option<String>,
+    /// Holds that were left without a guard.
+    left: Vec<(Kind, Owner)>,
 }
 
 pub(super) fn run(
@@ -165,6 +169,7 @@ async fn explore(
         steps: 0,
         untidy: false,
         violation: None,
+        left: Vec::new(),
     };
     world.settle().await;
     network.set_open(true);
@@ -344,6 +349,7 @@ impl World<'_> {
                     return fields.iter().any(|(field, _)| field.trim_end_matches(":write") == owner);
                 }
                 Op::Acquire { .. } => return true,
+                Op::Adopt => return !self.left.is_empty(),
                 Op::Downgrade | Op::ReadBeside => {
                     if state.slots.last().is_some_and(|slot| slot.kind == Kind::Write) {
                         return true;
@@ -404,8 +410,10 @@ impl World<'_> {
         let last = |slots: &[Slot]| slots.last().map(|slot| (slot.held.clone(), slot.kind, slot.renewed));
         let mut gives = None;
         let (call, kind, renewed): (Call, Kind, bool) = match op {
-            Op::Acquire { kind, who, waits, fixed } => {
-                (self.acquire(process, kind, who, waits, fixed), kind, !fixed)
+            Op::Acquire { kind, fixed, .. } => (self.acquire(process, op), kind, !fixed),
+            Op::Adopt => {
+                let Some((kind, owner)) = self.left.pop() else { return };
+                (self.adopt(process, kind, owner), kind, true)
             }
             Op::Unlock | Op::UnlockFirst | Op::Drop | Op::Detach | Op::Downgrade => {
                 let slots = &mut self.tasks[task].slots;
@@ -421,7 +429,7 @@ impl World<'_> {
                     }
                     Op::Detach => {
                         self.untidy = true;
-                        detach(held);
+                        self.left.extend(detach(held).map(|owner| (kind, owner)));
                         return;
                     }
                     Op::Downgrade => (Box::pin(downgrade(held)), Kind::Read, renewed),
@@ -458,7 +466,10 @@ impl World<'_> {
         self.tasks[task].running = Some(Running { call, gate, op, kind, renewed, gives });
     }
 
-    fn acquire(&mut self, process: usize, kind: Kind, who: Who, waits: bool, fixed: bool) -> Call {
+    fn acquire(&mut self, process: usize, op: Op) -> Call {
+        let Op::Acquire { kind, who, waits, fixed, fenced, set } = op else {
+            return Box::pin(async { Ended::Done });
+        };
         let owner = match who {
             Who::Fresh => None,
             Who::Shared(which) => Some(self.processes[process].owners[which].clone()),
@@ -474,10 +485,10 @@ impl World<'_> {
         let wait = if waits { Wait::Forever } else { Wait::No };
         let lease = if fixed { Lease::Fixed(FIXED) } else { Lease::Renewed };
         macro_rules! ask {
-            ($lock:expr, $held:expr) => {{
+            ($lock:expr, $held:expr, $with:expr) => {{
                 let lock = $lock;
                 Box::pin(async move {
-                    let mut acquire = lock.acquire().wait(wait).lease(lease);
+                    let mut acquire = $with(lock.acquire().wait(wait).lease(lease));
                     if let Some(owner) = &owner {
                         acquire = acquire.owner(owner);
                     }
@@ -488,12 +499,45 @@ impl World<'_> {
                     }
                 })
             }};
+            ($lock:expr, $held:expr) => {
+                ask!($lock, $held, |acquire| if fenced { Acquire::fenced(acquire) } else { acquire })
+            };
+        }
+        if set {
+            let (besides, both) = (client.lock(BESIDES), client.read_write_lock(NAME));
+            let first = if kind == Kind::Write { both.write().into() } else { (&client.lock(NAME)).into() };
+            return match MultiLock::new([first, Member::from(&besides)]) {
+                Ok(pair) => ask!(pair, Held::Multi, std::convert::identity),
+                Err(error) => Box::pin(async { Ended::Failed(error) }),
+            };
         }
         match kind {
             Kind::Plain => ask!(client.lock(NAME), Held::One),
             Kind::Fair => ask!(client.fair_lock(NAME), Held::One),
             Kind::Read => ask!(client.read_write_lock(NAME).read().clone(), Held::Read),
             Kind::Write => ask!(client.read_write_lock(NAME).write().clone(), Held::Write),
+        }
+    }
+
+    fn adopt(&self, process: usize, kind: Kind, owner: Owner) -> Call {
+        let client = self.processes[process].client.clone();
+        macro_rules! adopt {
+            ($lock:expr, $held:expr) => {{
+                let lock = $lock;
+                Box::pin(async move {
+                    match lock.adopt(&owner, Lease::Renewed).await {
+                        Ok(Some(guard)) => Ended::Granted($held(guard)),
+                        Ok(None) => Ended::Busy,
+                        Err(error) => Ended::Failed(error),
+                    }
+                })
+            }};
+        }
+        match kind {
+            Kind::Plain => adopt!(client.lock(NAME), Held::One),
+            Kind::Fair => adopt!(client.fair_lock(NAME), Held::One),
+            Kind::Read => adopt!(client.read_write_lock(NAME).read().clone(), Held::Read),
+            Kind::Write => adopt!(client.read_write_lock(NAME).write().clone(), Held::Write),
         }
     }
 
@@ -536,9 +580,9 @@ impl World<'_> {
         }
         // An extension has made a hold last for so long that a lost release left.
         self.pass(EXTENDED + RESPONSE).await;
-        let fields = self.network.server().fields();
-        if self.violation.is_none() && !fields.is_empty() {
-            self.violates(format!("a lease after everybody has ended the server has {fields:?}"));
+        let left = self.network.server().left();
+        if self.violation.is_none() && !left.is_empty() {
+            self.violates(format!("a lease after everybody has ended the server has {left:?}"));
         }
     }
 }

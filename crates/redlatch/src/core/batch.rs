@@ -140,10 +140,6 @@ impl Core {
             None => return Ok(Batch::Busy(0)),
         };
         group.granted = true;
-        if leases.len() > 1 {
-            // Who gets one of them has the owner of the others: none is passed on, and what ends each of them is covered.
-            group.owner.expose();
-        }
         for (place, lease) in places.into_iter().zip(&leases) {
             lease.tainted.fetch_or(group.tainted, Ordering::Relaxed);
             place.granted(lease);

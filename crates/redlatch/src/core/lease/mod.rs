@@ -154,7 +154,7 @@ impl Lease {
 
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn succeed(&self) -> Self {
-        self.owner.begins_to_hold();
+        self.owner.holds_on();
         let next = Lease {
             keys: self.keys.clone(),
             owner: self.owner.clone(),

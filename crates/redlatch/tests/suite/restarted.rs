@@ -1,6 +1,6 @@
 //! A server that is started anew in place has the data that it could save: what was counted since is missing.
 
-use redlatch::{Client, Guard, Owner, Unlocked, Wait};
+use redlatch::{Client, ErrorKind, Guard, Owner, Severity, Unlocked, Wait};
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
@@ -126,4 +126,60 @@ async fn a_connection_that_is_not_driven_is_no_proof_of_the_same_process() {
         drop(held);
         server.cmd(&["FLUSHALL"]).unwrap();
     }
+}
+
+/// A proxy that sends each connection to the next one of some servers.
+fn spread(servers: &[&RedisServer]) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut ports = servers.iter().map(|server| server.port()).collect::<Vec<_>>().into_iter().cycle();
+    // It ends with the runtime of its test.
+    tokio::spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let port = ports.next().unwrap();
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    port
+}
+
+/// Each connection was taken for one to a server that had been started anew, and cut those to the other one, for as long as anybody connected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_answer_in_turn_at_one_address_are_refused() {
+    let servers = tokio::task::block_in_place(|| [(); 2].map(|()| RedisServer::start().unwrap()));
+    let port = spread(&[&servers[0], &servers[1]]);
+    let client = Client::connect(&format!("redis://127.0.0.1:{port}")).await.unwrap();
+    let findings = client.diagnose().await;
+    let is_named = match &findings {
+        Ok(findings) => findings.iter().any(|finding| {
+            finding.severity == Severity::Problem
+                && finding.text.contains("2 servers answered at this address")
+        }),
+        Err(error) => error.kind() == ErrorKind::InvalidUrl,
+    };
+    assert!(is_named, "{findings:?}");
+    // Each thread has a connection of its own.
+    let refused = (0..20).find_map(|_| {
+        let client = client.clone();
+        let used = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { client.lock("n").is_locked().await })
+        });
+        tokio::task::block_in_place(|| used.join().unwrap())
+            .err()
+            .filter(|error| error.kind() == ErrorKind::InvalidUrl)
+    });
+    let error = refused.expect("it is refused").to_string();
+    assert!(
+        error.contains("in turn") && error.contains("have the proxy send all connections to one"),
+        "{error}"
+    );
+    // Nothing is granted by either, and a task that waits is told.
+    let error = soon("an answer", client.lock("n").lock()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{error}");
 }

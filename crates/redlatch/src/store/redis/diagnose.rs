@@ -1,6 +1,9 @@
 //! What a server's settings mean for locks. Every question may be refused; a refusal is itself a finding.
 
-use std::{collections::HashMap, time::SystemTime};
+use std::{
+    collections::{HashMap, HashSet},
+    time::SystemTime,
+};
 
 use redis::Cmd;
 
@@ -10,6 +13,8 @@ use crate::{
     store::{Fault, Reply},
 };
 
+/// Over how many connections a server is asked whether it is always the same.
+const CONNECTIONS_TRIED: usize = 4;
 /// A clock difference that is worth mentioning: Java's fair locks and permits put the client's clock into shared state.
 const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
 
@@ -43,6 +48,7 @@ impl Node {
                 format!("INFO is not allowed ({fault}), so version, persistence and replicas are unknown"),
             )),
         }
+        self.turns(&mut findings).await;
         publishing(&link, &mut findings).await;
         findings.push(self.telling().await?);
         clock(&link, &mut findings).await;
@@ -51,6 +57,22 @@ impl Node {
 }
 
 impl Node {
+    /// Whether one server answers at the address, as far as a few connections show it.
+    async fn turns(&self, findings: &mut Vec<Finding>) {
+        let Ok(processes) = Link::processes(self.dial(), CONNECTIONS_TRIED).await else { return };
+        let different: HashSet<_> = processes.into_iter().flatten().collect();
+        if different.len() > 1 {
+            let text = format!(
+                "{} servers answered at this address over {CONNECTIONS_TRIED} connections, one after the other; clients that see them take turns refuse to use them, because none has the locks of the others",
+                different.len()
+            );
+            let finding = Finding::new(Severity::Problem, "server", text);
+            findings.push(finding.remedy(
+                "have the proxy send all connections to one server; if this one was just started anew, look again",
+            ));
+        }
+    }
+
     /// Whether a holder learns at once that somebody else has ended its hold.
     async fn telling(self: &std::sync::Arc<Self>) -> Result<Finding, Fault> {
         let link = self.background_link().await?;

@@ -3,23 +3,41 @@
 //! A server that was started anew has the data that it could save. What its predecessor counted since may be missing, so a count
 //! belongs to one process, as it belongs to one master (`Store::reign`). Servers name their process (`run_id`); where an account may
 //! not ask, the process is taken for the same one if another connection is answered after the new one was made.
+//!
+//! A process does not come back once another one has its place. If that happens again and again, several servers answer at the address in
+//! turn, as behind a proxy that spreads connections. None of them knows the locks of the others, and another client may be at another
+//! one. So none is used: staying with one of them would look as if all were well, and following each would cut connections for
+//! ever.
 
 use std::{
+    collections::VecDeque,
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use tokio::time::Sleep;
 
-use crate::store::Reply;
+use crate::{
+    error::{Error, ErrorKind},
+    store::Reply,
+};
 
 /// How long a connection has to show that the process is still there.
 const PROOF_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A process that comes back within this time is counted. An address that is given to another server and back is older by then.
+const TURN_TIME: Duration = Duration::from_secs(60);
+/// How many have to come back, one after the other, until it is clear that they answer in turn.
+const TURNS_MIN: u32 = 2;
+/// For how long one process alone has to answer after that until it is used again.
+const ALONE_TIME: Duration = Duration::from_secs(10);
+/// How many processes are remembered.
+const EARLIER_MAX: usize = 8;
 
 /// Words that make a server name its process.
 pub(super) const QUESTION: [&str; 2] = ["INFO", "server"];
@@ -69,6 +87,27 @@ struct Met {
     /// `None` before the first connection.
     process: Option<Process>,
     links: Vec<Weak<dyn Lived>>,
+    /// Those of before, and when another one was met.
+    earlier: VecDeque<(Process, Instant)>,
+    /// How often in a row an earlier one has come back.
+    turns: u32,
+    /// Several answer in turn: who did last, and since when nobody else has.
+    last: Option<(Process, Instant)>,
+}
+
+/// Several servers answer in turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InTurn {
+    /// It was found out just now.
+    pub(super) is_news: bool,
+}
+
+pub(super) fn in_turn(server: &str) -> Error {
+    let text =
+        format!("several servers answer in turn at {server}, and none of them has the locks of the others");
+    Error::new(ErrorKind::InvalidUrl, text).remedy(
+        "name one server in the URL, or have the proxy send all connections to one; for a master that moves use redis-sentinel:// or redis-replicated://, for a cluster redis-cluster://",
+    )
 }
 
 impl Lives {
@@ -96,8 +135,23 @@ impl Lives {
 
     /// Notes a new connection and tells it whose it is. Connections to an earlier process are cut before the next one counts, so no
     /// request goes to one of them under the number of another.
-    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process) {
+    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process) -> Result<(), InTurn> {
+        self.meet_at(link, process, Instant::now())
+    }
+
+    fn meet_at(&self, link: &Arc<dyn Lived>, process: Process, now: Instant) -> Result<(), InTurn> {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((last, since)) = &mut met.last {
+            if *last != process {
+                (*last, *since) = (process, now);
+                return Err(InTurn { is_news: false });
+            }
+            if now.saturating_duration_since(*since) < ALONE_TIME {
+                return Err(InTurn { is_news: false });
+            }
+            (met.last, met.turns) = (None, 0);
+            met.earlier.clear();
+        }
         let mut others: Vec<Arc<dyn Lived>> = met.links.iter().filter_map(Weak::upgrade).collect();
         others.retain(|other| !other.is_dead());
         let is_same = match &met.process {
@@ -111,10 +165,35 @@ impl Lives {
             others.iter().for_each(|other| other.cut());
             met.links.clear();
             self.number.fetch_add(1, Ordering::SeqCst);
+            if met.is_turn(&process, now) {
+                met.last = Some((process, now));
+                return Err(InTurn { is_news: true });
+            }
         }
         link.lives_in(self.number());
         met.links.push(Arc::downgrade(link));
         met.process = Some(process);
+        Ok(())
+    }
+}
+
+impl Met {
+    /// Whether the process that follows on another one shows that several answer in turn.
+    fn is_turn(&mut self, process: &Process, now: Instant) -> bool {
+        let is_back = process.is_some()
+            && self
+                .earlier
+                .iter()
+                .any(|(earlier, at)| earlier == process && now.saturating_duration_since(*at) < TURN_TIME);
+        self.turns = if is_back { self.turns + 1 } else { 0 };
+        self.earlier.retain(|(earlier, _)| earlier != process);
+        if let Some(before) = self.process.take() {
+            self.earlier.push_back((before, now));
+        }
+        if self.earlier.len() > EARLIER_MAX {
+            self.earlier.pop_front();
+        }
+        self.turns >= TURNS_MIN
     }
 }
 
@@ -130,6 +209,83 @@ mod tests {
             assert_eq!(info(nothing), None, "{nothing:?}");
         }
         assert_eq!(process(&Reply::Nil), None);
+    }
+
+    #[derive(Default)]
+    struct Connection {
+        life: AtomicU32,
+        is_cut: std::sync::atomic::AtomicBool,
+    }
+
+    impl Lived for Connection {
+        fn is_dead(&self) -> bool {
+            self.is_cut.load(Ordering::SeqCst)
+        }
+
+        fn answers(&self) -> BoxFuture<'_, bool> {
+            Box::pin(std::future::ready(!self.is_dead()))
+        }
+
+        fn lives_in(&self, life: u32) {
+            self.life.store(life, Ordering::SeqCst);
+        }
+
+        fn cut(&self) {
+            self.is_cut.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Connections to processes, which are letters, each so many seconds after the start; `!` for those that were refused.
+    fn met(lives: &Lives, start: Instant, processes: &[(char, u64)]) -> (String, Vec<Arc<Connection>>) {
+        let mut connections = Vec::new();
+        let outcome = processes.iter().map(|(process, at_s)| {
+            let connection = Arc::new(Connection::default());
+            let link: Arc<dyn Lived> = connection.clone();
+            let now = start + Duration::from_secs(*at_s);
+            let outcome = lives.meet_at(&link, Some(process.to_string().into()), now);
+            connections.push(connection);
+            if outcome.is_ok() { *process } else { '!' }
+        });
+        (outcome.collect(), connections)
+    }
+
+    #[test]
+    fn servers_that_answer_in_turn_are_refused_until_one_answers_alone() {
+        let start = Instant::now();
+        for (turns, wanted) in [
+            (&[('a', 0), ('b', 1), ('a', 2), ('b', 3), ('b', 4), ('a', 5)][..], "aba!!!"),
+            (&[('a', 0), ('a', 1), ('b', 2), ('b', 3), ('a', 3), ('a', 4), ('b', 5)], "aabbaa!"),
+            (&[('a', 0), ('b', 0), ('c', 0), ('a', 0), ('b', 0), ('c', 0)], "abca!!"),
+            // One alone is used again, as a new life.
+            (
+                &[
+                    ('a', 0),
+                    ('b', 1),
+                    ('a', 2),
+                    ('b', 3),
+                    ('b', 9),
+                    ('a', 10),
+                    ('a', 19),
+                    ('a', 20),
+                    ('a', 21),
+                ],
+                "aba!!!!aa",
+            ),
+            // Restarts, and an address that goes to another server and back.
+            (&[('a', 0), ('b', 0), ('c', 0), ('d', 0), ('e', 0)], "abcde"),
+            (&[('a', 0), ('b', 1), ('a', 62), ('b', 123), ('a', 184)], "ababa"),
+            (&[('a', 0), ('b', 1), ('a', 2), ('c', 3), ('a', 4)], "abaca"),
+        ] {
+            let lives = Lives::default();
+            let (outcome, connections) = met(&lives, start, turns);
+            assert_eq!(outcome, wanted, "{turns:?}");
+            let last = outcome.chars().rev().find(|process| *process != '!').unwrap();
+            for ((process, connection), at) in outcome.chars().zip(&connections).zip(0..) {
+                let is_live = !connection.is_dead() && process != '!';
+                assert!(!is_live || process == last, "{turns:?}: connection {at}");
+                assert!(!is_live || connection.life.load(Ordering::SeqCst) == lives.number());
+            }
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::{
     Dial,
     changes::{self, Changes},
     failure::{Failure, reply},
-    life::{Lived, Lives, Process},
+    life::{self, InTurn, Lived, Lives, Process},
 };
 use crate::{
     call_hook::{CallHook, Connection},
@@ -233,7 +233,7 @@ impl Link {
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
-        Ok(Self::over(dial, lives, parts, false, on_end).await)
+        Self::over(dial, lives, parts, false, on_end).await
     }
 
     /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
@@ -254,7 +254,7 @@ impl Link {
             }
         };
         let (parts, tells) = dial.bounded(opening).await?;
-        Ok(Self::over(dial, lives, parts, tells, on_end).await)
+        Self::over(dial, lives, parts, tells, on_end).await
     }
 
     async fn over(
@@ -263,7 +263,7 @@ impl Link {
         (connection, driver, work, process): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
-    ) -> Arc<Link> {
+    ) -> Result<Arc<Link>, Error> {
         if process.is_none() {
             lives.prove(|time| dial.sleep(time)).await;
         }
@@ -284,7 +284,14 @@ impl Link {
             is_local: dial.is_local(),
         });
         let lived: Arc<dyn Lived> = link.clone();
-        lives.meet(&lived, process);
+        if let Err(InTurn { is_news }) = lives.meet(&lived, process) {
+            link.cut();
+            let error = life::in_turn(&dial.describe());
+            if is_news {
+                tracing::warn!(%error, "a server is not used");
+            }
+            return Err(error);
+        }
         let weak = Arc::downgrade(&link);
         dial.call_hook().opened(weak.clone());
         tokio::spawn(async move {
@@ -294,7 +301,20 @@ impl Link {
             }
             on_end();
         });
-        link
+        Ok(link)
+    }
+
+    /// Asks which process answers, over so many new connections, one after the other.
+    pub(super) async fn processes(dial: &Dial, count: usize) -> Result<Vec<Process>, Error> {
+        let mut processes = Vec::new();
+        for _ in 0..count {
+            let ask = || async { begin(dial, None).await.map_err(Begun::into_error) };
+            let (_, driver, work, process) = dial.bounded(ask).await?;
+            driver.abort();
+            work.end();
+            processes.push(process);
+        }
+        Ok(processes)
     }
 
     pub(super) fn is_dead(&self) -> bool {

@@ -244,10 +244,15 @@ impl Link {
     ) -> Result<Arc<Link>, Error> {
         let Some(changes) = dial.changes_heard() else { return Self::open(dial, lives, on_end).await };
         let opening = || async {
-            match begin(dial, Some(changes.clone())).await {
+            let mut begun = begin(dial, Some(changes.clone())).await;
+            // Sentinels end all connections to a server that they promote, which says nothing of what it knows.
+            if matches!(begun, Err(Begun::Ended(_))) {
+                begun = begin(dial, Some(changes.clone())).await;
+            }
+            match begun {
                 Ok(parts) => Ok((parts, true)),
-                // The server may know the older protocol only. If that is not the reason, the second try tells it.
-                Err(Begun::NotLoggedIn(_)) => {
+                // The server may know the older protocol only. If that is not the reason, the next try tells it.
+                Err(Begun::NotLoggedIn(_) | Begun::Ended(_)) => {
                     Ok((begin(dial, None).await.map_err(Begun::into_error)?, false))
                 }
                 Err(Begun::Elsewhere(error)) => Err(error),
@@ -556,13 +561,15 @@ impl Tells {
 /// How far a connection came that is none.
 enum Begun {
     NotLoggedIn(Error),
+    /// It ended before there was an answer to the log-in.
+    Ended(Error),
     /// Not to the log-in, or beyond it.
     Elsewhere(Error),
 }
 
 impl Begun {
     fn into_error(self) -> Error {
-        let (Begun::NotLoggedIn(error) | Begun::Elsewhere(error)) = self;
+        let (Begun::NotLoggedIn(error) | Begun::Ended(error) | Begun::Elsewhere(error)) = self;
         error
     }
 }
@@ -585,7 +592,10 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
     }
     let (mut connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
-        .map_err(|error| Begun::NotLoggedIn(dial.refused(&error)))?;
+        .map_err(|error| match error.is_io_error() || error.is_connection_dropped() {
+            true => Begun::Ended(dial.refused(&error)),
+            false => Begun::NotLoggedIn(dial.refused(&error)),
+        })?;
     let work = Arc::new(DriverWork::new(driver));
     let driven = Driven(work.clone());
     let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
@@ -620,6 +630,28 @@ mod tests {
         let config = Client::builder().url(&url).config().clone();
         let dial = Dial::new(addr, &config, &Handle::current()).unwrap();
         Link::open(&dial, &Lives::default(), Box::new(|| {})).await.unwrap()
+    }
+
+    /// Sentinels end all connections to a server as they promote it. One that was just logging in was taken for the sign of a server that knows
+    /// the older protocol only, and nobody was told of changes for as long as the next one lived.
+    #[tokio::test]
+    async fn a_connection_that_ends_while_it_logs_in_is_no_sign_of_the_older_protocol() {
+        for (ended, wanted) in [(0, true), (1, true), (100, false)] {
+            let hellos = std::sync::atomic::AtomicUsize::new(0);
+            let server = FakeServer::start(move |request| match &request[0][..] {
+                b"HELLO" if hellos.fetch_add(1, Ordering::SeqCst) < ended => FakeReply::Close,
+                _ => FakeReply::Default,
+            })
+            .unwrap();
+            let url = server.url();
+            let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+            let config = Client::builder().url(&url).config().clone();
+            let dial = Dial::new(addr, &config, &Handle::current()).unwrap().telling_changes();
+            let link = Link::open_telling(&dial, &Lives::default(), Box::new(|| {})).await.unwrap();
+            let tells = link.tells().await.unwrap().is_some();
+            // One that always ends them may be worth no more than that.
+            assert_eq!(tells, wanted, "after {ended}");
+        }
     }
 
     /// A call whose caller goes away as soon as the server has it.

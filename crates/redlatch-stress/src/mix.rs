@@ -104,6 +104,8 @@ pub(crate) struct Numbers {
     pub(crate) acknowledged: bool,
     /// How many of the delays in a hundred are aimed at requests that end a hold.
     pub(crate) delay_endings: u64,
+    /// How many of the requests in a hundred that end a hold take some ms longer in the simulated network.
+    pub(crate) slow_endings: u64,
 }
 
 impl Mix {
@@ -133,6 +135,7 @@ impl Mix {
             delay_ms: None,
             delay_every_ms: 40,
             delay_endings: 50,
+            slow_endings: 0,
             latency_ms: None,
             acknowledged: false,
         };
@@ -282,6 +285,8 @@ impl Mix {
                 threads: 0,
                 delay_ms: Some((5, 900)),
                 delay_every_ms: 100,
+                // So that other processes enter meanwhile.
+                slow_endings: 40,
                 ..base
             },
             Mix::Walks => Numbers {

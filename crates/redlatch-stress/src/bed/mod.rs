@@ -12,6 +12,8 @@ mod single;
 
 use std::{path::Path, time::Duration};
 
+use redlatch::scripts::Script;
+
 use crate::{
     mix::{Mix, Numbers},
     record::Log,
@@ -39,6 +41,11 @@ pub(crate) enum Store {
     Java,
     /// Three servers, most of which have to agree.
     Quorum,
+}
+
+/// Whether a script gives a hold back or undoes a grant.
+pub(crate) fn ends_a_hold(script: &Script) -> bool {
+    ["release", "leave", "undo"].iter().any(|word| script.name().contains(word))
 }
 
 /// A store in use.

@@ -8,7 +8,7 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use super::{Bed, Outcome, clock};
+use super::{Bed, Outcome, clock, ends_a_hold};
 use crate::{
     mix::{Mix, Numbers},
     record::Log,
@@ -56,11 +56,8 @@ impl Network {
                 proxies.push(Proxy::start(url)?);
             }
         }
-        let endings = scripts::ALL
-            .iter()
-            .filter(|script| ["release", "leave", "undo"].iter().any(|word| script.name().contains(word)))
-            .map(|script| script.sha1())
-            .collect();
+        let endings =
+            scripts::ALL.iter().filter(|script| ends_a_hold(script)).map(|script| script.sha1()).collect();
         Ok(Network {
             proxies,
             delay_ms: numbers.delay_ms,

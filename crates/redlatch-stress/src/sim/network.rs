@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::server::{Carrier, Server, bytes};
-use crate::rng::Rng;
+use crate::{bed::ends_a_hold, rng::Rng};
 
 /// How long it takes a process to learn that nobody can be reached.
 const REFUSAL: Duration = Duration::from_millis(30);
@@ -39,6 +39,8 @@ pub(super) struct Weather {
     pub(super) slow: u64,
     /// So late that nobody waits any more.
     pub(super) late: u64,
+    /// Some ms longer, of the requests that end a hold.
+    pub(super) slow_endings: u64,
 }
 
 /// Which way of a process to the server is cut.
@@ -157,6 +159,15 @@ impl Network {
         }
     }
 
+    /// How much longer a request takes for what it is.
+    fn longer(&self, call: &Call) -> Duration {
+        if self.weather.slow_endings == 0 || !ends_a_hold(call.script) {
+            return Duration::ZERO;
+        }
+        let mut rng = locked(&self.rng);
+        if rng.below(1_000) < self.weather.slow_endings { rng.ms(1, 60) } else { Duration::ZERO }
+    }
+
     fn is_lost(&self) -> bool {
         let lost = locked(&self.rng).below(1_000) < self.weather.lost;
         self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
@@ -228,8 +239,9 @@ impl Network {
         let (answer, answered) = oneshot::channel();
         let (network, sent) = (self.clone(), self.begin.elapsed());
         // What has been sent goes on its way, also when its caller has gone.
+        let longer = self.longer(&call);
         tokio::spawn(async move {
-            sleep(network.delay()).await;
+            sleep(network.delay() + longer).await;
             let until = *locked(&network.stands_until);
             sleep_until(until).await;
             if network.is_lost() || network.is_cut(process, Cut::Requests) {

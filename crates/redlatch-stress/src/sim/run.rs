@@ -100,11 +100,12 @@ async fn simulate(scene: Scene) -> bed::Outcome<Outcome> {
     let (begin, numbers) = (Instant::now(), numbers(scene.mix));
     let server = Server::start(MachineClock::new(begin, gain(&mut rng)))?;
     // Every third seed has a network that loses nothing, so that what no loss excuses is seen.
-    let weather = match scene.seed % 3 {
-        0 => Weather { lost: 0, slow: 20, late: 0 },
-        1 => Weather { lost: 0, slow: 100, late: 20 },
-        _ => Weather { lost: 10, slow: 100, late: 20 },
+    let (lost, slow, late) = match scene.seed % 3 {
+        0 => (0, 20, 0),
+        1 => (0, 100, 20),
+        _ => (10, 100, 20),
     };
+    let weather = Weather { lost, slow, late, slow_endings: 10 * numbers.slow_endings };
     let response = Duration::from_millis(numbers.response_ms);
     let network = Network::new(server, weather, response, scene.told.clone(), Rng::new(rng.next()));
     let mut world = World {

@@ -2,12 +2,12 @@
 
 use std::{ops::AsyncFn, time::Duration};
 
-use redlatch::{Client, Guard, Lease, LossReason, QuorumGuard, QuorumLock, Unlocked, Wait};
-use redlatch_testkit::{leftovers::LeftoverCheck, server::RedisServer};
+use redlatch::{Client, Guard, Lease, LossReason, QuorumGuard, QuorumLock, ReplicaAck, Unlocked, Wait};
+use redlatch_testkit::{leftovers::LeftoverCheck, server::RedisServer, topology::MasterReplica};
 
 use crate::{
     fixture::{RENEWED, ms, renewed, soon},
-    kinds::{AnyLock, Face},
+    kinds::{AnyAcquire, AnyLock, Face},
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -191,4 +191,87 @@ async fn a_clock_that_is_set_forward_ends_holds_and_every_holder_is_told() {
     }
     let reason = soon("the reader's loss", reader.lost()).await;
     assert!(matches!(reason, LossReason::Deleted | LossReason::TakenOver { .. }), "{reason:?}");
+}
+
+/// A master and a replica whose clock is off by this much.
+async fn with_replica_off_by(step_ms: i64) -> (MasterReplica, [Client; 2]) {
+    let servers = MasterReplica::builder().servers(RedisServer::builder().own_clock()).replica_count(1);
+    let servers = tokio::task::block_in_place(|| servers.start().unwrap());
+    servers.node(1).set_clock(step_ms, None).unwrap();
+    let connect =
+        async || Client::builder().url(servers.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let clients = [connect().await, connect().await];
+    (servers, clients)
+}
+
+/// The replica takes over with all that the master had, and both clients have moved there.
+async fn takes_over(servers: &MasterReplica, clients: &[Client]) {
+    tokio::task::block_in_place(|| servers.promote(1).unwrap());
+    let port = format!(":{}", servers.node(1).port());
+    soon("the move", async {
+        while !clients.iter().all(|client| client.store().ends_with(&port)) {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+}
+
+fn confirmed(lock: &AnyLock, lease: Lease) -> AnyAcquire<'_> {
+    lock.acquire().wait(Wait::No).lease(lease).replica_ack(ReplicaAck::all())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_over_with_another_clock_keeps_what_lasts_longer_than_that() {
+    let hour = ms(HOUR_MS.unsigned_abs());
+    for step_ms in [5_000, -5_000, -HOUR_MS] {
+        let (servers, clients) = with_replica_off_by(step_ms).await;
+        let [ours, others] = &clients;
+        let mut held = Vec::new();
+        for face in FACES {
+            let name = format!("{face:?}");
+            let lock = AnyLock::new(face, ours, name.as_str());
+            let guard = confirmed(&lock, Lease::Renewed).await.unwrap().expect("it is free");
+            held.push((guard, AnyLock::new(face, others, name)));
+        }
+        let left =
+            confirmed(&AnyLock::new(Face::Plain, ours, "left"), Lease::Fixed(hour)).await.unwrap().unwrap();
+        left.detach();
+        let token = held.iter().find_map(|(guard, _)| guard.token()).expect("one is fenced");
+        takes_over(&servers, &clients).await;
+        for (guard, other) in held {
+            assert!(other.try_lock().await.unwrap().is_none() && guard.is_valid(), "{step_ms} ms: {guard:?}");
+            let name = guard.name().to_string();
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released, "{step_ms} ms: {name}");
+            let next = other.try_lock().await.unwrap().expect("it was given back");
+            assert!(next.token().is_none_or(|next| next > token), "{step_ms} ms: {next:?} after {token}");
+        }
+        // What nobody gives back lasts longer by as much as the clock is behind.
+        let rest = servers.node(1).cmd(&["PTTL", "left"]).unwrap();
+        let rest = Duration::from_millis(redis::from_redis_value(rest).unwrap());
+        if step_ms == -HOUR_MS {
+            assert!(rest > hour, "{rest:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_over_with_a_clock_ahead_ends_what_is_shorter_and_tells_its_holders() {
+    let (servers, clients) = with_replica_off_by(HOUR_MS).await;
+    let [ours, others] = &clients;
+    let take = async |name: &str, lease: Lease| {
+        let guard = confirmed(&AnyLock::new(Face::Plain, ours, name), lease).await.unwrap();
+        guard.expect("it is free")
+    };
+    let (renewed, fixed) =
+        (take("renewed", Lease::Renewed).await, take("fixed", Lease::Fixed(ms(600_000))).await);
+    let long = take("long", Lease::Fixed(ms(2 * HOUR_MS.unsigned_abs()))).await;
+    takes_over(&servers, &clients).await;
+    for ended in [&renewed, &fixed] {
+        let reason = soon("the loss", ended.lost()).await;
+        assert_eq!(reason, LossReason::Deleted, "{ended:?}");
+        let next = others.lock(ended.name().to_string()).try_lock().await.unwrap().expect("it has ended");
+        assert!(!ended.is_valid() && next.is_valid());
+    }
+    assert!(others.lock("long").try_lock().await.unwrap().is_none() && long.is_valid());
+    assert_eq!(long.unlock().await.unwrap(), Unlocked::Released);
 }

@@ -53,17 +53,19 @@ async fn a_renewal_that_takes_longer_than_a_third_of_the_lease_counts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pauses_of_the_server_that_are_longer_than_a_third_of_the_lease_cost_no_lock() {
-    // More than have their renewal under way at once.
-    const LOCKS: usize = 2_000;
+    // As many as have their renewal under way at once.
+    const LOCKS: usize = 800;
+    // The first renewals are given up after 4.5 s, and tried again half a second after that at the earliest, in the second pause.
+    const PAUSES: [Duration; 2] = [ms(4_600), ms(5_000)];
     let server = RedisServer::start().unwrap();
-    let client = connect(&server.url()).await;
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = connect(&proxy.url()).await;
     let mut guards = Vec::new();
-    for part in 0..20 {
-        let locks = (0..LOCKS / 20).map(|n| client.lock(format!("many{part}:{n}")));
+    for part in 0..8 {
+        let locks = (0..LOCKS / 8).map(|n| client.lock(format!("many{part}:{n}")));
         let grants = locks.map(|lock| async move { lock.lock().await.unwrap() });
         guards.extend(futures_util::future::join_all(grants).await);
     }
-    let renewals = || server.command_counts().unwrap().get("evalsha").copied().unwrap_or(0);
     // Of all locks the one that ends first on the server.
     let least = || match server.cmd(&["EVAL", LEAST_TTL, "0"]).unwrap() {
         redis::Value::Int(least_ms) => ms(u64::try_from(least_ms).unwrap()),
@@ -72,29 +74,30 @@ async fn pauses_of_the_server_that_are_longer_than_a_third_of_the_lease_cost_no_
     let all_are_renewed = async || {
         soon("a renewal of all", async {
             while least() < LEASE * 3 / 4 {
-                tokio::time::sleep(ms(20)).await;
+                tokio::time::sleep(ms(1)).await;
             }
         })
         .await;
     };
-    let pause = async || {
-        server.pause().unwrap();
-        tokio::time::sleep(ANSWER).await;
-        server.resume().unwrap();
-    };
+    // The connection that renews is there by then.
+    renewed(1, async || ttl(&server, "many0:0")).await;
     all_are_renewed().await;
-    // Renewals have just begun again, so those that were sent wait longest.
-    let before = renewals();
-    soon("renewals", async {
-        while renewals() == before {
+    server.pause().unwrap();
+    proxy.clear_log();
+    let lease_ms = LEASE.as_millis().to_string().into_bytes();
+    soon("renewals, which wait", async {
+        while !proxy.with_log(|log| log.requests().any(|request| request.args.contains(&lease_ms))) {
             tokio::time::sleep(ms(1)).await;
         }
     })
     .await;
-    pause().await;
-    // The server has renewed all of them, and the next try of those that waited is due now.
+    tokio::time::sleep(PAUSES[0]).await;
+    server.resume().unwrap();
+    // The server has renewed all of them. The next pause lasts until after those that were sent first would have ended without that.
     all_are_renewed().await;
-    pause().await;
+    server.pause().unwrap();
+    tokio::time::sleep(PAUSES[1]).await;
+    server.resume().unwrap();
     held(&guards);
     tokio::time::sleep(LEASE / 2).await;
     held(&guards);

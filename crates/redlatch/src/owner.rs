@@ -36,6 +36,8 @@ struct Inner {
     pinned: AtomicBool,
     /// How many calls under way need the thread to stay this owner.
     staying: AtomicU32,
+    /// A thread is this owner.
+    of_thread: AtomicBool,
     /// Until when the server was asked to keep a hold of it.
     asked_until_ms: AtomicU64,
 }
@@ -56,6 +58,7 @@ impl Owner {
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
+            of_thread: AtomicBool::new(false),
             asked_until_ms: AtomicU64::new(0),
         }))
     }
@@ -81,6 +84,7 @@ impl Owner {
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
+            of_thread: AtomicBool::new(false),
             asked_until_ms: AtomicU64::new(0),
         }))
     }
@@ -139,6 +143,22 @@ impl Owner {
     /// Whether a lease of this process is its.
     pub(crate) fn is_holding(&self) -> bool {
         self.0.holds.load(Ordering::Relaxed) > 0
+    }
+
+    /// A thread is this owner from now on: it enters what it holds.
+    pub(crate) fn becomes_a_thread(&self) {
+        self.0.of_thread.store(true, Ordering::Relaxed);
+        self.expose();
+    }
+
+    /// An error where a hold of a thread would get a guard that other threads may have.
+    pub(crate) fn check_may_be_sent(&self) -> Result<(), Error> {
+        if self.0.of_thread.load(Ordering::Relaxed) {
+            let error =
+                Error::new(ErrorKind::InvalidOption, "the hold is a thread's, and is entered by that thread");
+            return Err(error.remedy("lock it again on that thread, or take it with `run_to_send`").by(self));
+        }
+        Ok(())
     }
 
     /// The program has been given it. It stays a thread's owner as long as the program has it.
@@ -254,6 +274,7 @@ impl FromStr for Owner {
                 holds: AtomicU32::new(0),
                 pinned: AtomicBool::new(false),
                 staying: AtomicU32::new(0),
+                of_thread: AtomicBool::new(false),
                 asked_until_ms: AtomicU64::new(0),
             }))),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")

@@ -228,6 +228,7 @@ const TABLE: &[&str] = &[
     "P. u | P.# u",
     "P.# u | P.# u | 1:P. u",
     "F.# u | F. u",
+    "F.! | F. u | 1:F. u",
     // Sets.
     "M. u | P. u",
     "M. u | M. u",

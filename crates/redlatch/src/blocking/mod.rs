@@ -276,7 +276,7 @@ fn wait_for<T>(core: &Arc<Core>, work: impl Future<Output = Result<T, Error>>) -
 fn thread_owner(core: &Arc<Core>) -> Owner {
     let fresh = || {
         let owner = core.fresh_owner();
-        owner.expose();
+        owner.becomes_a_thread();
         owner
     };
     let own = OWNERS.try_with(|owners| {

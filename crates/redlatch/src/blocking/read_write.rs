@@ -73,7 +73,7 @@ impl<T> Guard<crate::WriteGuard, T> {
     ///
     /// As there.
     pub fn read(&self) -> Result<Guard<crate::ReadGuard, T>, Error> {
-        let inner = wait_for(&self.core, self.inner.read())?;
+        let inner = wait_for(&self.core, self.inner.read_here())?;
         Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone(), _whose: PhantomData })
     }
 }

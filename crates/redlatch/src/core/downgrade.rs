@@ -35,7 +35,10 @@ impl Core {
             let error = Error::new(ErrorKind::WrongLockKind, "this hold has no read side");
             return Err(error.on(&writing.keys.name));
         };
-        let term = Term { lease_ms: writing.lease_ms(), renewed };
+        // An extension of a hold that is not renewed is all that it has.
+        let left_ms = i64::try_from(writing.deadline_ms().saturating_sub(self.now_ms())).unwrap_or(i64::MAX);
+        let lease_ms = if renewed { writing.lease_ms() } else { writing.lease_ms().max(left_ms) };
+        let term = Term { lease_ms, renewed };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));

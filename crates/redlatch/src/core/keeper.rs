@@ -8,7 +8,7 @@ use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     future::Future,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -339,12 +339,15 @@ impl Core {
     /// A round has panicked, by a waker or a subscriber of the program for instance. The holders of this client are not to lose their locks
     /// for it, so every lease is taken in anew.
     fn begin_anew(&self, shared: &Shared) {
-        tracing::error!("the background thread has panicked, and goes on with all leases");
         self.lanes.each_lease(|lease| {
             lease.schedule.renewing.store(false, Ordering::Release);
             lease.schedule.adopted.store(false, Ordering::Release);
         });
         shared.recheck.store(true, Ordering::Release);
+        // It may have been the log that panicked.
+        let _ = catch_unwind(|| {
+            tracing::error!("the background thread has panicked, and goes on with all leases");
+        });
     }
 
     /// The next moment of a lease has changed, or may have.

@@ -374,12 +374,15 @@ impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
-            let owner = &**lease.owner.field();
-            tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost");
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.clear_away(lease);
             }
+            // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
+            self.sweep_if_tainted(lease);
+            // Last, because a subscriber may panic.
+            let owner = &**lease.owner.field();
+            tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost");
         }
     }
 

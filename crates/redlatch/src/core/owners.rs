@@ -61,6 +61,8 @@ struct Record {
     disturbed: bool,
     /// How many requests are under way that may take a hold of this owner away.
     pending: u32,
+    /// What an acquire may have left is being undone.
+    undoing: bool,
     /// Until when such a request may arrive whose answer never came; 0 for none.
     doubt_ms: u64,
     /// Until when such a request about read holds may arrive.
@@ -405,6 +407,30 @@ impl Pending {
         }
     }
 
+    /// Begins to undo, once nothing else is undone for this owner. Of two undoings at once the one would expect what the other counts down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing has begun.
+    pub(crate) async fn undoes(&self) -> Undoing<'_> {
+        while self.0.counts
+            && let Some(changed) = self.0.owners.begin(&self.0.id(), |record| {
+                let before = std::mem::replace(&mut record.undoing, true);
+                before.then(|| record.changed.clone().notified_owned())
+            })
+        {
+            changed.await;
+        }
+        Undoing(&self.0)
+    }
+
+    /// Whether a request of the owner was never answered, and may still arrive.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        let id = self.0.id();
+        let shard = self.0.owners.shard(&id);
+        shard.records.get(&id).is_some_and(|record| record.doubt_ms > (self.0.owners.clock)())
+    }
+
     /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this cover is gone.
     pub(crate) fn sent(&self) -> Sent<'_> {
         Sent { pending: self, answered: false }
@@ -439,6 +465,18 @@ impl Drop for Pending {
                 debug_assert!(record.pending > 0, "a cover is dropped once");
                 record.pending = record.pending.saturating_sub(1);
             });
+        }
+    }
+}
+
+/// What an acquire may have left is being undone, until dropped.
+#[must_use = "dropping it lets the next undoing begin"]
+pub(crate) struct Undoing<'a>(&'a Cover);
+
+impl Drop for Undoing<'_> {
+    fn drop(&mut self) {
+        if self.0.counts {
+            self.0.owners.end(&self.0.id(), |record| record.undoing = false);
         }
     }
 }

@@ -93,7 +93,13 @@ impl Core {
         let mut asked = async move { core.run_checked(call, number, true).await }.boxed();
         let outcome = tokio::time::timeout(limit, &mut asked).await;
         if outcome.is_err() {
-            self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sent_ms, moves));
+            self.keeper.handle().spawn(self.clone().count_late(
+                asked,
+                batch.clone(),
+                sent_ms,
+                told_ms,
+                moves,
+            ));
         }
         if batch.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
             // Some of their keys have gone ahead. Each alone is in one place.
@@ -108,7 +114,8 @@ impl Core {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if *held == 1 {
-                        if self.keeps(lease, sent_ms, lease_ms) {
+                        // What was said counts, and not what the lease asks for by now.
+                        if self.keeps(lease, sent_ms, told_ms) {
                             self.look_if_in_doubt(lease);
                         }
                     } else {
@@ -156,19 +163,20 @@ impl Core {
         asked: BoxFuture<'static, Result<Numbers, Fault>>,
         batch: Vec<Arc<Lease>>,
         sent_ms: u64,
+        told_ms: i64,
         moves: u64,
     ) {
         let Ok(reply) = asked.await else { return };
         if reply.len() != batch.len() + 1 || self.store.moves() != moves {
             return;
         }
-        let (lease_ms, mut late, mut gone) = (batch[0].lease_ms(), Vec::new(), Vec::new());
+        let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (lease, held) in batch.into_iter().zip(&reply[1..]) {
             if *held != 1 {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
-                if self.keeps(&lease, sent_ms, lease_ms) {
+                if self.keeps(&lease, sent_ms, told_ms) {
                     self.look_if_in_doubt(&lease);
                     late.push(lease);
                 }

@@ -213,10 +213,15 @@ impl Core {
     ) -> Undone {
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut count = 1;
+        let _alone = pending.undoes().await;
         loop {
-            if matches!(what, What::OneHold { .. }) && self.now_ms() >= over_ms {
-                // What is counted now is another process's.
+            // What is counted now is another process's, or comes to be when what was not answered arrives.
+            let is_over = || self.now_ms() >= over_ms || pending.is_in_doubt();
+            if matches!(what, What::OneHold { .. }) && is_over() {
                 return Undone::Unknown;
+            }
+            if what == What::Everything && owner.is_shared() {
+                return Undone::Shared;
             }
             let publish = self.store.publish_command();
             // What the owner may have been granted can be handed to another process while this is on its way.

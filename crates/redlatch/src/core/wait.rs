@@ -162,10 +162,16 @@ impl Place {
                 () = core.keeper.sleep(left) => return Ok(None),
             },
         };
+        let tainted = line.is_tainted();
         if core.is_closed() {
+            // What it was handed is its own to give back: shutting down may not have seen it.
+            if let Ok(Handoff::Lease(lease)) = handed
+                && lease.take()
+            {
+                core.drop_hold(&lease, lease.holds().renewed > 0);
+            }
             return Err(core.closed_error());
         }
-        let tainted = line.is_tainted();
         self.kind = Kind::Left;
         match handed {
             Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),

@@ -170,8 +170,15 @@ impl WriteGuard {
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the write hold is lost; [`ErrorKind::OwnerInDoubt`](crate::ErrorKind::OwnerInDoubt) if an earlier request of the owner was never answered that
     /// would end the read hold; [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if an earlier read hold of the owner is still being given
-    /// back after three times the response timeout; a server that is unreachable or refuses.
+    /// back after three times the response timeout; [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for the hold of a blocking thread, whose own
+    /// [guard](crate::blocking::Guard::read) does it; a server that is unreachable or refuses.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
+        self.0.lease().owner.check_may_be_sent().map_err(|error| error.on(self.0.name()))?;
+        self.read_here().await
+    }
+
+    /// As [`read`](Self::read), for a guard that stays where this one is.
+    pub(crate) async fn read_here(&self) -> Result<ReadGuard, Error> {
         self.0.check()?;
         let (core, Term { renewed, .. }) = (self.0.core(), self.0.term());
         let grant = core.read_beside(self.0.lease(), renewed, None).await?;

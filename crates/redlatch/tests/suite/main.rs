@@ -26,6 +26,7 @@ mod local;
 mod model_rw;
 mod oldest;
 mod owners;
+mod panics;
 mod permits_faults;
 mod places;
 mod quorum;

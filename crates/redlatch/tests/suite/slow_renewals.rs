@@ -1,11 +1,19 @@
 //! A server that is slow to renew, and answers everything, keeps every lock.
 
-use std::time::Duration;
+use std::{future::IntoFuture, time::Duration};
 
-use redlatch::{Client, Guard};
-use redlatch_testkit::{proxy::Proxy, server::RedisServer};
+use redlatch::{Client, Guard, Lease};
+use redlatch_testkit::{
+    proxy::{Proxy, Scope},
+    server::RedisServer,
+};
 
-use crate::fixture::{ms, renewed, soon};
+use crate::{
+    fixture::{ms, renewed, soon},
+    sentinel_fakes::until,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The lease of these tests. It is renewed when 9 s are left, and a machine that stands still for some seconds loses none.
 const LEASE: Duration = ms(13_500);
@@ -106,3 +114,90 @@ async fn pauses_of_the_server_that_are_longer_than_a_third_of_the_lease_cost_no_
 const LEAST_TTL: &str = "local least = 1e9 \
     for _, key in ipairs(redis.call('keys', 'many*')) do least = math.min(least, redis.call('pttl', key)) end \
     return least";
+
+/// Every lease of the batch was credited with the length that the first one had when the late answer came: it had been entered for an hour meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_renewal_counts_for_the_length_that_was_said() {
+    const SLOW: Duration = ms(9_000);
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder()
+        .url(proxy.url())
+        .watchdog_lease(SLOW)
+        .response_timeout(ms(60_000))
+        .connect_timeout(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let a = client.lock("a").lock().await.unwrap();
+    let b = client.lock("b").lock().await.unwrap();
+    let owner = a.owner().clone();
+    // The connection that renews is there by then, and half of the time to the next renewal has passed.
+    tokio::time::sleep(SLOW / 3 + SLOW / 6).await;
+    proxy.latency(ms(1_800), Duration::ZERO, 1);
+    let long = soon(
+        "re-entry",
+        client.lock("a").acquire().owner(&owner).lease(Lease::RenewedEvery(HOUR)).into_future(),
+    )
+    .await
+    .unwrap()
+    .unwrap();
+    let begin = std::time::Instant::now();
+    while b.remaining() < 2 * SLOW && b.is_valid() && begin.elapsed() < ms(20_000) {
+        tokio::time::sleep(ms(5)).await;
+    }
+    proxy.blackhole(Scope::Both);
+    println!(
+        "{:?} later: a {:?}, b {:?}; the server keeps b for {:?}",
+        begin.elapsed(),
+        a.remaining(),
+        b.remaining(),
+        server.cmd(&["PTTL", "b"])
+    );
+    let second = soon("the second holder", other.lock("b").lock_for(2 * SLOW)).await.unwrap();
+    let both = b.is_valid() && second.as_ref().is_some_and(|second| second.is_valid());
+    println!("b valid {} loss {:?}; second {:?}", b.is_valid(), b.loss(), second);
+    assert!(!both, "TWO VALID HOLDERS of b; the first for {:?}", b.remaining());
+    drop(long);
+}
+
+/// The hold that was renewed went while the renewal waited for its place. So the server was told what was left of the other one, and that one was
+/// credited with the whole lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_says_what_is_left_counts_for_no_more() {
+    const OTHERS: u64 = 300;
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder()
+        .url(proxy.url())
+        .response_timeout(ms(60_000))
+        .connect_timeout(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let mut others = Vec::new();
+    // Each is renewed by a call of its own, because no two leases are of one length.
+    let asked = (0..OTHERS).map(|n| {
+        let lock = client.lock(format!("l{n}"));
+        async move { lock.acquire().lease(Lease::RenewedEvery(ms(9_000 + n))).await.unwrap().unwrap() }
+    });
+    // The connection that renews is there by then.
+    others.extend(futures_util::future::join_all(asked).await);
+    tokio::time::sleep(ms(3_600)).await;
+    let owner = client.owner();
+    let lock = client.lock("v");
+    let outer = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(10_500))).await.unwrap().unwrap();
+    let inner = lock.acquire().owner(&owner).lease(Lease::RenewedEvery(ms(10_500))).await.unwrap().unwrap();
+    proxy.latency(ms(1_200), Duration::ZERO, 1);
+    proxy.clear_log();
+    until("the renewals begin", || proxy.count("evalsha") > 200).await;
+    // The hold that was renewed goes without a request; the fixed one stays.
+    drop(inner.detach());
+    tokio::time::sleep(ms(5_500)).await;
+    proxy.blackhole(Scope::Both);
+    let second = soon("the second holder", other.lock("v").lock_for(ms(25_000))).await.unwrap();
+    let both = outer.is_valid() && second.as_ref().is_some_and(|second| second.is_valid());
+    assert!(!both, "TWO VALID HOLDERS of v; the first for {:?} more", outer.remaining());
+}

@@ -6,9 +6,12 @@
 
 mod rare;
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use tokio::sync::Notify;
@@ -443,9 +446,14 @@ impl Lease {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if held {
             self.owner.holds_less();
-            self.ended.notify_waiters();
+            self.tell_end();
         }
         held
+    }
+
+    /// Wakes those who wait for the end. Their wakers are the program's code, and one that panics is not to end what comes after.
+    fn tell_end(&self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.ended.notify_waiters()));
     }
 
     /// Ends the hold because it is lost, and tells whoever waits for that. `false` if it had ended already.
@@ -458,7 +466,7 @@ impl Lease {
             return false;
         }
         self.owner.holds_less();
-        self.ended.notify_waiters();
+        self.tell_end();
         true
     }
 

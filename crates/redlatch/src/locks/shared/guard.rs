@@ -225,11 +225,14 @@ impl Guard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] if the hold is lost; [`ErrorKind::AlreadyHeld`] for a non-reentrant lock; a server that is
-    /// unreachable or refuses. A re-entry that was not answered is asked for again, unless another process may hold under the owner.
+    /// unreachable or refuses; [`ErrorKind::InvalidOption`] for the hold of a blocking thread, which enters it by locking again. A re-entry that was
+    /// not answered is asked for again, unless another process may hold under the owner.
     pub async fn reenter(&self) -> Result<Guard, Error> {
         if !self.reentrant {
             return Err(already_held().on(self.name()).by(&self.lease.owner));
         }
+        self.core.check_open()?;
+        self.lease.owner.check_may_be_sent().map_err(|error| error.on(self.name()))?;
         let grant = self.core.reenter(&self.lease, self.term()).await?;
         Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
     }

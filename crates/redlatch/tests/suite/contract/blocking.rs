@@ -91,6 +91,16 @@ pub(crate) async fn a_hold_that_was_taken_to_be_sent_is_no_threads(on: Fixture) 
                 assert_eq!(guard.unlock().unwrap(), Unlocked::Released);
             });
         });
+        // The guard of a thread's hold makes none that could be sent.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (held, writing) = (lock.lock().unwrap(), readers.write().lock().unwrap());
+        let refused = runtime.block_on(held.as_async().reenter()).map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidOption);
+        let refused = runtime.block_on(writing.as_async().read()).map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidOption);
+        writing.read().unwrap().unlock().unwrap();
+        held.unlock().unwrap();
+        writing.unlock().unwrap();
         let own = client.owner();
         let refused = lock.acquire().owner(&own).run_to_send().map(|_| ()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidOption);

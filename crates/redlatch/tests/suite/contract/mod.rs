@@ -386,6 +386,7 @@ mod read_write_lock {
         }
         read_write::{
             a_writer_turns_into_a_reader_and_nobody_writes_in_between,
+            a_downgrade_of_a_hold_that_was_extended_lasts_as_long,
             a_lost_write_hold_cannot_be_downgraded,
             a_reentry_beside_a_guard_that_goes_is_counted,
             a_write_hold_with_a_read_hold_beside_is_not_passed_on,

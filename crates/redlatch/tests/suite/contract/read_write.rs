@@ -38,6 +38,15 @@ pub(crate) async fn a_writer_turns_into_a_reader_and_nobody_writes_in_between(on
     .await;
 }
 
+pub(crate) async fn a_downgrade_of_a_hold_that_was_extended_lasts_as_long(on: Fixture) {
+    let client = on.client().await;
+    let writing = client.read_write_lock(on.name("x")).write().lock_with_lease(ms(5_000)).await.unwrap();
+    writing.extend(ms(100_000)).await.unwrap();
+    let reading = writing.downgrade().await.unwrap();
+    assert!(reading.remaining() > ms(5_000), "{:?}", reading.remaining());
+    assert_eq!(reading.unlock().await.unwrap(), Unlocked::Released);
+}
+
 pub(crate) async fn a_lost_write_hold_cannot_be_downgraded(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));

@@ -175,6 +175,27 @@ async fn what_others_wait_for_is_done_though_its_task_is_not_polled() {
     drop((turning, reading));
 }
 
+/// The task that the server had moved it to saw the client closed, and dropped what it was handed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_moved_to_a_task_while_the_client_is_shut_down_is_given_back() {
+    let rig = rig().await;
+    let lock = rig.client.fenced_lock("x");
+    let one = lock.lock().await.unwrap();
+    let next = tokio::spawn(begun(async move { lock.lock().await.map(drop) }));
+    let slow = rig.proxy.rule(script(&scripts::TRANSFER), Action::DelayReply(ms(800)));
+    let unlocking = tokio::spawn(one.unlock());
+    rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+    rig.client.shutdown(SOON).await;
+    assert_eq!(unlocking.await.unwrap().unwrap(), Unlocked::Released);
+    assert_eq!(next.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    soon("its release", async {
+        while rig.server.cmd(&["EXISTS", "x"]).unwrap() != redis::Value::Int(0) {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+}
+
 /// Nothing waited for them: their connection was closed, and their holds stayed for the rest of the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutting_down_waits_for_what_is_under_way() {

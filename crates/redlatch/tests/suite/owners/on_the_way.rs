@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use redlatch::{Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
-use redlatch_testkit::proxy::{Action, Match, Nth};
+use redlatch_testkit::proxy::{Action, Gate, Match, Nth};
 
 use super::{KINDS, Rig, begun, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
@@ -259,4 +259,32 @@ async fn a_late_release_of_a_read_hold_beside_a_write_hold_takes_nothing_along_t
     drop(unlocking);
     writing.unlock().await.unwrap();
     is_the_only_hold(&rig, "read", theirs).await;
+}
+
+/// The answer of an abandoned acquire told of its grant while another undoing of it was still repeated. The grant was counted down, and the
+/// repeat, which expected one hold, found that of the other process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_undoings_of_one_acquire_take_nothing_along_that_another_process_enters() {
+    let rig = rig().await;
+    let (lock, owner) = (rig.client.fair_lock("x"), rig.client.owner());
+    let gate = Gate::new();
+    let taken = script(&scripts::FAIR_ACQUIRE).nth(1);
+    let taken = rig.proxy.rule(taken, Action::HoldReplyUntilReleased(gate.clone()));
+    let lost = rig.proxy.rule(script(&scripts::FAIR_UNDO), Action::CloseBeforeRequest);
+    let abandoned = begun(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
+    rig.proxy.wait_fired(taken, 1, SOON).await.unwrap();
+    drop(abandoned);
+    rig.proxy.wait_fired(lost, 1, SOON).await.unwrap();
+    let entered = enter(&rig, "fair", &owner).await;
+    gate.release();
+    // Either it counts down within that time what nobody took, or it leaves that to its lease.
+    let counted_down = async {
+        while rig.field("x", &owner.to_string()) != redis::Value::BulkString(b"1".into()) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(2 * SLOW, counted_down).await;
+    rig.proxy.remove_rule(lost);
+    rig.quiet().await;
+    is_there_with_what_was_not_counted_down(&rig, "fair", entered).await;
 }

@@ -55,6 +55,9 @@ fn main() -> ExitCode {
 
 /// Reads the command line, or says what is wrong with it and answers the exit code.
 fn parse(words: Vec<OsString>) -> Result<Cli, u8> {
+    if let Some(cli) = args::run_alone(&words) {
+        return Ok(cli);
+    }
     // Help is asked of the whole command only when no verb is named.
     let mut command = args::command(hint::names_a_verb(&words));
     let parsed = command.try_get_matches_from_mut(&words);

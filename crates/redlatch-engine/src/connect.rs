@@ -45,6 +45,11 @@ pub struct StartOutcome {
     pub started: bool,
 }
 
+/// Whether a daemon that is there may be connected to as it is. [`ensure_running`] says what is wrong with another directory.
+pub fn is_usable(paths: &LocalPaths) -> bool {
+    hidden(&paths.dir).is_none() && standing(&paths.dir).is_ok()
+}
+
 /// Connects to the daemon, starting it first when nobody listens. Of any number of processes that call this at the
 /// same time, one starts a daemon and all of them reach it. A daemon that listens is never replaced. In a directory that
 /// serves several users none is started: that is for its owner to do, with rights that are meant.

@@ -75,6 +75,23 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 }
 
+/// `run` without the other verbs.
+#[derive(Debug, Parser)]
+struct RunAlone {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    run: run::RunArgs,
+}
+
+/// A command line that begins with `run` and has no mistake; nothing for any other, which [`command`] reads. A script may start `run`
+/// often, and building the parsers of all verbs takes several times as long as building this one.
+pub(crate) fn run_alone(words: &[OsString]) -> Option<Cli> {
+    let words = words.get(1..).filter(|words| words.first().is_some_and(|verb| verb == "run"))?;
+    let RunAlone { global, run } = RunAlone::try_parse_from(words).ok()?;
+    Some(Cli { global, verb: Verb::Run(Box::new(run)) })
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -458,6 +475,42 @@ mod tests {
     fn the_command_line_is_consistent() {
         command(false).debug_assert();
         command(true).debug_assert();
+    }
+
+    #[test]
+    fn run_alone_reads_what_the_whole_command_reads() {
+        let read = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let whole = Cli::try_parse_from(&words).ok().map(|cli| format!("{cli:?}"));
+            (run_alone(&words).map(|cli| format!("{cli:?}")), whole)
+        };
+        for line in [
+            "redlatch run x -- true",
+            "redlatch run a b --shared a --exclusive b -- true --help",
+            "redlatch run -qn x -- true",
+            "redlatch run x -c true",
+            "redlatch run -w 5 --url local:x x --context c -- sh -c true",
+            "redlatch run x --lease=9s --why why --at-least 2s --report f -vv -- true",
+            "redlatch run --permits 3 --config f x -- true",
+        ] {
+            let (alone, whole) = read(line);
+            assert!(alone.is_some(), "{line}");
+            assert_eq!(alone, whole, "{line}");
+        }
+        for line in [
+            "redlatch",
+            "redlatch run",
+            "redlatch run x",
+            "redlatch run x true",
+            "redlatch run --help",
+            "redlatch run x --version",
+            "redlatch run -q -v x -- true",
+            "redlatch run help",
+            "redlatch -q run x -- true",
+            "redlatch ls",
+        ] {
+            assert_eq!(read(line).0, None, "{line}");
+        }
     }
 
     /// Every text of the help of `command` and of the verbs below it.

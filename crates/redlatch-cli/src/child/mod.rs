@@ -178,6 +178,11 @@ impl Child {
         self.events.recv().await.unwrap_or(Event::GroupEmpty)
     }
 
+    /// Waits until the guard has been collected, once the group is gone: a process that this one leaves as a zombie may stay one.
+    pub(crate) async fn collected(&mut self) {
+        while self.events.recv().await.is_some() {}
+    }
+
     /// Who of the command and of what it started in its group is still there.
     pub(crate) fn left(&self) -> Vec<Left> {
         let gone = self.lock();

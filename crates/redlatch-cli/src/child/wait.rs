@@ -49,8 +49,12 @@ pub(super) fn watch(
         // The command comes first and by its id: it may leave the group, and must not be taken for gone then.
         watcher.stops(send);
         send(Event::Ended(watcher.command()));
-        watcher.rest_of_group();
+        let guard = watcher.rest_of_group();
         send(Event::GroupEmpty);
+        // Its end takes as long as giving the lock back, which goes on meanwhile.
+        if let Some(guard) = guard {
+            _ = waitpid(Some(guard), WaitOptions::empty());
+        }
     })?;
     Ok(receiver)
 }
@@ -141,18 +145,17 @@ impl Watcher {
         }
     }
 
-    /// Waits for what the ended command left in the group.
-    fn rest_of_group(&self) {
+    /// Waits for what the ended command left in the group, and ends the guard, which then has to be collected.
+    fn rest_of_group(&self) -> Option<Pid> {
         while let Some(left) = self.left() {
             await_departure(left, self.group_id());
         }
         let mut gone = self.lock();
         gone.group = true;
         // From here on the number of the group may be given to others, so nobody may kill it any more.
-        if let Some(guard) = gone.guard.take() {
-            _ = kill_process(guard, Signal::KILL);
-            _ = waitpid(Some(guard), WaitOptions::empty());
-        }
+        let guard = gone.guard.take()?;
+        _ = kill_process(guard, Signal::KILL);
+        Some(guard)
     }
 
     /// Who is left in the group, as far as they can be seen; nothing when it is empty.

@@ -216,6 +216,7 @@ impl Job<'_> {
             Some(rest) => self.keep(holding, rest, report).await,
             None => self.release(holding, report).await,
         };
+        child.collected().await;
         let lost = lost || watched.lost;
         Ok(self.verdict(&watched, lost, report))
     }

@@ -22,6 +22,7 @@ mod run;
 mod sem;
 mod signals;
 mod support;
+mod tidied;
 mod told;
 mod trouble;
 mod verbs;

@@ -1,6 +1,11 @@
 //! `redlatch run`: exclusion, exit codes, environment, report, nesting.
 
-use std::{fs, os::unix::process::ExitStatusExt, process::Stdio};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::{net::UnixStream, process::ExitStatusExt},
+    process::Stdio,
+};
 
 use redlatch_testkit::server::RedisServer;
 use serde_json::json;
@@ -235,4 +240,35 @@ fn a_report_goes_through_a_link() {
     let report: serde_json::Value = serde_json::from_str(&place.read("target")).unwrap();
     assert_eq!(report["outcome"], "completed");
     assert!(place.path("report").is_symlink());
+}
+
+#[test]
+fn a_report_on_a_full_disk_is_told_of_and_changes_nothing_else() {
+    let place = Place::local();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7)] {
+        let output = place.output(["run", "job", "--report", "/dev/full", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(both(&output).contains("cannot write the report: No space left on device"), "{output:?}");
+        assert_eq!(place.show("job")["kind"], "free");
+    }
+}
+
+/// The number that the local engine gives its next connection.
+fn next_connection(place: &Place) -> u64 {
+    let mut stream = UnixStream::connect(place.path("run/default.sock")).unwrap();
+    stream.write_all(b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.strip_prefix(':').unwrap_or_else(|| panic!("{line}")).trim().parse().unwrap()
+}
+
+/// The connection that shows that an engine is there is used: one for requests, one for the release, and the lifelines of the run and
+/// of its command.
+#[test]
+fn a_run_comes_to_a_local_engine_four_times() {
+    let place = Place::local();
+    assert_eq!(place.code(["run", "job", "--", "true"]), 0);
+    let before = next_connection(&place);
+    assert_eq!(place.code(["run", "job", "--", "true"]), 0);
+    assert_eq!(next_connection(&place) - before - 1, 4);
 }

@@ -71,18 +71,33 @@ impl Lifeline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens it unless it is open: before each connection to the engine, which may be another one than the last. Without a
-    /// lifeline leases end what this process leaves, so a failure is none.
-    pub(super) fn open(&self) {
+    /// Whether it has to be opened before the next connection to the engine, which may be another one than the last.
+    pub(super) fn is_wanted(&self) -> bool {
         let mut state = self.state();
-        let from = match &*state {
-            State::Open(stream) if is_closed(stream) => self.identity.next_number(),
-            State::Closed { from } => *from,
-            _ => return,
-        };
+        match &*state {
+            State::Open(stream) if is_closed(stream) => {
+                *state = State::Closed { from: self.identity.next_number() };
+                true
+            }
+            State::Closed { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Opens it unless it is open. Without a lifeline leases end what this process leaves, so a failure is none.
+    pub(super) fn open(&self) {
+        if self.is_wanted() {
+            self.open_on(UnixStream::connect(&self.socket));
+        }
+    }
+
+    /// Opens it on a new connection, unless another task has opened it meanwhile.
+    pub(super) fn open_on(&self, stream: io::Result<UnixStream>) {
+        let mut state = self.state();
+        let State::Closed { from } = *state else { return };
         // What was held before may have been used by others, and the next engine would not know.
         *state = State::Closed { from: self.identity.next_number() };
-        let opened = UnixStream::connect(&self.socket).and_then(|stream| {
+        let opened = stream.and_then(|stream| {
             say(&stream, &["LIFELINE", &self.identity.id, &from.to_string()])?;
             Ok(stream)
         });

@@ -4,16 +4,22 @@ mod lifeline;
 mod undertaker;
 
 use std::{
+    future::Future,
     io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
+    pin::Pin,
     process::Command,
     sync::Arc,
     time::Duration,
 };
 
 use redis::Value;
-use redlatch_engine::connect::{ConnectErrorKind, LocalPaths, ensure_running};
+use redlatch_engine::connect::{ConnectErrorKind, LocalPaths, ensure_running, is_usable};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
 pub use undertaker::Bequests;
 
 use self::lifeline::Lifeline;
@@ -34,6 +40,11 @@ use crate::{
 
 /// How long a daemon may take to start. It is ready within a few milliseconds on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A question that every engine answers, and its answer. A connection alone proves nothing: the system still accepts them for a daemon
+/// that is just ending.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PONG: &[u8] = b"+PONG\r\n";
 
 pub(super) async fn open(
     name: Option<&str>,
@@ -64,7 +75,30 @@ struct LocalGreeter {
     lifeline: Lifeline,
 }
 
+impl LocalGreeter {
+    /// A connection that was answered on.
+    async fn answered(&self) -> io::Result<Option<UnixStream>> {
+        if !is_usable(&self.paths) {
+            return Ok(None);
+        }
+        // Before the connection that it is for, as in `prepare`.
+        if self.lifeline.is_wanted() {
+            let stream = UnixStream::connect(&self.paths.socket).await?;
+            self.lifeline.open_on(stream.into_std());
+        }
+        let mut stream = UnixStream::connect(&self.paths.socket).await?;
+        stream.write_all(PING).await?;
+        let mut answer = [0; PONG.len()];
+        stream.read_exact(&mut answer).await?;
+        Ok((answer == *PONG).then_some(stream))
+    }
+}
+
 impl Greeter for LocalGreeter {
+    fn reach(&self) -> Pin<Box<dyn Future<Output = Option<UnixStream>> + Send + '_>> {
+        Box::pin(async { self.answered().await.ok().flatten() })
+    }
+
     fn prepare(&self) -> Result<(), Error> {
         ensure_running(&self.paths, &|_| self.launch(), START_TIMEOUT).map_err(|error| {
             let remedy = match error.kind() {

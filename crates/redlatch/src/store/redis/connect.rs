@@ -43,6 +43,9 @@ use crate::{
 
 /// A hook that looks at each new connection to the local engine: starts the daemon before, checks its version after.
 pub(crate) trait Greeter: Send + Sync {
+    /// A connection to an engine that is there and has answered on it. Nothing where that fails: then `prepare` sees to it, or says why
+    /// not.
+    fn reach(&self) -> Pin<Box<dyn Future<Output = Option<UnixStream>> + Send + '_>>;
     /// Called before connecting; may start what is to be connected to. Blocking work is done off the runtime by the caller.
     fn prepare(&self) -> Result<(), Error>;
     /// What there is to know about the engine, for somebody who looks at its health.
@@ -262,6 +265,10 @@ impl Dial {
 
     pub(super) async fn stream(&self) -> Result<Stream, Error> {
         if let Some(greeter) = self.greeter.clone() {
+            if let Some(stream) = greeter.reach().await {
+                self.trouble.clear();
+                return Ok(Stream::Unix(stream));
+            }
             // Starting a daemon waits for another process, which must not hold up this runtime's other tasks.
             tokio::task::spawn_blocking(move || greeter.prepare())
                 .await

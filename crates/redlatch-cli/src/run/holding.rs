@@ -125,7 +125,7 @@ impl Holding {
             match part {
                 Part::Lock { guard, nested, .. } => {
                     let name = guard.name().clone();
-                    ended.push(Ended { name, nested, outcome: guard.unlock().await });
+                    ended.push(Ended { name, nested, outcome: guard.unlock_polled().await });
                 }
                 Part::Locks { guard, .. } => {
                     let members = guard.unlock().await.members.into_iter();

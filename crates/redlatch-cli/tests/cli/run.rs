@@ -262,13 +262,12 @@ fn next_connection(place: &Place) -> u64 {
     line.strip_prefix(':').unwrap_or_else(|| panic!("{line}")).trim().parse().unwrap()
 }
 
-/// The connection that shows that an engine is there is used: one for requests, one for the release, and the lifelines of the run and
-/// of its command.
+/// The connection that shows that an engine is there is used: one for all requests, and the lifelines of the run and of its command.
 #[test]
-fn a_run_comes_to_a_local_engine_four_times() {
+fn a_run_comes_to_a_local_engine_three_times() {
     let place = Place::local();
     assert_eq!(place.code(["run", "job", "--", "true"]), 0);
     let before = next_connection(&place);
     assert_eq!(place.code(["run", "job", "--", "true"]), 0);
-    assert_eq!(next_connection(&place) - before - 1, 4);
+    assert_eq!(next_connection(&place) - before - 1, 3);
 }

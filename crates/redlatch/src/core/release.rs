@@ -44,7 +44,7 @@ pub(super) enum Way {
 /// Who polls a release until it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// A thread that does nothing else, or the keeper.
+    /// A thread that does nothing else, the keeper, or a program that is known to.
     Through,
     /// A task, which may keep its future and poll it no more.
     AtWill,

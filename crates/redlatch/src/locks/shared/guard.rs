@@ -125,6 +125,13 @@ impl Guard {
         self.release(Polled::AtWill).await
     }
 
+    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the caller's
+    /// connection serves, where a future that is kept and polled no more would hold up others who have the owner.
+    #[doc(hidden)]
+    pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
+        self.release(Polled::Through).await
+    }
+
     /// As [`unlock`](Self::unlock), by a caller that may be known to poll it until it is done.
     pub(crate) async fn release(mut self, polled: Polled) -> Result<Unlocked, Error> {
         self.check_process()?;

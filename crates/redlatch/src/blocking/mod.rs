@@ -37,10 +37,7 @@ pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, 
 
 use self::thread::{block_on, outside};
 use crate::{
-    ClientBuilder, LockKind, LockName, LockState, ShutdownReport,
-    core::Core,
-    error::{Error, ErrorKind},
-    owner::Owner,
+    ClientBuilder, LockKind, LockName, LockState, ShutdownReport, core::Core, error::Error, owner::Owner,
 };
 
 thread_local! {
@@ -312,7 +309,7 @@ fn is_of_this_thread(core: &Arc<Core>, owner: &Owner) -> bool {
 
 fn own_owner() -> Error {
     Error::new(
-        ErrorKind::InvalidOption,
+        crate::ErrorKind::InvalidOption,
         "a hold whose guard may be sent away cannot have this thread's owner",
     )
     .remedy("pass no owner, or one of its own")

@@ -10,7 +10,7 @@ pub enum ConnectErrorKind {
     Name,
     /// The directory cannot be used safely.
     Directory,
-    /// Somebody else took too long to start the daemon.
+    /// Another process took too long to start the daemon.
     Lock,
     /// The daemon could not be started.
     Spawn,

@@ -1,4 +1,4 @@
-//! Whom the engine tells of messages and changes.
+//! What the engine tells of messages and changes.
 
 /// Delivers messages.
 pub trait Publisher: Send + Sync {

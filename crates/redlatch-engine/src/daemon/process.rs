@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Has the runtime watch a descriptor. The wrappers that watch both ways are no choice: they wake whoever reads each
+/// Has the runtime watch a descriptor. The wrappers that watch both ways are no choice: they wake the task that reads each
 /// time that the other side has taken a reply.
 #[allow(
     deprecated,

@@ -16,7 +16,7 @@ pub(crate) struct Session {
     /// It has asked to be told of changes.
     pub(crate) watches: bool,
     pub(crate) closing: bool,
-    /// Whether the client acts for the user whom the daemon belongs to.
+    /// Whether the client acts for the user that the daemon belongs to.
     pub(crate) is_owner: bool,
     /// The process at the other end, where that is known.
     pub(crate) pid: Option<i32>,

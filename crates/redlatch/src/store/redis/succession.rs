@@ -293,7 +293,7 @@ impl Memory {
         Verdict::Is(claim)
     }
 
-    /// Whether somebody has gone on from where this one is. Of the present master only one that claims is believed to have done so.
+    /// Whether another server has gone on from where this one is. Of the present master only one that claims is believed to have done so.
     fn is_past(&self, claim: &Claim) -> bool {
         if self.present.as_ref().is_some_and(|present| present.addr == claim.addr) {
             return false;

@@ -62,10 +62,12 @@ async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {
     let lets_go = std::thread::spawn(move || {
         while !ends.load(Ordering::SeqCst) {
             its.forget();
+            // A mutex that is taken again at once may keep the other thread out for minutes.
+            std::thread::sleep(Duration::from_micros(20));
         }
     });
     // Nobody connects to them.
-    for port in 1..5_000 {
+    for port in 1..2_000 {
         topology.moved(7, &at(port));
         let owner = topology.owner(7).unwrap();
         assert!(Arc::ptr_eq(&owner, &topology.member(&at(port))), "after {port} servers");

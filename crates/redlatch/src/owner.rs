@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use smallvec::SmallVec;
+
 use crate::error::{Error, ErrorKind};
 
 /// The longest owner text that is read from text, in bytes.
@@ -44,12 +46,12 @@ struct Inner {
 
 impl Owner {
     pub(crate) fn new(client: &str, number: i64) -> Self {
-        let mut text = String::with_capacity(client.len() + 21);
-        text.push_str(client);
-        text.push(':');
+        // Put together without memory of its own: this is on the path of every acquire.
+        let mut text = SmallVec::<[u8; 64]>::from_slice(client.as_bytes());
+        text.push(b':');
         push_decimal(&mut text, number);
         Owner(Arc::new(Inner {
-            text: text.into(),
+            text: String::from_utf8_lossy(&text).as_ref().into(),
             number,
             foreign: false,
             shown: AtomicBool::new(false),
@@ -205,8 +207,8 @@ impl Drop for Stay {
     }
 }
 
-/// `i64::to_string` goes through the formatter; this is on the path of every acquisition.
-fn push_decimal(text: &mut String, number: i64) {
+/// `i64::to_string` goes through the formatter.
+fn push_decimal(text: &mut SmallVec<[u8; 64]>, number: i64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
@@ -219,9 +221,9 @@ fn push_decimal(text: &mut String, number: i64) {
         }
     }
     if number < 0 {
-        text.push('-');
+        text.push(b'-');
     }
-    text.extend(digits[at..].iter().map(|d| *d as char));
+    text.extend_from_slice(&digits[at..]);
 }
 
 impl PartialEq for Owner {

@@ -97,8 +97,8 @@ impl Contender for Asker {
             .then(|| Some(Duration::from_millis(lease_ms)))
     }
 
-    fn woken_by(&mut self, notify: &Arc<Notify>) {
-        self.wake = Some(notify.clone());
+    fn woken_by(&mut self, notify: impl FnOnce() -> Arc<Notify>) {
+        self.wake = self.lines_up().then(notify);
     }
 
     fn naps(&mut self) -> bool {
@@ -190,7 +190,7 @@ impl Asker {
             passed_over: false,
             looks: 0,
             value: 0,
-            yields_until_ms: core.now_ms() + YIELD_MS_MAX,
+            yields_until_ms: request.yields_to.as_ref().map_or(0, |_| core.now_ms() + YIELD_MS_MAX),
             waits_beside: false,
             recount: true,
             line: Line::Outside,

@@ -367,7 +367,8 @@ impl Core {
             let Ending { at, lease, leads, pending } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
-                    let outcome = found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], self.now_ms());
+                    let outcome =
+                        found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || self.now_ms());
                     self.released(&lease, leads, pending, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {

@@ -72,7 +72,7 @@ pub(crate) trait Contender: Send {
     }
 
     /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
-    fn woken_by(&mut self, _notify: &Arc<Notify>) {}
+    fn woken_by(&mut self, _notify: impl FnOnce() -> Arc<Notify>) {}
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
@@ -96,23 +96,24 @@ impl Core {
         deadline: &Deadline,
         after_others: bool,
     ) -> Result<Option<C::Prize>, Error> {
-        let task = Arc::new(Pulse::default());
-        let gated = contender.gate().is_some();
-        let work = pin!(self.contest_at(&task, contender, wait, deadline, after_others));
-        // Others wait behind those only who take turns in asking.
-        if gated { task.shown(work).await } else { work.await }
+        let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
+        let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
+        match &gate {
+            Some(gate) => gate.task.shown(work).await,
+            None => work.await,
+        }
     }
 
     async fn contest_at<C: Contender>(
         self: &Arc<Self>,
-        task: &Arc<Pulse>,
+        gate: Option<&Gated>,
         contender: &mut C,
         wait: Wait,
         deadline: &Deadline,
         after_others: bool,
     ) -> Result<Option<C::Prize>, Error> {
         let mut waker = Waker::default();
-        contender.woken_by(waker.notify());
+        contender.woken_by(|| waker.notify());
         let mut trouble = Trouble::default();
         let (mut turn, mut fresh) = (None, true);
         let mut last = Last::Nothing;
@@ -123,11 +124,11 @@ impl Core {
             waker.wait(self, YIELD_TIME, deadline).await?;
         }
         if wait != Wait::No
-            && let Some(key) = contender.gate()
-            && self.gates.is_taken(&key)
+            && let Some(gate) = gate
+            && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            turn = self.take_turn(contender, task, &mut waker, key, deadline).await?;
+            turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
             if turn.is_none() {
                 return Ok(None);
             }
@@ -136,7 +137,8 @@ impl Core {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
-            let (sent_ms, moves) = (self.now_ms(), self.store.moves());
+            let sent_ms = turn.as_ref().map(|_| self.now_ms());
+            let moves = self.store.moves();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = deadline.bound(self, pin!(contender.attempt())).await else {
                 contender.outcome_unknown();
@@ -155,7 +157,9 @@ impl Core {
             }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
-                    if let (Some(turn), Some(again)) = (&turn, contender.took_the_last()) {
+                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms)
+                        && let Some(again) = contender.took_the_last()
+                    {
                         turn.nothing_left(sent_ms, again);
                     }
                     return Ok(Some(prize));
@@ -167,9 +171,9 @@ impl Core {
                         return Ok(None);
                     }
                     if turn.is_none()
-                        && let Some(key) = contender.gate()
+                        && let Some(gate) = gate
                     {
-                        turn = self.take_turn(contender, task, &mut waker, key, deadline).await?;
+                        turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
                         if turn.is_none() {
                             return Ok(None);
                         }
@@ -183,7 +187,7 @@ impl Core {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
-                    if let Some(turn) = &turn {
+                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
                         turn.nothing_left(sent_ms, hint);
                     }
                     match contender.channel().map(|channel| waker.subscribe(self, channel)) {
@@ -231,16 +235,15 @@ impl Core {
     async fn take_turn<C: Contender>(
         &self,
         contender: &C,
-        task: &Arc<Pulse>,
+        gate: &Gated,
         waker: &mut Waker,
-        key: GateKey,
         deadline: &Deadline,
     ) -> Result<Option<Turn>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
             waker.subscribe(self, channel);
         }
-        let turn = self.gates.turn(key, task.clone());
+        let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.intake().look_by(self.now_ms() + PULSE_MS);
         let Some(turn) = waker.take_turn(self, turn, deadline).await? else {
@@ -272,6 +275,12 @@ impl Core {
             tracing::info!("the server answers again");
         }
     }
+}
+
+/// Where a contender takes turns in asking, and by what those behind it see that its task is polled.
+struct Gated {
+    key: GateKey,
+    task: Arc<Pulse>,
 }
 
 /// What the last answer said.

@@ -445,7 +445,7 @@ impl Core {
                 )));
             }
         };
-        Ok(found(lease, gone, heard, self.now_ms()))
+        Ok(found(lease, gone, heard, || self.now_ms()))
     }
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
@@ -521,9 +521,9 @@ pub(super) fn expected(lease: &Lease) -> Expected {
 }
 
 /// What a release found, and how many others heard of it.
-pub(super) fn found(lease: &Lease, gone: bool, heard: i64, now_ms: u64) -> (Unlocked, i64) {
+pub(super) fn found(lease: &Lease, gone: bool, heard: i64, now_ms: impl Fn() -> u64) -> (Unlocked, i64) {
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }
-    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(lease.missing(now_ms)), 0) }
+    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(lease.missing(now_ms())), 0) }
 }

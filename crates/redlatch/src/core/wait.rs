@@ -218,7 +218,8 @@ impl Drop for Place {
 /// What wakes a waiter: a message, the return of a subscription, or time.
 #[derive(Default)]
 pub(super) struct Waker {
-    notify: Arc<Notify>,
+    /// Made when it is asked for: most acquires find the lock free.
+    notify: Option<Arc<Notify>>,
     state: State,
     /// Since when messages are heard.
     hears_ms: Option<u64>,
@@ -235,8 +236,8 @@ enum State {
 }
 
 impl Waker {
-    pub(super) fn notify(&self) -> &Arc<Notify> {
-        &self.notify
+    pub(super) fn notify(&mut self) -> Arc<Notify> {
+        self.notify.get_or_insert_default().clone()
     }
 
     /// Asks for a subscription if there is none yet; `true` if it was asked for just now.
@@ -244,7 +245,7 @@ impl Waker {
         if !matches!(self.state, State::Idle) {
             return false;
         }
-        let notify = self.notify.clone();
+        let notify = self.notify();
         self.state =
             State::Subscribing(core.store.subscribe(channel, Arc::new(move |_| notify.notify_one())));
         true
@@ -385,7 +386,7 @@ impl Waker {
         }
         let limit = core.keeper.sleep(time);
         let mut limit = std::pin::pin!(limit);
-        let notify = self.notify.clone();
+        let notify = self.notify();
         loop {
             tokio::select! {
                 biased;

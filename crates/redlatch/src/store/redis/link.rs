@@ -102,8 +102,14 @@ impl DriverWork {
 
     /// What is in the queue after this may be missed by what follows, and finds the phase; what was there before is seen.
     fn enters(&self, phase: u8) {
-        self.phase.store(phase, Ordering::SeqCst);
+        self.phase.store(phase, Ordering::Release);
         fence(Ordering::SeqCst);
+    }
+
+    /// Nothing is missed at rest: what follows begins with a phase of its own. So this costs no fence, of which there would be one for each
+    /// read from the server.
+    fn rests(&self) {
+        self.phase.store(RESTS, Ordering::Release);
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -111,7 +117,7 @@ impl DriverWork {
         let Some(driver) = work.as_mut() else { return Poll::Ready(()) };
         self.enters(WORKS);
         if driver.as_mut().poll(cx).is_pending() {
-            self.enters(RESTS);
+            self.rests();
             return Poll::Pending;
         }
         let driver = work.take();

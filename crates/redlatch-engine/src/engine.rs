@@ -311,8 +311,13 @@ impl Engine {
 
     /// Whether a live key has an expiry.
     pub fn has_expiring_keys(&mut self) -> bool {
+        self.expiring_key_count() > 0
+    }
+
+    /// How many live keys have an expiry.
+    pub fn expiring_key_count(&mut self) -> usize {
         self.begin();
-        self.core().has_expiring_keys()
+        self.core().expiring_key_count()
     }
 
     /// Looks at up to `limit` keys, removes those whose time has passed and says how many. Meant for a timer; every
@@ -442,7 +447,7 @@ impl Engine {
     pub fn dump(&mut self) -> Vec<DumpedKey> {
         self.begin();
         let mut core = self.core();
-        core.has_expiring_keys();
+        core.expiring_key_count();
         let now_ms = core.now_ms;
         let mut out: Vec<DumpedKey> = core
             .slots_from(0)

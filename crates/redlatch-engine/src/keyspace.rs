@@ -330,10 +330,10 @@ impl Core {
         }
     }
 
-    /// Whether any live key will expire; dead ones are removed on the way.
-    pub(crate) fn has_expiring_keys(&mut self) -> bool {
+    /// How many live keys will expire; dead ones are removed on the way.
+    pub(crate) fn expiring_key_count(&mut self) -> usize {
         self.expire_some(self.slots.len());
-        self.with_expiry > 0
+        self.with_expiry
     }
 
     pub(crate) fn hash(&mut self, key: &[u8]) -> Result<Option<&mut Hash>, EngineError> {

@@ -144,6 +144,22 @@ fn nil_is_null_on_resp3_and_status_is_a_map() {
 }
 
 #[test]
+fn a_status_counts_all_locks_and_names_a_thousand() {
+    let dir = support::dir();
+    let daemon = Daemon::start(config(&paths(dir.path())));
+    let mut client = daemon.client();
+    client.ask(&["HELLO", "3"]);
+    for n in 0..1100 {
+        eval(&mut client, TAKE, &format!("l{n}"), &["me", "60000"]);
+    }
+    let Wire::Map(status) = client.ask(&["REDLATCH", "STATUS"]) else { panic!("no status") };
+    let item = |name| &status[status.iter().position(|item| *item == bulk(name)).expect("it is told") + 1];
+    assert_eq!(*item("lock_count"), Wire::Int(1100));
+    assert!(matches!(item("locks"), Wire::Map(locks) if locks.len() == 2000), "keys and times");
+    daemon.stop();
+}
+
+#[test]
 fn messages_arrive_in_both_protocols() {
     let dir = support::dir();
     let daemon = Daemon::start(config(&paths(dir.path())));

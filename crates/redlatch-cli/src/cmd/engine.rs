@@ -205,7 +205,8 @@ struct Status {
     uptime_ms: Option<i64>,
     clients: Option<i64>,
     keys: Option<i64>,
-    locks: usize,
+    /// More than the status names when there are many.
+    locks: Option<i64>,
     scripts_run: Option<i64>,
 }
 
@@ -225,7 +226,7 @@ impl Record for Status {
             uptime.unwrap_or_default(),
             number(self.clients),
             number(self.keys),
-            self.locks.to_string(),
+            number(self.locks),
             number(self.scripts_run),
         ]
     }
@@ -244,10 +245,6 @@ fn status(paths: &Paths, output: Output, context: &Context) -> Result<u8, Failur
         Some(Answer::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
     };
-    let locks = match answer.get("locks") {
-        Some(Answer::List(items)) => items.len() / 2,
-        _ => 0,
-    };
     let status = Status {
         socket: paths.local.socket.to_string_lossy().into_owned(),
         pid: answer.number("pid"),
@@ -256,7 +253,7 @@ fn status(paths: &Paths, output: Output, context: &Context) -> Result<u8, Failur
         uptime_ms: answer.number("uptime_ms"),
         clients: answer.number("clients"),
         keys: answer.number("keys"),
-        locks,
+        locks: answer.number("lock_count"),
         scripts_run: answer.number("scripts_run"),
     };
     if let Some(left_ms) = answer.number("recovering_ms").filter(|left_ms| *left_ms > 0) {

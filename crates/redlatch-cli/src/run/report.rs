@@ -198,13 +198,15 @@ impl ReportFile {
         Ok(ReportFile(file.transpose()?))
     }
 
-    /// Writes the line. A failure is said, and changes nothing about the outcome.
+    /// Writes the line. A failure is said, and changes nothing about the outcome; half a line is no report, so the file is emptied.
     pub(crate) fn write(self, report: &Report) {
         let Some(mut file) = self.0 else { return };
         let written = serde_json::to_string(report)
             .map_err(std::io::Error::from)
             .and_then(|line| file.write_all((escape::json(&line) + "\n").as_bytes()));
         if let Err(error) = written {
+            // A pipe and a device cannot be emptied.
+            _ = file.set_len(0);
             crate::talk::error(format_args!("cannot write the report: {error}"));
         }
     }

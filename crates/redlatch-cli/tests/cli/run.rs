@@ -253,6 +253,18 @@ fn a_report_on_a_full_disk_is_told_of_and_changes_nothing_else() {
     }
 }
 
+#[test]
+fn a_report_that_the_disk_takes_half_of_is_no_report() {
+    let place = Place::local();
+    assert_eq!(place.code(["engine", "start"]), 0);
+    // A file may have 512 bytes.
+    let run = format!("trap '' XFSZ; ulimit -f 1; redlatch run {} --report report -- true", "n".repeat(300));
+    let output = finish(place.shell(&run));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(both(&output).contains("cannot write the report: File too large"), "{output:?}");
+    assert_eq!(place.read("report"), "");
+}
+
 /// The number that the local engine gives its next connection.
 fn next_connection(place: &Place) -> u64 {
     let mut stream = UnixStream::connect(place.path("run/default.sock")).unwrap();

@@ -147,6 +147,9 @@ fn the_engine_can_be_started_looked_at_and_stopped() {
     assert!(status["pid"].as_i64().is_some_and(|pid| pid > 1), "{status}");
 
     assert_eq!(place.code(["lock", "job", "--lease", "10m"]), 0);
+    let status: Value =
+        serde_json::from_slice(&place.output(["engine", "status", "-o", "json"]).stdout).unwrap();
+    assert_eq!(status["locks"], 1, "{status}");
     let refused = place.output(["engine", "stop"]);
     assert_eq!(refused.status.code(), Some(75), "locks are held: {refused:?}");
     assert_eq!(place.code(["engine", "logs"]), 0);

@@ -287,10 +287,10 @@ fn stop(shared: &Shared, session: &mut Session) {
 
 fn status(shared: &Shared, session: &mut Session) {
     let mut engine = shared.engine.borrow_mut();
-    let locks = engine.expiring_keys(STATUS_LOCKS_MAX);
+    let (held, locks) = (engine.expiring_key_count(), engine.expiring_keys(STATUS_LOCKS_MAX));
     let number = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     let out = &mut session.out;
-    out.map(9);
+    out.map(10);
     out.bulk(b"version");
     out.bulk(env!("CARGO_PKG_VERSION").as_bytes());
     for (name, value) in [
@@ -300,6 +300,7 @@ fn status(shared: &Shared, session: &mut Session) {
         ("clients", number(shared.clients.get() as u128)),
         ("keys", number(engine.key_count() as u128)),
         ("recovering_ms", number(u128::from(engine.wait_left_ms()))),
+        ("lock_count", number(held as u128)),
         ("scripts_run", number(u128::from(shared.scripts_run.get()))),
     ] {
         out.bulk(name.as_bytes());

@@ -71,7 +71,7 @@ impl Core {
 
     /// The shortest list of changes that builds the keyspace from nothing.
     pub(crate) fn snapshot(&mut self) -> Vec<Effect> {
-        self.has_expiring_keys();
+        self.expiring_key_count();
         let mut out = Vec::new();
         for (_, slot) in self.slots_from(0) {
             let key = || slot.key.to_vec();

@@ -10,6 +10,7 @@ mod changes;
 mod cluster;
 mod connect;
 mod diagnose;
+mod driver;
 mod ear;
 mod ears;
 mod failure;

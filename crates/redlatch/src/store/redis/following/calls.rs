@@ -1,0 +1,188 @@
+//! Calls to a master that another server may follow: what is tried again there, and whose answers count.
+
+use std::{
+    future::Future,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{LISTED_TIME, LOOK_TIME_MAX, MASTERS_TRIED_MAX, Shared};
+use crate::{
+    error::{Error, ErrorKind},
+    replica_ack::ReplicaCount,
+    store::{
+        Call, Confirm, Fault, Reply, of_another_reign,
+        redis::{acked::Listing, failure::Failure, life, node::Node},
+    },
+};
+
+impl Shared {
+    /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it
+    /// may have run. `first` is on its way already, to the master of this era.
+    pub(super) async fn follow<T, F>(
+        &self,
+        mut era: u64,
+        first: F,
+        again: impl Fn(&Arc<Node>, u64) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut failure = match first.await {
+            Ok(answer) => return self.believe(answer, era),
+            Err(failure) => failure,
+        };
+        let _searching = self.searching.begin();
+        for _ in 1..MASTERS_TRIED_MAX {
+            if self.closed.load(Ordering::SeqCst) {
+                break;
+            }
+            match standing(&failure) {
+                Standing::Answered => break,
+                Standing::MayHaveRun => {
+                    self.look.ask();
+                    break;
+                }
+                Standing::NotRun => self.await_look(era).await,
+            }
+            if self.master.era() == era {
+                break;
+            }
+            let (now, node) = self.master.seat();
+            era = now;
+            failure = match again(&node, era).await {
+                Ok(answer) => return self.believe(answer, era),
+                Err(failure) => failure,
+            };
+        }
+        let fault = Fault::from(failure);
+        if fault.error().kind() == ErrorKind::Closed && !self.closed.load(Ordering::SeqCst) {
+            return Err(Fault::NotSent(Error::new(ErrorKind::Unreachable, "the master is just changing")));
+        }
+        Err(fault)
+    }
+
+    /// As [`follow`](Self::follow), for what no other master may be asked.
+    pub(super) async fn ask_in(
+        &self,
+        reign: u64,
+        era: u64,
+        first: impl Future<Output = Result<Reply, Failure>>,
+    ) -> Result<Reply, Fault> {
+        if life::seat(reign) != era {
+            return Err(of_another_reign());
+        }
+        match first.await {
+            Ok(answer) => self.believe(answer, era),
+            Err(failure) => {
+                if !matches!(standing(&failure), Standing::Answered) {
+                    self.look.ask();
+                }
+                Err(failure.into())
+            }
+        }
+    }
+
+    /// Runs a script at one master, and asks the replicas of that one: their answer counts only while it is the master.
+    pub(super) fn run_acked_at(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        era: u64,
+        call: Call,
+        count: ReplicaCount,
+        must: bool,
+    ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
+        let shared = self.clone();
+        let listing: Listing = Box::new(move |within| Box::pin(shared.listed(era, within)));
+        let (shared, answer) = (self.clone(), node.run_acked(call, count, must, Some(listing)));
+        async move {
+            let (reply, confirm) = answer.await?;
+            let confirm: Confirm = Box::new(move |within| {
+                Box::pin(async move {
+                    match confirm(within).await {
+                        Ok(replicas) => shared.believe(replicas, era),
+                        Err(fault) => {
+                            shared.look.ask();
+                            Err(fault)
+                        }
+                    }
+                })
+            });
+            Ok((reply, confirm))
+        }
+    }
+
+    /// How many replicas of the master of an era are listed by those who know of it. When nobody answers, what they
+    /// said before counts.
+    pub(super) async fn listed(self: Arc<Self>, era: u64, within: Duration) -> u32 {
+        // On the background thread, which has the connections to those who are asked, and timers.
+        let shared = self.clone();
+        let asked = self.background.spawn(async move {
+            let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
+            let _turn = timeout_at(end, shared.listing.lock()).await.ok()?;
+            if let Some((.., count)) = shared.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+                return Some(count);
+            }
+            let master = shared.master().dial().addr().clone();
+            let count = shared.finder.clone().replicas(master, end - Instant::now()).await?;
+            *shared.listed.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((era, Instant::now(), count));
+            Some(count)
+        });
+        let count = asked.await.ok().flatten();
+        count.or_else(|| self.known(era).map(|(.., count)| count)).unwrap_or(0)
+    }
+
+    fn known(&self, era: u64) -> Option<(u64, Instant, u32)> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).filter(|(of, ..)| *of == era)
+    }
+
+    /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
+    pub(super) fn believe<T>(&self, reply: T, era: u64) -> Result<T, Fault> {
+        if self.master.era() == era {
+            return Ok(reply);
+        }
+        let error = Error::new(ErrorKind::Unreachable, "the master changed while it answered");
+        Err(Fault::Unknown(error.answered()))
+    }
+
+    /// Waits for a look that begins after this call, unless the master has changed since then.
+    pub(super) async fn await_look(&self, era: u64) {
+        let mut looked = self.looked.clone();
+        let number = self.look.ask();
+        if self.master.era() == era {
+            // An error means that nobody looks any more, because the store is closed.
+            let _ = looked.wait_for(|done| *done >= number).await;
+        }
+    }
+}
+
+/// What a failed call may have done.
+enum Standing {
+    /// The server has answered, and another master would answer the same.
+    Answered,
+    NotRun,
+    MayHaveRun,
+}
+
+fn standing(failure: &Failure) -> Standing {
+    match failure {
+        Failure::Fault(Fault::NotSent(_)) => Standing::NotRun,
+        Failure::Fault(Fault::Unknown(_)) => Standing::MayHaveRun,
+        // A server that is a replica now cannot ask replicas, and says so before the script.
+        Failure::Fault(Fault::Server(error)) if error.kind() == ErrorKind::ReadOnly => Standing::NotRun,
+        Failure::Fault(Fault::Server(_)) => Standing::Answered,
+        // A script is refused at its first write, before which it has only read.
+        Failure::Refused { code, detail, .. } => {
+            if matches!(&code[..], "READONLY" | "MASTERDOWN" | "LOADING")
+                || Fault::server(code, detail).error().kind() == ErrorKind::ReadOnly
+            {
+                Standing::NotRun
+            } else {
+                Standing::Answered
+            }
+        }
+    }
+}

@@ -1,7 +1,19 @@
 //! Moments between two steps of a lane, in which a stalled thread leaves time to others.
 
 use super::*;
-use crate::{error::LossReason, keys::Kind, name::LockName, recipes::PLAIN};
+use crate::{
+    core::{
+        Request, Wait,
+        lane::InLine,
+        lanes::{Bounds, Enter},
+        owners::Owners,
+    },
+    error::LossReason,
+    keys::{Keys, Kind},
+    name::LockName,
+    owner::Owner,
+    recipes::PLAIN,
+};
 
 const TERM: Term = Term { lease_ms: 30_000, renewed: true };
 

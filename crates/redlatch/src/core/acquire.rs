@@ -75,7 +75,7 @@ impl Core {
                 // The whole hold may be gone. It is given back, and asked for once that is through.
                 Entered::Done(Some(grant)) if turn.is_disturbed() => {
                     turn.rests();
-                    self.drop_hold(&grant.lease, grant.renewed);
+                    self.drop_hold(&grant.lease, grant.term);
                 }
                 Entered::Done(grant) => return Ok(grant),
                 Entered::PassedOver | Entered::NotYet => {}
@@ -221,7 +221,7 @@ impl Core {
                 let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
                 match place.handed(if waits { deadline } else { &moment }).await? {
                     None => None,
-                    Some(Handed::Lease(lease)) => Some(Grant { renewed: lease.holds().renewed > 0, lease }),
+                    Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, tainted }) => {
                         let place = Place::lead(self, request);
@@ -294,10 +294,10 @@ impl Core {
         lease.tainted.fetch_or(tainted, Ordering::Relaxed);
         place.granted(&lease);
         if self.is_closed() {
-            self.drop_hold(&lease, request.term.renewed);
+            self.drop_hold(&lease, request.term);
             return Err(self.closed_error());
         }
-        Ok(Entered::Done(Some(Grant { lease, renewed: request.term.renewed })))
+        Ok(Entered::Done(Some(Grant { lease, term: request.term })))
     }
 }
 

@@ -231,7 +231,7 @@ impl Asker {
     fn step_out(&mut self) -> bool {
         let (lined_up, handed) = self.close_line();
         if let Some(lease) = handed {
-            self.core.drop_hold(&lease, lease.holds().renewed > 0);
+            self.core.drop_hold(&lease, lease.term());
         }
         lined_up
     }

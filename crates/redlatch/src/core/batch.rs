@@ -25,7 +25,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
-    recipes::Expected,
+    recipes::{Expected, Term},
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
     store::{Arg, Call, Confirm, Fault, Reply},
 };
@@ -144,18 +144,18 @@ impl Core {
             lease.tainted.fetch_or(group.tainted, Ordering::Relaxed);
             place.granted(lease);
         }
-        let renewed = first.term.renewed;
+        let term = first.term;
         if turns.iter().any(Turn::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
             turns.iter().for_each(Turn::rests);
-            leases.iter().for_each(|lease| self.drop_hold(lease, renewed));
+            leases.iter().for_each(|lease| self.drop_hold(lease, term));
             return Ok(Batch::OneByOne);
         }
         if self.is_closed() {
-            leases.iter().for_each(|lease| self.drop_hold(lease, renewed));
+            leases.iter().for_each(|lease| self.drop_hold(lease, term));
             return Err(self.closed_error());
         }
-        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, renewed }).collect()))
+        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, term }).collect()))
     }
 
     /// Asks the server once.
@@ -275,7 +275,7 @@ impl Core {
     /// the future does not cancel the releases.
     pub(crate) fn unlock_all(
         self: &Arc<Self>,
-        holds: Vec<(Arc<Lease>, bool)>,
+        holds: Vec<(Arc<Lease>, Term)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         // It begins at once, because a `select!` may poll none of its branches.
@@ -284,7 +284,7 @@ impl Core {
     }
 
     /// The same without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, bool)>) {
+    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, Term)>) {
         let work = self.clone().give_back_all(holds);
         self.keeper.spawn(async move {
             for error in work.await.into_iter().filter_map(Result::err) {
@@ -296,12 +296,12 @@ impl Core {
     /// Renewal ends, and tasks of this process have what they wait for, when this returns; the future does the rest.
     fn give_back_all(
         self: Arc<Self>,
-        holds: Vec<(Arc<Lease>, bool)>,
+        holds: Vec<(Arc<Lease>, Term)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
-        for (at, (lease, renewed)) in holds.into_iter().enumerate() {
-            let step = self.begin(&lease, renewed);
+        for (at, (lease, term)) in holds.into_iter().enumerate() {
+            let step = self.begin(&lease, term);
             // Not before: until the last guard has gone, it can be entered.
             let simple = lease.recipe.batches()
                 && !lease.has_turns()

@@ -23,12 +23,12 @@ use crate::{
 const ANSWERS: u32 = 3;
 
 impl Core {
-    /// Takes a read hold of the owner of a write hold, with a lease of the same length. Replicas are not asked for it; it may stand for what
+    /// Takes a read hold beside a write hold that is `held` for so long, with a lease of the same length. Replicas are not asked for it; it may stand for what
     /// they have confirmed of the write hold.
     pub(crate) async fn read_beside(
         self: &Arc<Self>,
         writing: &Arc<Lease>,
-        renewed: bool,
+        held: Term,
         stands_for: Option<Confirmed>,
     ) -> Result<Grant, Error> {
         let Some(readers) = &writing.keys.readers else {
@@ -37,8 +37,8 @@ impl Core {
         };
         // An extension of a hold that is not renewed is all that it has.
         let left_ms = i64::try_from(writing.deadline_ms().saturating_sub(self.now_ms())).unwrap_or(i64::MAX);
-        let lease_ms = if renewed { writing.lease_ms() } else { writing.lease_ms().max(left_ms) };
-        let term = Term { lease_ms, renewed };
+        let lease_ms = if held.renewed { held.lease_ms } else { held.lease_ms.max(left_ms) };
+        let term = Term { lease_ms, ..held };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
@@ -71,7 +71,7 @@ impl Core {
         };
         if !writing.is_valid(self.now_ms()) {
             // Others may have written before it was granted.
-            self.drop_hold(&grant.lease, grant.renewed);
+            self.drop_hold(&grant.lease, grant.term);
             return Err(lost());
         }
         Ok(grant)
@@ -82,29 +82,29 @@ impl Core {
     pub(crate) async fn downgrade(
         self: &Arc<Self>,
         writing: &Arc<Lease>,
-        renewed: bool,
+        held: Term,
     ) -> Result<Grant, Error> {
         let core = self.clone();
         // Its task may drop the future, or poll it no more.
-        let turning = self.drive(self.clone().turn(writing.clone(), renewed), move |outcome| {
+        let turning = self.drive(self.clone().turn(writing.clone(), held), move |outcome| {
             if let Ok(grant) = outcome {
-                core.drop_hold(&grant.lease, grant.renewed);
+                core.drop_hold(&grant.lease, grant.term);
             }
         });
         let turned = turning.outcome().await.and_then(identity);
         turned.map_err(|error| error.on(&writing.keys.name).by(&writing.owner))
     }
 
-    async fn turn(self: Arc<Self>, writing: Arc<Lease>, renewed: bool) -> Result<Grant, Error> {
+    async fn turn(self: Arc<Self>, writing: Arc<Lease>, held: Term) -> Result<Grant, Error> {
         let reign = self.store.reign(&writing.keys.key);
         let reading = match self.check_count(&writing) {
             // A replica that has only the write hold keeps everybody else out, too, so what was confirmed stays true.
-            Ok(()) => self.read_beside(&writing, renewed, writing.replicated()).await,
+            Ok(()) => self.read_beside(&writing, held, writing.replicated()).await,
             Err(error) => Err(error),
         };
         let written = tokio::select! {
             biased;
-            written = self.unlock(&writing, renewed, Polled::Through) => written,
+            written = self.unlock(&writing, held, Polled::Through) => written,
             () = self.keeper.sleep(ANSWERS * self.config.response_timeout) => {
                 Err(Error::new(ErrorKind::Timeout, "the release of the write hold is not answered"))
             }
@@ -120,7 +120,7 @@ impl Core {
         };
         let turned = self.turned(&writing, &grant.lease, written, reign).await;
         if turned.is_err() {
-            self.drop_hold(&grant.lease, grant.renewed);
+            self.drop_hold(&grant.lease, grant.term);
         }
         turned.map(|()| grant)
     }

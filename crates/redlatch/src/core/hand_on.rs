@@ -121,10 +121,10 @@ impl Core {
                     return Ok(Unlocked::Released);
                 };
                 self.tell_displaced(lost, &held);
-                let renewed = next.request.term.renewed;
+                let term = next.request.term;
                 if let Err(held) = next.hand(held) {
                     // The task gave up meanwhile; its hold is given back like any other.
-                    self.drop_hold(&held, renewed);
+                    self.drop_hold(&held, term);
                 }
                 Ok(Unlocked::Released)
             }

@@ -402,7 +402,7 @@ impl Core {
                 let cover = self.owners.pending(&lease.keys, &lease.owner);
                 if lease.take_back(now_ms) {
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
-                    self.drop_hold(&lease, lease.holds().renewed > 0);
+                    self.drop_hold(&lease, lease.term());
                     drop(cover);
                     agenda.get(at);
                     continue;

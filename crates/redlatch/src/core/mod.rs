@@ -439,7 +439,7 @@ impl Core {
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
-            let lease_ms = lease.lease_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
+            let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let term = Term { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));

@@ -23,12 +23,12 @@ impl Core {
         // Other guards of the lease wait for it.
         let entry = self.drive(self.clone().enter_again(lease.clone(), term), move |outcome| {
             if outcome.is_ok() {
-                core.drop_hold(&held, term.renewed);
+                core.drop_hold(&held, term);
             }
         });
         let entered = entry.outcome().await.and_then(std::convert::identity);
         entered.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        Ok(Grant { lease: lease.clone(), renewed: term.renewed })
+        Ok(Grant { lease: lease.clone(), term })
     }
 
     /// The count cannot tell a repeat: by the time that it comes another process may have been handed the owner and count there, too. So

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, LossReason},
     jitter::jittered,
-    recipes::Expected,
+    recipes::{Expected, Term},
     scripts,
     store::{Call, Fault, Reply},
 };
@@ -80,10 +80,10 @@ impl Core {
     pub(crate) async fn unlock(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        renewed: bool,
+        held: Term,
         polled: Polled,
     ) -> Result<Unlocked, Error> {
-        let outcome = match self.begin(lease, renewed) {
+        let outcome = match self.begin(lease, held) {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             Step::Release { leads, pending }
@@ -198,8 +198,8 @@ impl Core {
     }
 
     /// Gives back one hold without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) {
-        match self.begin(lease, renewed) {
+    pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) {
+        match self.begin(lease, held) {
             Step::Passed | Step::Lost(_) => {}
             step => {
                 let (core, held) = (self.clone(), lease.clone());
@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    pub(super) fn begin(self: &Arc<Self>, lease: &Arc<Lease>, renewed: bool) -> Step {
+    pub(super) fn begin(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) -> Step {
         if let Some(reason) = lease.loss() {
             return Step::Lost(reason.clone());
         }
@@ -226,7 +226,7 @@ impl Core {
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let cover = || self.owners.pending(&lease.keys, &lease.owner);
         let covered = lease.owner.is_exposed().then(cover);
-        let before = lease.leave(renewed);
+        let before = lease.leave(held);
         if before > 1 {
             return Step::Leave { pending: covered.unwrap_or_else(cover) };
         }
@@ -459,8 +459,8 @@ impl Core {
     ) -> Result<(Unlocked, i64), Error> {
         // A renewal that was on its way when the guard went may have had the server keep it for a whole lease more.
         let renewed_ms = if lease.holds().renewed > 0 { self.now_ms() } else { 0 };
-        let lease_ms = u64::try_from(lease.lease_ms()).unwrap_or(0);
-        let over_ms = (lease.deadline_ms() + margin_ms(lease.lease_ms())).max(renewed_ms + lease_ms);
+        let lease_ms = u64::try_from(lease.longest_ms()).unwrap_or(0);
+        let over_ms = (lease.deadline_ms() + margin_ms(lease.longest_ms())).max(renewed_ms + lease_ms);
         // So may an extension that was not answered.
         let over_ms = over_ms.max(lease.asked_until_ms()) + 1;
         let mut delay_ms = RETRY_DELAY_MS_MIN;

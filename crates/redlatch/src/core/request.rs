@@ -121,5 +121,6 @@ impl Wait {
 /// What an acquire got: a hold on a lease.
 pub(crate) struct Grant {
     pub(crate) lease: Arc<Lease>,
-    pub(crate) renewed: bool,
+    /// How this one hold is renewed, which goes with it.
+    pub(crate) term: Term,
 }

@@ -282,7 +282,7 @@ impl Core {
         let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
-            let term = Term { lease_ms: lease.lease_ms(), renewed: false };
+            let term = Term { lease_ms: lease.longest_ms(), renewed: false };
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
@@ -290,7 +290,7 @@ impl Core {
                     continue;
                 };
                 if core.write_hold_beside(&lease.keys, &lease.owner).is_some() {
-                    let over_ms = core.now_ms().saturating_add(lease.lease_ms().max(0) as u64);
+                    let over_ms = core.now_ms().saturating_add(lease.longest_ms().max(0) as u64);
                     return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
                 }
                 if lease.owner.is_shared() {

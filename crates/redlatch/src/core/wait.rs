@@ -168,7 +168,7 @@ impl Place {
             if let Ok(Handoff::Lease(lease)) = handed
                 && lease.take()
             {
-                core.drop_hold(&lease, lease.holds().renewed > 0);
+                core.drop_hold(&lease, lease.term());
             }
             return Err(core.closed_error());
         }
@@ -177,7 +177,7 @@ impl Place {
             Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
             Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
             Ok(Handoff::Lease(lease)) => {
-                core.drop_hold(&lease, lease.holds().renewed > 0);
+                core.drop_hold(&lease, lease.term());
                 Ok(Some(Handed::PassedOver))
             }
             Ok(Handoff::Contend { after_others }) => Ok(Some(Handed::Contend { after_others, tainted })),
@@ -203,7 +203,7 @@ impl Drop for Place {
                 // What was handed over this very moment must not be lost with this task.
                 match line.handoff.try_recv() {
                     Ok(Handoff::Lease(lease)) if lease.take() => {
-                        self.core.drop_hold(&lease, lease.holds().renewed > 0);
+                        self.core.drop_hold(&lease, lease.term());
                     }
                     Ok(Handoff::Contend { after_others }) => {
                         self.core.lanes.leave_to_the_next(&line.request, after_others);

@@ -268,7 +268,7 @@ impl Round<'_> {
 
     fn hold(&mut self, at: usize, grant: Grant) {
         self.held.push(at);
-        self.holding.guards.push(self.set.members[at].guard(grant.lease, grant.renewed));
+        self.holding.guards.push(self.set.members[at].guard(grant.lease, grant.term));
     }
 }
 

@@ -259,7 +259,7 @@ impl QuorumLock {
             match outcome {
                 None => return tally,
                 Some((at, Ok(Some(grant)))) => {
-                    let guard = self.members[at].guard(grant.lease, grant.renewed);
+                    let guard = self.members[at].guard(grant.lease, grant.term);
                     tally.granted.push((at, guard));
                     if tally.granted.len() == quorum {
                         // The others get as much time again as the quorum took.

@@ -13,7 +13,7 @@ use crate::{
         locker::Locker,
     },
     name::LockName,
-    recipes::{READ, Term, WRITE},
+    recipes::{READ, WRITE},
 };
 
 /// A lock with two sides: any number of readers, or one writer.
@@ -180,8 +180,8 @@ impl WriteGuard {
     /// As [`read`](Self::read), for a guard that stays where this one is.
     pub(crate) async fn read_here(&self) -> Result<ReadGuard, Error> {
         self.0.check()?;
-        let (core, Term { renewed, .. }) = (self.0.core(), self.0.term());
-        let grant = core.read_beside(self.0.lease(), renewed, None).await?;
-        Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.renewed, true)))
+        let core = self.0.core();
+        let grant = core.read_beside(self.0.lease(), self.0.term(), None).await?;
+        Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.term, true)))
     }
 }

@@ -21,6 +21,7 @@ mod kinds;
 mod late_grants;
 mod late_leases;
 mod lazy;
+mod lengths;
 mod limit;
 mod local;
 mod model_rw;

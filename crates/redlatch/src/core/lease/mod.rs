@@ -23,7 +23,7 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
-use rare::{NEVER, Rare, Turns};
+use rare::{Lengths, NEVER, Rare, Turns};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -190,10 +190,43 @@ impl Lease {
         self.lease_ms.load(Ordering::Relaxed)
     }
 
+    /// How the only guard of a lease holds that was never entered.
+    pub(super) fn term(&self) -> Term {
+        Term { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
+    }
+
+    /// The longest lease that the server was ever told for it, extensions apart.
+    pub(super) fn longest_ms(&self) -> i64 {
+        self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
+    }
+
     /// One more hold of this term: it is renewed for as long as the longest of those that are.
     pub(super) fn lasts(&self, term: Term) {
         if term.renewed {
-            self.lease_ms.fetch_max(term.lease_ms, Ordering::Relaxed);
+            self.lengths_change(|lengths| {
+                lengths.renewed_ms.push(term.lease_ms);
+                lengths.longest_ms = lengths.longest_ms.max(term.lease_ms);
+            });
+        }
+    }
+
+    /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
+    /// their guards count on it by now.
+    fn lasts_without(&self, term: Term) {
+        if term.renewed && self.has_turns() {
+            self.lengths_change(|lengths| {
+                let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);
+                at.map(|at| lengths.renewed_ms.swap_remove(at));
+            });
+        }
+    }
+
+    fn lengths_change(&self, change: impl FnOnce(&mut Lengths)) {
+        let turns = self.turns();
+        let mut lengths = turns.lengths();
+        change(&mut lengths);
+        if let Some(longest_ms) = lengths.renewed_ms.iter().max() {
+            self.lease_ms.store(*longest_ms, Ordering::Relaxed);
         }
     }
 
@@ -386,16 +419,20 @@ impl Lease {
 
     /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
     /// it until it has been told, which is until [`has_left`](Self::has_left), or the end of the lease.
-    pub(crate) fn leave(&self, renewed: bool) -> u32 {
-        self.change_holds(|holds| {
+    pub(crate) fn leave(&self, term: Term) -> u32 {
+        let before = self.change_holds(|holds| {
             let before = holds.count;
             holds.count = before.saturating_sub(1);
             holds.leaving += u32::from(before > 0);
             if before > 1 {
-                holds.renewed -= u32::from(renewed).min(holds.renewed);
+                holds.renewed -= u32::from(term.renewed).min(holds.renewed);
             }
             before
-        })
+        });
+        if before > 1 {
+            self.lasts_without(term);
+        }
+        before
     }
 
     /// A hold of which the server was to be told no longer counts there, as far as can be known.
@@ -410,12 +447,16 @@ impl Lease {
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
     #[must_use]
-    pub(crate) fn goes_without_release(&self, renewed: bool) -> bool {
-        self.change_holds(|holds| {
+    pub(crate) fn goes_without_release(&self, term: Term) -> bool {
+        let is_last = self.change_holds(|holds| {
             holds.count = holds.count.saturating_sub(1);
-            holds.renewed -= u32::from(renewed).min(holds.renewed);
+            holds.renewed -= u32::from(term.renewed).min(holds.renewed);
             holds.count == 0
-        })
+        });
+        if !is_last {
+            self.lasts_without(term);
+        }
+        is_last
     }
 
     /// One more guard comes in; `false` if the last one has gone.
@@ -508,7 +549,7 @@ impl Lease {
     }
 
     pub(crate) fn turns(&self) -> Arc<Turns> {
-        self.rare().turns.get_or_init(Arc::default).clone()
+        self.rare().turns.get_or_init(|| Arc::new(Turns::of(self.term()))).clone()
     }
 
     /// The server of this reign has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
@@ -608,6 +649,40 @@ mod tests {
         assert_eq!((due_ms(), lease.deadline_ms()), (333, 990));
         assert!(lease.confirmed(400, 1_000, 400));
         assert_eq!((due_ms(), lease.deadline_ms()), (733, 1_390));
+    }
+
+    #[test]
+    fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
+        let renewed = |lease_ms| Term { lease_ms, renewed: true };
+        let fixed = |lease_ms| Term { lease_ms, renewed: false };
+        let enter = |lease: &Lease, term: Term| {
+            lease.turns();
+            lease.lasts(term);
+            assert!(lease.enter(term.renewed));
+        };
+        let lease = lease();
+        for (term, longest_ms) in [(renewed(9_000), 9_000), (renewed(5_000), 9_000), (fixed(20_000), 9_000)] {
+            enter(&lease, term);
+            assert_eq!(lease.lease_ms(), longest_ms);
+        }
+        lease.leave(renewed(9_000));
+        assert_eq!((lease.lease_ms(), lease.longest_ms()), (5_000, 9_000));
+        lease.leave(fixed(20_000));
+        assert_eq!(lease.lease_ms(), 5_000);
+        assert!(!lease.goes_without_release(renewed(1_000)));
+        assert_eq!(lease.lease_ms(), 5_000);
+        lease.leave(renewed(5_000));
+        assert_eq!(lease.lease_ms(), 5_000, "the last one goes with it");
+    }
+
+    #[test]
+    fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
+        let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+        let term = Term { lease_ms: 3_600_000, renewed: false };
+        let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0);
+        lease.lasts(Term { lease_ms: 30_000, renewed: true });
+        assert!(lease.enter(true));
+        assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! What few leases have, in one place beside them: most are taken and given back, and a process may hold many.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::Lease;
-use crate::{error::LossReason, replica_ack::Confirmed};
+use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -51,13 +51,29 @@ pub(crate) struct Turns {
     pub(super) scattered: AtomicBool,
     /// Another process held under the owner before.
     pub(super) guest: AtomicBool,
+    lengths: Mutex<Lengths>,
 }
 
 pub(super) const NEVER: u64 = u64::MAX;
 
-impl Default for Turns {
-    fn default() -> Self {
+impl Turns {
+    /// Those of a lease that has one guard, with this term.
+    pub(super) fn of(first: Term) -> Self {
         let (next, counting, scattered, guest) = Default::default();
-        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest }
+        let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();
+        let lengths = Mutex::new(Lengths { renewed_ms, longest_ms: first.lease_ms });
+        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, lengths }
     }
+
+    pub(super) fn lengths(&self) -> MutexGuard<'_, Lengths> {
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For how long the guards of a lease have it renewed.
+pub(super) struct Lengths {
+    /// One for each guard whose hold is renewed.
+    pub(super) renewed_ms: Vec<i64>,
+    /// The longest of all that there were.
+    pub(super) longest_ms: i64,
 }

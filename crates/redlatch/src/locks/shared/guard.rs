@@ -32,7 +32,7 @@ use crate::{
 pub struct Guard {
     core: Arc<Core>,
     lease: Arc<CoreLease>,
-    renewed: bool,
+    term: Term,
     /// Whether the owner may enter once more.
     reentrant: bool,
     armed: bool,
@@ -64,8 +64,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, renewed: bool, reentrant: bool) -> Self {
-        Guard { core, lease, renewed, reentrant, armed: true }
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, term: Term, reentrant: bool) -> Self {
+        Guard { core, lease, term, reentrant, armed: true }
     }
 
     /// Resolves when the hold has ended, with the reason if it is lost.
@@ -89,7 +89,7 @@ impl Guard {
 
     /// How each renewal of this hold is done, for further holds that are to last as long.
     pub(crate) fn term(&self) -> Term {
-        Term { lease_ms: self.lease.lease_ms(), renewed: self.renewed }
+        self.term
     }
 
     /// Turns a hold of a write side into one of the read side.
@@ -97,8 +97,8 @@ impl Guard {
         self.core.check_open().map_err(|error| error.on(self.name()))?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
-        let grant = core.downgrade(&lease, self.renewed).await?;
-        Ok(Guard::new(core, grant.lease, grant.renewed, true))
+        let grant = core.downgrade(&lease, self.term).await?;
+        Ok(Guard::new(core, grant.lease, grant.term, true))
     }
 
     /// An error in a process that did not make the hold.
@@ -107,9 +107,9 @@ impl Guard {
     }
 
     /// The hold without its guard, for whoever gives it back in the guard's place.
-    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, bool) {
+    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, Term) {
         self.armed = false;
-        (self.core.clone(), self.lease.clone(), self.renewed)
+        (self.core.clone(), self.lease.clone(), self.term)
     }
 
     /// Gives this hold back and says what became of it.
@@ -137,7 +137,7 @@ impl Guard {
         self.check_process()?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
-        core.unlock(&lease, self.renewed, polled).await
+        core.unlock(&lease, self.term, polled).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
@@ -241,7 +241,7 @@ impl Guard {
         self.core.check_open()?;
         self.lease.owner.check_may_be_sent().map_err(|error| error.on(self.name()))?;
         let grant = self.core.reenter(&self.lease, self.term()).await?;
-        Ok(Guard::new(self.core.clone(), grant.lease, grant.renewed, true))
+        Ok(Guard::new(self.core.clone(), grant.lease, grant.term, true))
     }
 
     /// Makes the hold last at least `lease` from now (1 ms to 100 years); what is left of it is never shortened. A hold that
@@ -308,7 +308,7 @@ impl Guard {
                 self.core.owners.pending(&self.lease.keys, &self.lease.owner).unanswered();
             }
             self.core.store.outlives(self.lease.owner.field());
-            if self.lease.goes_without_release(self.renewed) {
+            if self.lease.goes_without_release(self.term) {
                 self.core.lanes.forget(&self.lease);
                 self.lease.give_back();
             }
@@ -400,7 +400,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // In a forked child nothing may be touched, not even a mutex, which may have been locked at the fork.
         if self.armed && !self.core.is_forked() {
-            self.core.drop_hold(&self.lease, self.renewed);
+            self.core.drop_hold(&self.lease, self.term);
         }
     }
 }

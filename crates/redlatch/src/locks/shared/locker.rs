@@ -75,7 +75,7 @@ impl Locker {
         let request = self.request(wait, lease, options.owner, options.fenced)?;
         let core = &*self.core;
         let grant = core.acquire(Request { ack, ..request }).await?;
-        Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.renewed, self.reentrant)))
+        Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.term, self.reentrant)))
     }
 
     /// What an acquire with these options asks for.
@@ -140,8 +140,8 @@ impl Locker {
         Ok(forced)
     }
 
-    pub(crate) fn guard(&self, lease: Arc<CoreLease>, renewed: bool) -> Guard {
-        Guard::new(Arc::clone(&self.core), lease, renewed, self.reentrant)
+    pub(crate) fn guard(&self, lease: Arc<CoreLease>, term: Term) -> Guard {
+        Guard::new(Arc::clone(&self.core), lease, term, self.reentrant)
     }
 
     /// The last token that was drawn for the name.
@@ -176,7 +176,7 @@ impl Locker {
         let taken = self.core.take_up(&left, turn).await;
         match taken.map_err(|fault| self.error(fault).by(owner))? {
             Taken::Gone => Ok(None),
-            Taken::Up(lease) => Ok(Some(self.guard(lease, term.renewed))),
+            Taken::Up(lease) => Ok(Some(self.guard(lease, term))),
             Taken::WrongKind => {
                 let what = "the owner holds the name as another kind of lock";
                 Err(Error::new(ErrorKind::WrongLockKind, what).on(self.name()).by(owner))

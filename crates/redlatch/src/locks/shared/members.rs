@@ -21,6 +21,7 @@ use crate::{
     locks::shared::locker::Locker,
     name::LockName,
     owner::Owner,
+    recipes::Term,
     replica_ack::ReplicaAck,
 };
 
@@ -450,19 +451,19 @@ impl Drop for Holding {
     }
 }
 
-type Holds = Vec<(Arc<CoreLease>, bool)>;
+type Holds = Vec<(Arc<CoreLease>, Term)>;
 
 /// The holds of each client, and where in the list they stand.
 fn by_client(guards: Vec<Guard>) -> Vec<(Arc<Core>, Vec<usize>, Holds)> {
     let mut clients: Vec<(Arc<Core>, Vec<usize>, Holds)> = Vec::new();
     for (at, guard) in guards.into_iter().enumerate() {
-        let (core, lease, renewed) = guard.into_hold();
+        let (core, lease, term) = guard.into_hold();
         match clients.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, &core)) {
             Some((_, places, holds)) => {
                 places.push(at);
-                holds.push((lease, renewed));
+                holds.push((lease, term));
             }
-            None => clients.push((core, vec![at], vec![(lease, renewed)])),
+            None => clients.push((core, vec![at], vec![(lease, term)])),
         }
     }
     clients

@@ -1,0 +1,49 @@
+//! Holds of one owner that are to last for different times: for how long the server keeps the lock.
+
+use std::future::IntoFuture;
+
+use redlatch::{Client, Lease, scripts};
+use redlatch_testkit::{
+    proxy::{Proxy, RequestLog},
+    server::RedisServer,
+};
+
+use crate::fixture::{SOON, ms, soon};
+
+/// What renewals have asked for, in ms; looks are left out.
+fn renewed_for(log: &RequestLog) -> Vec<u64> {
+    let number = |arg: &[u8]| std::str::from_utf8(arg).ok()?.parse::<u64>().ok();
+    let asked = log
+        .requests()
+        .filter(|request| request.args.get(1).is_some_and(|sha1| *sha1 == scripts::RENEW.sha1().as_bytes()));
+    let leases = asked.filter_map(|request| {
+        let keys = number(request.args.get(2)?)? as usize;
+        number(request.args.get(3 + keys + 1)?)
+    });
+    leases.filter(|lease_ms| *lease_ms > 0).collect()
+}
+
+/// It was renewed for an hour for as long as the outer hold lasted, so a crash of its process kept the lock for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_longer_re_entry_that_was_given_back_makes_no_renewal_longer() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).response_timeout(ms(60_000)).connect().await.unwrap();
+    let (lock, owner) = (client.lock("x"), client.owner());
+    let hold = |lease_ms| {
+        let acquire = lock.acquire().owner(&owner).lease(Lease::RenewedEvery(ms(lease_ms)));
+        async move { soon("the hold", acquire.into_future()).await.unwrap().unwrap() }
+    };
+    let outer = hold(6_000).await;
+    let inner = hold(12_000).await;
+    soon("the end of the inner hold", inner.unlock()).await.unwrap();
+    proxy.clear_log();
+    proxy
+        .wait_for(2 * SOON, |log| renewed_for(log).iter().any(|lease_ms| [6_000, 12_000].contains(lease_ms)))
+        .await
+        .unwrap();
+    let asked = proxy.with_log(renewed_for);
+    // Until what the inner one was promised is over, no more than what is left of that is asked for.
+    assert!(asked.iter().all(|lease_ms| *lease_ms < 12_000), "{asked:?}");
+    assert!(outer.is_valid(), "{:?}", outer.loss());
+}

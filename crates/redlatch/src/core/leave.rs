@@ -65,7 +65,7 @@ impl Core {
         }
         let known = if is_shared { 0 } else { lease.holds().on_server() };
         let publish = self.store.publish_command();
-        let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.lease_ms());
+        let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.stays_ms());
         call.in_reign = lease.counted_in().filter(|_| is_shared);
         let reply = self.run_undoing(call, owner.number(), false, pending).await?;
         Ok(match reply[..] {

@@ -69,7 +69,7 @@ impl Core {
                             if !lease.is_over(self.now_ms()) {
                                 let publish = self.store.publish_command();
                                 let call =
-                                    lease.recipe.leave(&lease.keys, owner, publish, 0, lease.lease_ms());
+                                    lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
                                 let call = call.in_reign(reign);
                                 let _ = self.run_undoing(call, owner.number(), false, &pending).await;
                             }

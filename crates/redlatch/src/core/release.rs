@@ -359,7 +359,7 @@ impl Core {
     fn release_call(&self, lease: &Lease) -> (Call, Way) {
         let (publish, way) = (self.store.publish_command(), self.way(lease));
         let call = match way {
-            Way::OneHold => lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.lease_ms()),
+            Way::OneHold => lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.stays_ms()),
             Way::Whole => lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)),
         };
         (call, way)

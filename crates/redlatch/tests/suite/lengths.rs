@@ -2,13 +2,16 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, Lease, scripts};
+use redlatch::{Client, Hold, Lease, scripts};
 use redlatch_testkit::{
     proxy::{Proxy, RequestLog},
     server::RedisServer,
 };
 
-use crate::fixture::{SOON, ms, soon};
+use crate::{
+    fixture::{SOON, ms, soon},
+    sentinel_fakes::until,
+};
 
 /// What renewals have asked for, in ms; looks are left out.
 fn renewed_for(log: &RequestLog) -> Vec<u64> {
@@ -46,4 +49,33 @@ async fn a_longer_re_entry_that_was_given_back_makes_no_renewal_longer() {
     // Until what the inner one was promised is over, no more than what is left of that is asked for.
     assert!(asked.iter().all(|lease_ms| *lease_ms < 12_000), "{asked:?}");
     assert!(outer.is_valid(), "{:?}", outer.loss());
+}
+
+/// The server kept the fixed hold for the whole lease once more, and its guard ended when its own was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fixed_hold_lasts_no_longer_when_a_re_entry_is_given_back() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).connect().await.unwrap();
+    let fixed = Lease::Fixed(ms(60_000));
+    let both = client.read_write_lock("write");
+    let reads = client.read_write_lock("read");
+    let holds = [
+        ("plain", client.lock("plain").acquire().lease(fixed).await.unwrap().unwrap()),
+        ("fair", client.fair_lock("fair").acquire().lease(fixed).await.unwrap().unwrap()),
+        ("write", both.write().acquire().lease(fixed).await.unwrap().unwrap().into_guard()),
+        ("read", reads.read().acquire().lease(fixed).await.unwrap().unwrap().into_guard()),
+    ];
+    let ttl = |key| match server.cmd(&["PTTL", key]).unwrap() {
+        redis::Value::Int(left) => left,
+        other => panic!("{other:?}"),
+    };
+    for (name, outer) in &holds {
+        let inner = outer.reenter().await.unwrap();
+        until("some time passes", || ttl(name) < 59_900).await;
+        let before = ttl(name);
+        inner.unlock().await.unwrap();
+        let after = ttl(name);
+        assert!(after <= before, "{name}: it had {before} ms left, and has {after} ms now");
+        assert!(outer.is_valid(), "{:?}", outer.loss());
+    }
 }

@@ -200,6 +200,12 @@ impl Lease {
         self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
     }
 
+    /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed
+    /// one is to last no longer than it was granted for.
+    pub(super) fn stays_ms(&self) -> i64 {
+        if self.wants_renewal() { self.lease_ms() } else { 0 }
+    }
+
     /// One more hold of this term: it is renewed for as long as the longest of those that are.
     pub(super) fn lasts(&self, term: Term) {
         if term.renewed {

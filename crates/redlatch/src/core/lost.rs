@@ -65,7 +65,8 @@ impl Core {
             Some([Reply::Int(echoed), items @ ..]) if *echoed == number => items,
             _ => &[],
         };
-        Ok(leases.iter().zip(items.chunks_exact(2)).map(|(lease, end)| reason(lease, end)).collect())
+        let now_ms = self.now_ms();
+        Ok(leases.iter().zip(items.chunks_exact(3)).map(|(lease, end)| reason(lease, end, now_ms)).collect())
     }
 }
 
@@ -76,8 +77,11 @@ fn field(lease: &Lease) -> Arc<[u8]> {
 }
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
-fn reason(lease: &Lease, end: &[Reply]) -> Option<LossReason> {
-    if let Some(record) = end[1].bytes().and_then(Record::read) {
+fn reason(lease: &Lease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
+    let seen_for_ms = now_ms.saturating_sub(lease.asked_ms());
+    if let Some(record) = end[1].bytes().and_then(Record::read)
+        && is_of_the_hold(end[2].int(), seen_for_ms)
+    {
         return Some(record);
     }
     let pairs = end[0].array().unwrap_or_default().chunks_exact(2);
@@ -86,6 +90,14 @@ fn reason(lease: &Lease, end: &[Reply]) -> Option<LossReason> {
         let owner = field.strip_suffix(WRITE).unwrap_or(field);
         LossReason::TakenOver { by: String::from_utf8_lossy(owner).into_owned() }
     })
+}
+
+/// Whether a record is no older than the last request that found the hold there. An older one is of a hold that its owner had before.
+/// Records without a time are believed.
+fn is_of_the_hold(age_ms: Option<i64>, seen_for_ms: u64) -> bool {
+    // Two clocks count in whole milliseconds, at slightly different rates.
+    let most_ms = seen_for_ms.saturating_add(seen_for_ms / 100 + 2);
+    age_ms.and_then(|age_ms| u64::try_from(age_ms).ok()).is_none_or(|age_ms| age_ms <= most_ms)
 }
 
 /// What the field of a write hold ends with, after its owner.
@@ -115,6 +127,19 @@ pub(crate) fn lost_error(name: &LockName, owner: &Owner, reason: &LossReason) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_record_is_of_an_earlier_hold() {
+        for (age_ms, is_believed) in [
+            (Some(0), true),
+            (Some(1_000), true),
+            (Some(1_012), true),
+            (Some(1_013), false),
+            (Some(-1), true),
+        ] {
+            assert_eq!(is_of_the_hold(age_ms, 1_000), is_believed, "{age_ms:?}");
+        }
+    }
 
     #[test]
     fn only_somebody_else_takes_a_lock_over() {

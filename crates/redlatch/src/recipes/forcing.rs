@@ -11,7 +11,7 @@ use crate::{
 /// What the force scripts leave for the holders.
 pub(crate) struct Record {
     key: Arc<[u8]>,
-    /// Who, a line break, and why.
+    /// Who, a line break, and why. The script puts the time before it, between line breaks.
     text: Arc<str>,
 }
 

@@ -34,10 +34,11 @@ if over then
     if time and tonumber(time) > now then head = last end
   end
 end
-if record then
+if record and ARGV[5] then
+  local note = '\n' .. string.format('%.0f', now) .. '\n' .. ARGV[5]
   local fields, kept = redis.call('hgetall', key), false
   for at = 1, math.min(#fields, 2000), 2 do
-    kept = type(redis.pcall('hset', record, fields[at], ARGV[5])) ~= 'table' or kept
+    kept = type(redis.pcall('hset', record, fields[at], note)) ~= 'table' or kept
   end
   local time = math.max(60000, math.min(600000, redis.call('pttl', key)))
   if kept and type(redis.pcall('pexpire', record, time)) == 'table' then redis.pcall('del', record) end

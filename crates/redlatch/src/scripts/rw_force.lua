@@ -17,11 +17,15 @@ if not held[1] and redis.call('exists', key) == 1 then return {n, -2, 0} end
 if held[1] ~= ARGV[3] then return {n, 0, 0} end
 if ARGV[2] ~= '' and not held[2] then return {n, -1, 0} end
 local fields = redis.call('hgetall', key)
-if record then
+if record and ARGV[7] then
+  local clock, note = redis.pcall('time'), ARGV[7]
+  if clock[1] then
+    note = '\n' .. string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000)) .. '\n' .. note
+  end
   local kept = false
   for at = 1, math.min(#fields, 2000), 2 do
     if fields[at] ~= 'mode' then
-      kept = type(redis.pcall('hset', record, fields[at], ARGV[7])) ~= 'table' or kept
+      kept = type(redis.pcall('hset', record, fields[at], note)) ~= 'table' or kept
     end
   end
   local time = math.max(60000, math.min(600000, redis.call('pttl', key)))

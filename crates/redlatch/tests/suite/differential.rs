@@ -385,7 +385,9 @@ fn from_redis(outcome: redis::RedisResult<redis::Value>) -> Plain {
 fn same(script: &str, ours: &Plain, theirs: &Plain) -> bool {
     match (ours, theirs) {
         (Plain::Int(a), Plain::Int(b)) => {
-            a == b || (*a > 1_000 && *b > 1_000 && (a - b).abs() <= TTL_TOLERANCE_MS)
+            // How old a note is counts from 0.
+            let least = if script == "lost" { 0 } else { 1_001 };
+            a == b || (*a >= least && *b >= least && (a - b).abs() <= TTL_TOLERANCE_MS)
         }
         (Plain::List(a), Plain::List(b)) => {
             let (mut a, mut b) = (a.clone(), b.clone());
@@ -443,8 +445,22 @@ fn keyspace_of(engine: &mut Engine) -> BTreeMap<Vec<u8>, (KeyContent, i64)> {
     out
 }
 
-/// Whether two values are the same, but for scores that are moments.
+/// A note of a forced release without its time, which is the second line.
+fn without_time(note: &[u8]) -> Vec<u8> {
+    match note.strip_prefix(b"\n") {
+        Some(rest) => rest.iter().copied().skip_while(u8::is_ascii_digit).collect(),
+        None => note.to_vec(),
+    }
+}
+
+/// Whether two values are the same, but for scores and lines that are moments.
 fn alike(ours: &KeyContent, theirs: &KeyContent) -> bool {
+    if let (KeyContent::Hash(ours), KeyContent::Hash(theirs)) = (ours, theirs) {
+        let timeless = |fields: &BTreeMap<Vec<u8>, Vec<u8>>| -> BTreeMap<Vec<u8>, Vec<u8>> {
+            fields.iter().map(|(field, value)| (field.clone(), without_time(value))).collect()
+        };
+        return timeless(ours) == timeless(theirs);
+    }
     let (KeyContent::SortedSet(ours), KeyContent::SortedSet(theirs)) = (ours, theirs) else {
         return ours == theirs;
     };

@@ -15,6 +15,7 @@ mod fair_bound;
 mod faults;
 mod faults_rw;
 mod fixture;
+mod forced;
 mod forms;
 mod herd;
 mod kinds;

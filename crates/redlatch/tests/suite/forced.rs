@@ -1,0 +1,106 @@
+//! What the holder of a lock that was forced free is told, and the next hold of its owner is not.
+
+use std::future::IntoFuture;
+
+use redlatch::{Client, Force, Guard, Hold, LossReason, Owner};
+use redlatch_testkit::server::RedisServer;
+
+use crate::fixture::{ms, soon};
+
+const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
+
+struct Rig {
+    server: RedisServer,
+    client: Client,
+    other: Client,
+}
+
+async fn rig() -> Rig {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    Rig { server, client, other }
+}
+
+impl Rig {
+    async fn hold(&self, kind: &str, owner: &Owner) -> Guard {
+        let both = self.client.read_write_lock(kind);
+        let hold = async {
+            match kind {
+                "fair" => self.client.fair_lock(kind).acquire().owner(owner).into_future().await,
+                "write" => both.write().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+                "read" => both.read().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+                _ => self.client.lock(kind).acquire().owner(owner).await,
+            }
+        };
+        soon("the hold", hold).await.unwrap().expect("it is free")
+    }
+
+    async fn force(&self, kind: &str) {
+        let (force, both) = (Force::new().by("ops").reason("stuck"), self.other.read_write_lock(kind));
+        let outcome = match kind {
+            "fair" => self.other.fair_lock(kind).force(force).await,
+            "write" => both.write().force(force).await,
+            "read" => both.read().force(force).await,
+            _ => self.other.lock(kind).force(force).await,
+        };
+        outcome.unwrap();
+    }
+
+    async fn deleted(&self, kind: &str, guard: Guard) -> LossReason {
+        self.server.cmd(&["DEL", kind]).unwrap();
+        soon("the loss", guard.lost()).await
+    }
+}
+
+fn forced() -> LossReason {
+    LossReason::Forced { by: "ops".into(), reason: Some("stuck".into()) }
+}
+
+/// The note of the first one was read, and the second one was told that it had been forced free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_deleted_is_not_told_who_forced_an_earlier_one_free() {
+    let rig = rig().await;
+    for kind in KINDS {
+        let owner = rig.client.owner();
+        let first = rig.hold(kind, &owner).await;
+        rig.force(kind).await;
+        assert_eq!(soon("the first loss", first.lost()).await, forced(), "{kind}");
+        // So that the note is older by more than clocks are read for.
+        tokio::time::sleep(ms(50)).await;
+        let second = rig.hold(kind, &owner).await;
+        assert_eq!(rig.deleted(kind, second).await, LossReason::Deleted, "{kind}");
+        let third = rig.hold(kind, &owner).await;
+        rig.force(kind).await;
+        assert_eq!(soon("the last loss", third.lost()).await, forced(), "{kind}");
+    }
+}
+
+/// Accounts without the right to `TIME` leave such ones, and so do earlier releases.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_note_without_a_time_is_believed() {
+    let rig = rig().await;
+    for kind in KINDS {
+        let owner = rig.client.owner();
+        let guard = rig.hold(kind, &owner).await;
+        let field = if kind == "write" { format!("{owner}:write") } else { owner.to_string() };
+        rig.server.cmd(&["HSET", &format!("redlatch_forced:{{{kind}}}"), &field, "ops\nstuck"]).unwrap();
+        assert_eq!(rig.deleted(kind, guard).await, forced(), "{kind}");
+    }
+}
+
+/// The script was to ask for the time, and is refused: the lock is forced free, and its holder is told by whom.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_ask_for_the_time_forces_a_lock_free() {
+    let mut rig = rig().await;
+    rig.server.cmd(&["ACL", "SETUSER", "timeless", "on", ">pw", "~*", "&*", "+@all", "-time"]).unwrap();
+    let url = rig.server.url().replacen("://", "://timeless:pw@", 1);
+    rig.other = Client::connect(&url).await.unwrap();
+    rig.client = Client::connect(&url).await.unwrap();
+    // A fair lock needs the time for its queue.
+    for kind in ["plain", "write", "read"] {
+        let guard = rig.hold(kind, &rig.client.owner()).await;
+        rig.force(kind).await;
+        assert_eq!(soon("the loss", guard.lost()).await, forced(), "{kind}");
+    }
+}

@@ -11,7 +11,10 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    fork,
+};
 
 /// The longest owner text that is read from text, in bytes.
 pub(crate) const OWNER_BYTES_MAX: usize = 256;
@@ -28,6 +31,8 @@ struct Inner {
     text: Arc<str>,
     number: i64,
     foreign: bool,
+    /// The process that the value was made in.
+    pid: u32,
     shown: AtomicBool,
     /// It has holds that this process does not count.
     uncounted: AtomicBool,
@@ -54,6 +59,7 @@ impl Owner {
             text: String::from_utf8_lossy(&text).as_ref().into(),
             number,
             foreign: false,
+            pid: fork::here(),
             shown: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
@@ -80,6 +86,7 @@ impl Owner {
             text: ids.into(),
             number,
             foreign: false,
+            pid: fork::here(),
             shown: AtomicBool::new(false),
             uncounted: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
@@ -191,6 +198,11 @@ impl Owner {
         self.0.foreign
     }
 
+    /// Whether it was made in a process of which this one was forked off. What was read from text is known there to be in use elsewhere.
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.0.foreign && self.0.pid != fork::here()
+    }
+
     /// Whether another process may hold under this owner too.
     pub(crate) fn is_shared(&self) -> bool {
         let noted = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
@@ -270,6 +282,7 @@ impl FromStr for Owner {
                 text: text.into(),
                 number,
                 foreign: true,
+                pid: fork::here(),
                 shown: AtomicBool::new(true),
                 uncounted: AtomicBool::new(false),
                 exposed: AtomicBool::new(true),

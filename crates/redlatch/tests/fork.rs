@@ -2,7 +2,7 @@
 //! descriptors of its parent, and connections of other tests would outlive their ends.
 
 use std::{
-    future::IntoFuture,
+    future::{Future, IntoFuture},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -195,6 +195,81 @@ fn a_child_takes_up_and_releases_nothing_of_an_owner_that_it_inherited() {
             let text: redlatch::Owner = owner.to_string().parse().unwrap();
             let entered = lock.acquire().owner(&text).await.map(|guard| guard.is_some());
             must!(entered.map_err(kind) == Err(ErrorKind::Forked));
+            Ok(())
+        })
+    })
+    .unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(inside.block_on(guard.unlock()).unwrap(), Unlocked::Released);
+}
+
+/// Notes that it was called, in this process.
+#[derive(Default)]
+struct Called(AtomicBool);
+
+impl std::task::Wake for Called {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The child's first look at the guard of a set rang a bell of the parent's: it took that one's mutex, which a thread of the parent may have
+/// locked at the fork, and called wakers of runtimes that are not there.
+#[test]
+fn a_child_that_looks_at_the_guard_of_a_set_wakes_no_task_of_its_parent() {
+    let _alone = alone();
+    let clients =
+        ["a", "b", "c"].map(|name| blocking::Client::connect_lazy(&format!("memory:fork-{name}")).unwrap());
+    let multi = blocking::MultiLock::new([clients[0].lock("first"), clients[1].lock("second")]).unwrap();
+    let quorum = blocking::QuorumLock::new(clients.iter().map(|client| client.lock("q"))).unwrap();
+    let (multi, quorum) = (multi.lock().unwrap(), quorum.lock().unwrap());
+    let called = Arc::new(Called::default());
+    let waker = std::task::Waker::from(called.clone());
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut lost: Vec<std::pin::Pin<Box<dyn Future<Output = redlatch::LostMember>>>> =
+        vec![Box::pin(multi.as_async().lost()), Box::pin(quorum.as_async().lost())];
+    // What polls several futures wakes itself to go on with them.
+    while {
+        called.0.store(false, Ordering::SeqCst);
+        assert!(lost.iter_mut().all(|lost| lost.as_mut().poll(&mut context).is_pending()));
+        called.0.load(Ordering::SeqCst)
+    } {}
+    in_child(|| {
+        must!(!multi.is_valid() && !quorum.is_valid());
+        must!(multi.as_async().remaining().is_zero() && quorum.as_async().remaining().is_zero());
+        let reason = |lost: Option<redlatch::LostMember>| lost.map(|lost| lost.reason);
+        must!(reason(multi.as_async().loss()) == Some(LossReason::Forked));
+        must!(reason(quorum.as_async().loss()) == Some(LossReason::Forked));
+        must!(!called.0.load(Ordering::SeqCst));
+        Ok(())
+    })
+    .unwrap();
+    assert!(multi.is_valid() && quorum.is_valid());
+}
+
+/// The child entered the parent's hold through a client of its own. The parent's release took its hold along, and another one
+/// got the lock beside it.
+#[test]
+fn a_new_client_of_a_child_takes_up_nothing_of_an_owner_that_was_inherited() {
+    let _alone = alone();
+    let server = RedisServer::start().unwrap();
+    let inside = tokio::runtime::Runtime::new().unwrap();
+    let client = inside.block_on(Client::connect(&server.url())).unwrap();
+    let (lock, owner) = (client.lock("x"), client.owner());
+    let guard = inside.block_on(lock.acquire().owner(&owner).into_future()).unwrap().unwrap();
+    in_child(|| {
+        let kind = |error: redlatch::Error| error.kind();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let lock = Client::connect(&server.url()).await.unwrap().lock("x");
+            for owner in [&owner, guard.owner()] {
+                let entered = lock.acquire().owner(owner).await.map(|guard| guard.is_some());
+                must!(entered.map_err(kind) == Err(ErrorKind::Forked));
+                let adopted = lock.adopt(owner, redlatch::Lease::Renewed).await.map(|guard| guard.is_some());
+                must!(adopted.map_err(kind) == Err(ErrorKind::Forked));
+                must!(lock.release(owner).await.map_err(kind) == Err(ErrorKind::Forked));
+                let renewed = lock.renew(owner, Duration::from_secs(60)).await;
+                must!(renewed.map_err(kind) == Err(ErrorKind::Forked));
+            }
             Ok(())
         })
     })

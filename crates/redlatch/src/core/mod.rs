@@ -270,8 +270,9 @@ impl Core {
         if self.has_made(owner) {
             return Ok(());
         }
-        // Also as text: the parent does not know that a child has written its owner out.
-        if !self.forebears.iter().any(of) {
+        // Also as text: the parent does not know that a child has written its owner out. A client that was made in the child knows no forebears,
+        // and text tells it nothing.
+        if !self.forebears.iter().any(of) && !owner.is_inherited() {
             if owner.is_foreign() {
                 return Ok(());
             }

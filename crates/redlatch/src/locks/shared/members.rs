@@ -259,7 +259,8 @@ impl Holding {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        if self.over.is_seen() {
+        // In a forked child nothing is to be seen: telling it takes a mutex of the parent's, and calls its wakers.
+        if self.is_forked() || self.over.is_seen() {
             return Duration::ZERO;
         }
         let remaining = self.remaining_of_members();
@@ -344,6 +345,11 @@ impl Holding {
             }
         });
         token
+    }
+
+    /// Whether another process made the holds.
+    fn is_forked(&self) -> bool {
+        self.guards.iter().any(|guard| guard.core().is_forked())
     }
 
     /// An error in a process that did not make the holds.

@@ -88,10 +88,6 @@ macro_rules! blocking_set {
             ///
             /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
             pub fn run(self) -> Result<Option<$guard>, Error> {
-                // The thread is one owner for all members of a client.
-                let members = self.inner.set.members.clone();
-                let _owners: Vec<_> =
-                    members.iter().map(|member| thread_owner(&member.core).stays()).collect();
                 self.run_as()
             }
 

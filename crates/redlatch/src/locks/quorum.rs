@@ -144,22 +144,14 @@ enum Miss {
 
 impl QuorumLock {
     async fn gather(&self, options: Options) -> Result<Option<Holding>, Error> {
-        let requests = self.members.iter().map(|member| {
-            let owner = options.who.of(&member.core);
-            member.request(Wait::No, options.lease, owner, false)
-        });
-        let mut requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
-        let limit = self.limit(&requests)?;
         let ack = options.ack.checked().map_err(|error| error.on(self.members[0].name()))?;
-        for request in &mut requests {
-            // The rest of the member's time is for its own answer.
-            request.ack = ack.map(|ack| Replication { within: ack.within.min(limit * 3 / 4), ..ack });
-        }
         let clock = &self.members[0].core;
         let deadline = Deadline::new(clock, options.wait);
         let mut bell = None;
         let (mut rounds, mut trouble_ms) = (0u32, None);
         loop {
+            // What a silent member was asked for in the last round may still arrive, so who can be another owner by now is.
+            let (requests, limit) = self.requests(&options, ack)?;
             let miss = match self.round(&requests, limit).await {
                 Ok(holding) => return Ok(Some(holding)),
                 Err(miss) => miss,
@@ -184,6 +176,25 @@ impl QuorumLock {
             clock.keeper.sleep(Duration::from_millis(1 << rounds.min(5)).mul_f64(jitter::fraction())).await;
             rounds = rounds.saturating_add(1);
         }
+    }
+
+    /// What each member is asked for, and how long it may take to answer.
+    fn requests(
+        &self,
+        options: &Options,
+        ack: Option<Replication>,
+    ) -> Result<(Vec<Request>, Duration), Error> {
+        let requests = self.members.iter().map(|member| {
+            let owner = options.who.of(&member.core);
+            member.request(Wait::No, options.lease, owner, false)
+        });
+        let mut requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
+        let limit = self.limit(&requests)?;
+        for request in &mut requests {
+            // The rest of the member's time is for its own answer.
+            request.ack = ack.map(|ack| Replication { within: ack.within.min(limit * 3 / 4), ..ack });
+        }
+        Ok((requests, limit))
     }
 
     fn bell(&self) -> Bell {

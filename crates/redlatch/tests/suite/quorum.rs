@@ -439,6 +439,38 @@ async fn threads_take_a_quorum() {
     .unwrap();
 }
 
+/// Each member was silent for longer than an answer may take. What the thread had asked for was never answered, and its next rounds asked as
+/// the same owner, which is granted nothing for an hour then: the wait ended with `OwnerInDoubt` within two seconds, and none of its 30.
+#[test]
+fn a_thread_that_waits_for_a_quorum_goes_on_when_silent_members_answer_again() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(&server.url()).unwrap()).collect();
+    let clients: Vec<_> = proxies
+        .iter()
+        .map(|proxy| {
+            let builder = Client::builder().url(proxy.url()).response_timeout(ms(600));
+            blocking::Client::of(builder.connect_timeout(ms(300)).connect_lazy().unwrap())
+        })
+        .collect();
+    let set = blocking::QuorumLock::new(clients.iter().map(|client| client.lock("silent"))).unwrap();
+    set.lock().unwrap().unlock().unwrap().into_result().unwrap();
+    let before: Vec<_> = proxies.iter().map(Proxy::connections_accepted).collect();
+    proxies.iter().for_each(|proxy| proxy.stall(Scope::Both));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| set.lock().map(|guard| guard.is_valid() && guard.unlock().is_ok()));
+        // Silent connections are given up, and so are those that are made in their place.
+        let given_up = |(proxy, before): (&Proxy, &u64)| proxy.connections_accepted() >= before + 5;
+        while !waiting.is_finished() && !proxies.iter().zip(&before).all(given_up) {
+            std::thread::sleep(ms(10));
+        }
+        proxies.iter().for_each(|proxy| proxy.heal().unwrap());
+        assert!(waiting.join().unwrap().unwrap());
+    });
+    for server in &servers {
+        LeftoverCheck::new(server, "silent").assert_clean(Duration::from_secs(8));
+    }
+}
+
 /// RedissonMultiLockTest.test: members on three servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn test_multi_lock_with_members_on_three_servers() {

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     locks::shared::locker::Locker,
     name::LockName,
-    owner::Owner,
+    owner::{Owner, Stay},
     recipes::Term,
     replica_ack::ReplicaAck,
 };
@@ -99,6 +99,14 @@ impl Who {
             Who::Fresh => None,
             Who::This(owner) => Some(owner.clone()),
             Who::Each(of) => Some(of(core)),
+        }
+    }
+
+    /// Keeps everybody who is to hold the members the same until the returned values are dropped.
+    pub(crate) fn stays(&self, members: &[Locker]) -> Vec<Stay> {
+        match self {
+            Who::Fresh | Who::This(_) => Vec::new(),
+            Who::Each(of) => members.iter().map(|member| of(&member.core).stays()).collect(),
         }
     }
 }

@@ -8,7 +8,11 @@ use super::{
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
 };
-use crate::{error::Error, jitter::jittered, store::Fault};
+use crate::{
+    error::{Error, LossReason},
+    jitter::jittered,
+    store::Fault,
+};
 
 impl Core {
     /// Gives back one of several holds.
@@ -59,7 +63,9 @@ impl Core {
         if lease.is_count_in_doubt() || is_uncounted {
             return Ok(self.left_here(lease));
         }
-        if lease.loss().is_some() || (is_shared && lease.is_over(self.now_ms())) {
+        // What a shutdown gives back besides are the holds of the guards that are left.
+        let is_gone = lease.loss().is_some_and(|reason| !is_shared || *reason != LossReason::Shutdown);
+        if is_gone || (is_shared && lease.is_over(self.now_ms())) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
         }

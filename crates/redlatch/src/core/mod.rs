@@ -397,13 +397,14 @@ impl Core {
         if lease.is_held() {
             self.lose(lease, LossReason::Expired);
         }
-        if lease.loss().is_some() {
-            if !lease.owner.is_shared() {
-                self.clear_away(lease);
-            } else if lease_ms > lease.lease_ms() {
-                // What a renewal keeps there is over soon; an extension may keep it for an hour.
-                self.count_down_late(lease);
-            }
+        match lease.loss() {
+            // Its release is on its way, and counts it down.
+            None | Some(LossReason::Shutdown) => {}
+            Some(_) if !lease.owner.is_shared() => self.clear_away(lease),
+            // What a renewal keeps there is over soon; an extension may keep it for an hour.
+            Some(LossReason::Expired) if lease_ms > lease.lease_ms() => self.count_down_late(lease),
+            // The server was seen not to have it, so what it has is another process's.
+            Some(_) => {}
         }
         false
     }

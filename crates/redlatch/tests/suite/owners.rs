@@ -43,6 +43,7 @@ mod counts;
 mod late;
 mod on_the_way;
 mod repeats;
+mod shut_down;
 mod undone;
 
 const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];

@@ -46,8 +46,17 @@ pub(crate) async fn heard(server: &RedisServer, work: impl Future<Output = ()>) 
 pub(crate) fn take_record(server: &RedisServer, name: &str, by: &Client, fields: &[&str]) {
     let key = format!("redlatch_forced:{{{name}}}");
     let record = server.keys_dump().unwrap().remove(key.as_bytes()).expect("a record");
-    let by = format!("{}\n", by.id());
-    assert_eq!(record.content, KeyContent::hash(fields.iter().map(|field| (*field, &by))));
+    let KeyContent::Hash(mut notes) = record.content else { panic!("{:?}", record.content) };
+    for field in fields {
+        let note = String::from_utf8(notes.remove(field.as_bytes()).expect("the holder is noted")).unwrap();
+        let [nothing, time, who, why] = note.split('\n').collect::<Vec<_>>()[..] else { panic!("{note:?}") };
+        assert_eq!((nothing, who, why), ("", by.id(), ""));
+        assert!(
+            time.len() == 13 && time.bytes().all(|digit| digit.is_ascii_digit()),
+            "ms since 1970: {time}"
+        );
+    }
+    assert!(notes.is_empty(), "{notes:?}");
     let left = record.pttl_ms.expect("it ends");
     assert!((50_000..=60_000).contains(&left), "{left}");
     server.cmd(&["DEL", &key]).unwrap();

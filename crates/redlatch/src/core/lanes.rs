@@ -495,6 +495,11 @@ impl Lanes {
         }
     }
 
+    /// Has the next look find lines that were looked at before.
+    pub(super) fn look_at_lines(&self) {
+        self.lined.store(true, Ordering::Relaxed);
+    }
+
     /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
     pub(super) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
         let mut found = Vec::new();

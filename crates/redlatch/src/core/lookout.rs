@@ -33,6 +33,7 @@ impl Core {
 
     /// Looks at a hold when a message comes, for as long as it lasts and has a line.
     async fn listen_for(self: Arc<Self>, lease: Arc<Lease>) {
+        let _listening = Listening { core: self.clone(), lease: lease.clone() };
         let notify = Arc::new(Notify::new());
         let channel = lease.recipe.channel(&lease.keys, &lease.owner);
         let heard = notify.clone();
@@ -55,6 +56,86 @@ impl Core {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        lease.schedule.watched_out_for.store(false, Ordering::Release);
+    }
+}
+
+/// A hold that is listened for, until dropped. If that ends with a panic, of the program's log or store for instance, its line is looked
+/// at again.
+struct Listening {
+    core: Arc<Core>,
+    lease: Arc<Lease>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.lease.schedule.watched_out_for.store(false, Ordering::Release);
+        if std::thread::panicking() {
+            self.core.lanes.look_at_lines();
+            self.core.keeper.touch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::{
+        Client,
+        store::{Call, Listener, RunFuture, Store, SubscribeFuture, WatchFuture},
+    };
+
+    /// A store that tells of no changes, and whose first subscription panics.
+    struct Panics {
+        inner: Arc<dyn Store>,
+        has_looked: AtomicBool,
+        has_panicked: AtomicBool,
+    }
+
+    impl Store for Panics {
+        fn run(&self, call: Call) -> RunFuture {
+            self.inner.run(call)
+        }
+
+        fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
+            assert!(self.has_panicked.swap(true, Ordering::SeqCst), "the first subscription panics");
+            self.inner.subscribe(channel, listener)
+        }
+
+        fn watch(&self, _: Vec<Arc<[u8]>>) -> WatchFuture {
+            self.has_looked.store(true, Ordering::SeqCst);
+            Box::pin(std::future::ready(Ok(None)))
+        }
+
+        fn describe(&self) -> String {
+            self.inner.describe()
+        }
+    }
+
+    /// The hold counted as listened for from then on, so the task in line waited for its renewal.
+    #[tokio::test]
+    async fn a_panic_in_listening_for_a_hold_leaves_its_line_to_be_listened_for() {
+        let other = Client::builder().url("memory:").connect().await.unwrap();
+        let (has_looked, has_panicked) = Default::default();
+        let store = Arc::new(Panics { inner: other.core.store.clone(), has_looked, has_panicked });
+        let builder = Client::builder().custom_store(store.clone()).background_on(Handle::current());
+        let client = builder.watchdog_lease(Duration::from_secs(6_000)).connect().await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let next = tokio::spawn(async move { lock.lock().await });
+        let limit = Duration::from_secs(20);
+        let panicked = async {
+            // The hold is looked at once, when it has lasted for a moment.
+            while [&store.has_panicked, &store.has_looked].iter().any(|done| !done.load(Ordering::SeqCst)) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(limit, panicked).await.expect("the keeper listens");
+        other.lock("x").force_unlock().await.unwrap();
+        let next = tokio::time::timeout(limit, next).await.expect("the next task has its turn");
+        assert!(next.unwrap().unwrap().is_valid() && !guard.is_valid());
     }
 }

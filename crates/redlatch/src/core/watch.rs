@@ -7,6 +7,7 @@
 use std::{
     collections::HashSet,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{
@@ -161,11 +162,11 @@ impl Core {
             return;
         }
         let core = self.clone();
-        self.keeper.handle().spawn(async move {
+        self.keeper.handle().spawn(self.clone().survives(batch.clone(), async move {
             if core.watch_batch(&batch).await == Some(false) {
                 core.look_at(batch).await;
             }
-        });
+        }));
     }
 
     fn in_batches<F>(
@@ -186,9 +187,19 @@ impl Core {
         let core = self.clone();
         self.keeper.handle().spawn(async move {
             futures_util::stream::iter(batches)
-                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |batch| each(core.clone(), batch))
+                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |batch| {
+                    core.clone().survives(batch.clone(), each(core.clone(), batch))
+                })
                 .await;
         });
+    }
+
+    /// Does something about a batch. If that ends with a panic, of the program's log for instance, other batches go on, and those holds of
+    /// this one that are still there are watched and looked at anew in a moment.
+    async fn survives(self: Arc<Self>, batch: Vec<Arc<Lease>>, work: impl Future<Output = ()>) {
+        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+            self.watch_later(&batch);
+        }
     }
 
     /// Has changes of the keys of one shard told. Answers whether all of them exist, where that is known.

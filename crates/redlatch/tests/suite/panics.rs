@@ -1,9 +1,13 @@
 //! What the program gives the library to call may panic. That costs no lock, and no loss goes untold.
 
 use redlatch::Client;
+use redlatch_testkit::server::RedisServer;
 use tokio::runtime::Handle;
 
-use crate::fixture::{ms, renewed, soon};
+use crate::{
+    fixture::{ms, renewed, soon},
+    watched::until_watched,
+};
 
 /// A log that cannot be written.
 struct Broken;
@@ -53,4 +57,22 @@ async fn a_log_that_panics_costs_no_lock_and_no_loss_goes_untold() {
     soon("the next hold", client.lock("short").lock()).await.unwrap().unlock().await.unwrap();
     let later = client.lock("later").lock_with_lease(ms(200)).await.unwrap();
     soon("its loss", later.lost()).await;
+}
+
+/// The look at all of them ended with the log of the first loss, and the others were to be told by their renewals.
+#[tokio::test]
+async fn a_log_that_panics_at_one_loss_leaves_no_other_untold_until_its_renewal() {
+    let server = RedisServer::start().unwrap();
+    let _broken = tracing::subscriber::set_default(Broken);
+    let builder = Client::builder().url(server.url()).watchdog_lease(ms(600_000));
+    let client = builder.background_on(Handle::current()).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(client.lock(name).lock().await.unwrap());
+    }
+    until_watched(&[&server], 3).await;
+    server.cmd(&["FLUSHALL"]).unwrap();
+    for guard in &guards {
+        soon("the loss", guard.lost()).await;
+    }
 }

@@ -40,7 +40,7 @@ fn watched(server: &RedisServer) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-async fn until_watched(servers: &[&RedisServer], count: u64) {
+pub(crate) async fn until_watched(servers: &[&RedisServer], count: u64) {
     soon("the watching of all holds", async {
         while servers.iter().map(|server| watched(server)).sum::<u64>() < count {
             tokio::time::sleep(ms(5)).await;

@@ -1,9 +1,8 @@
 //! The keys and channels that are derived from a lock's name, and which names they allow (`docs/protocol.md`, names).
 
-use std::{
-    hash::BuildHasher,
-    sync::{Arc, OnceLock},
-};
+use std::{hash::BuildHasher, sync::Arc};
+
+use once_cell::race::OnceBox;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -124,9 +123,10 @@ pub(crate) struct Keys {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) key: Arc<[u8]>,
-    /// Worked out when they are first asked for: many locks are held at once, and few of them are told of or fenced.
-    channel: OnceLock<Arc<[u8]>>,
-    token: OnceLock<Arc<[u8]>>,
+    /// Worked out when they are first asked for: many locks are held at once, and few of them are told of or fenced. A child that is forked off
+    /// meanwhile waits for no thread that does so.
+    channel: OnceBox<Arc<[u8]>>,
+    token: OnceBox<Arc<[u8]>>,
     /// The list of those who wait for a fair lock.
     pub(crate) queue: Arc<[u8]>,
     /// The sorted set of times: until when a waiter of a fair lock counts, or when permits expire. For a read-write lock, what
@@ -139,12 +139,12 @@ pub(crate) struct Keys {
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
     /// The keys of the other kind whose hash is the same.
-    twin: OnceLock<Arc<Keys>>,
+    twin: OnceBox<Arc<Keys>>,
 }
 
 fn hash(name: &[u8], kind: Kind) -> u64 {
-    static SALTED: OnceLock<Salted> = OnceLock::new();
-    SALTED.get_or_init(Salted::default).hash_one((kind, name))
+    static SALTED: OnceBox<Salted> = OnceBox::new();
+    SALTED.get_or_init(Box::default).hash_one((kind, name))
 }
 
 impl Keys {
@@ -163,13 +163,13 @@ impl Keys {
         };
         Keys {
             hash: hash(&key, kind),
-            channel: OnceLock::new(),
-            token: OnceLock::new(),
+            channel: OnceBox::new(),
+            token: OnceBox::new(),
             queue,
             timeouts,
             readers: None,
             fault: name.check().err(),
-            twin: OnceLock::new(),
+            twin: OnceBox::new(),
             kind,
             key,
             name,
@@ -183,12 +183,12 @@ impl Keys {
             Kind::Read | Kind::Write => b"redisson_rwlock",
             Kind::Permits => b"redisson_sc",
         };
-        self.channel.get_or_init(|| prefixed(prefix, &self.key).into())
+        self.channel.get_or_init(|| Box::new(prefixed(prefix, &self.key).into()))
     }
 
     /// The key of the last fencing token.
     pub(crate) fn token(&self) -> &Arc<[u8]> {
-        self.token.get_or_init(|| prefixed(b"redisson_lock_token", &self.key).into())
+        self.token.get_or_init(|| Box::new(prefixed(b"redisson_lock_token", &self.key).into()))
     }
 
     /// The write side of the lock whose read side this is.
@@ -203,7 +203,7 @@ impl Keys {
             Kind::Fair => Kind::Lock,
             Kind::Read | Kind::Write | Kind::Permits => return None,
         };
-        Some(self.twin.get_or_init(|| Arc::new(Keys::new(self.name.clone(), other))))
+        Some(self.twin.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
     }
 
     /// The names, each of a kind, of which a key that a hold changes may be.

@@ -34,8 +34,8 @@ const GIVING_BACK: [&str; 16] = [
 
 /// The library's name: it carries the number of the script set, so that the sets of several versions stay side by side.
 pub fn library_name() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    NAME.get_or_init(|| format!("redlatch_{EPOCH}"))
+    static NAME: once_cell::race::OnceBox<String> = once_cell::race::OnceBox::new();
+    NAME.get_or_init(|| Box::new(format!("redlatch_{EPOCH}")))
 }
 
 /// The name of a function without keys that answers the number of the set, by which a client sees that the library is there.

@@ -9,7 +9,9 @@ mod cases;
 mod header;
 mod library;
 
-use std::{collections::BTreeSet, sync::OnceLock};
+use std::collections::BTreeSet;
+
+use once_cell::race::{OnceBool, OnceBox};
 
 pub use library::{library, library_check, library_name};
 
@@ -21,9 +23,10 @@ pub const EPOCH: u32 = 21;
 pub struct Script {
     name: &'static str,
     source: &'static str,
-    sha1: OnceLock<String>,
-    function: OnceLock<String>,
-    sent_once: OnceLock<bool>,
+    // A child that is forked off while a thread works one of them out would wait for that thread for ever, so each works it out for itself.
+    sha1: OnceBox<String>,
+    function: OnceBox<String>,
+    sent_once: OnceBool,
     /// The same with a beginning that can publish both ways.
     telling_both: Option<&'static Script>,
     /// The same with a beginning that sees to it that all keys are declared.
@@ -77,9 +80,9 @@ impl Script {
         Script {
             name,
             source,
-            sha1: OnceLock::new(),
-            function: OnceLock::new(),
-            sent_once: OnceLock::new(),
+            sha1: OnceBox::new(),
+            function: OnceBox::new(),
+            sent_once: OnceBool::new(),
             telling_both,
             declaring,
             gathering,
@@ -107,7 +110,7 @@ impl Script {
     /// Whether those who run it can neither ask again nor take back what it did, because what it counts has no owner, or one that
     /// another process may use, too; or because its answer is all that says whether it did it. The script says so itself.
     pub(crate) fn is_sent_once(&self) -> bool {
-        *self.sent_once.get_or_init(|| header::repeat(self.source).contains("sent once"))
+        self.sent_once.get_or_init(|| header::repeat(self.source).contains("sent once"))
     }
 
     fn plain_name(&self) -> &'static str {
@@ -136,13 +139,13 @@ impl Script {
 
     /// The SHA-1 of the text, as 40 lower-case hexadecimal digits.
     pub fn sha1(&self) -> &str {
-        self.sha1.get_or_init(|| sha1_smol::Sha1::from(self.source).hexdigest())
+        self.sha1.get_or_init(|| Box::new(sha1_smol::Sha1::from(self.source).hexdigest()))
     }
 
     /// The name of the function that runs the text, once an operator has loaded the [`library`]. Names of functions are
     /// shared by all libraries of a server, so the number of the set is part of it.
     pub fn function(&self) -> &str {
-        self.function.get_or_init(|| format!("{}_{}", library_name(), self.name))
+        self.function.get_or_init(|| Box::new(format!("{}_{}", library_name(), self.name)))
     }
 
     /// The commands that the text calls, in lower case; not the one that it publishes with, which is an argument.

@@ -139,7 +139,7 @@ impl Core {
                 Err(fault) => fault,
             };
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
-            if refused || self.is_closed() || self.now_ms() >= over_ms {
+            if refused || self.is_disconnected() || self.now_ms() >= over_ms {
                 tracing::warn!(lock = %left.keys.name, error = %fault.into_error(),
                     "a hold that was taken up for no task could not be given back to its owner; its lease ends it");
                 return false;

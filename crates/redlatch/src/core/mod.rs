@@ -85,6 +85,8 @@ pub(crate) struct Core {
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     doubt_ms: AtomicU64,
     closed: AtomicBool,
+    /// Its time for shutting down is over, and its connections were closed: nothing is repeated any more.
+    disconnected: AtomicBool,
     /// When trouble with the server was last logged for those who wait; 0 for never.
     trouble_told_ms: AtomicU64,
     /// Nobody has had an answer since then, as far as is known.
@@ -143,6 +145,7 @@ impl Core {
             watched: OfProcess::new(watch::Watched::default()),
             doubt_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            disconnected: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
             in_trouble: AtomicBool::new(false),
             closing: Notify::new(),
@@ -211,6 +214,11 @@ impl Core {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is no sense in asking once more.
+    fn is_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::SeqCst)
     }
 
     /// The core that this process works with: itself, or in a forked child its successor there. Where none can be made it is
@@ -534,6 +542,7 @@ impl Core {
             () = self.keeper.drained() => {}
             () = &mut end => {}
         }
+        self.disconnected.store(true, Ordering::SeqCst);
         self.store.close();
         (released, failed)
     }

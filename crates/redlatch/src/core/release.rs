@@ -494,11 +494,11 @@ impl Core {
                 }
                 Ok(outcome) => return Ok(outcome),
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
-                Err(fault) if self.now_ms() >= over_ms || self.is_closed() => {
-                    return Err(Error::new(
-                        ErrorKind::Timeout,
-                        format!("the release could not be confirmed before the lease ended: {fault}"),
-                    ));
+                Err(fault) if self.now_ms() >= over_ms || self.is_disconnected() => {
+                    let end =
+                        if self.now_ms() >= over_ms { "the lease ended" } else { "the client was shut down" };
+                    let text = format!("the release could not be confirmed before {end}: {fault}");
+                    return Err(Error::new(ErrorKind::Timeout, text));
                 }
                 Err(_) => {}
             }

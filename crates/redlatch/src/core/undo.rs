@@ -254,7 +254,7 @@ impl Core {
             let one_hold = matches!(what, What::OneHold { .. });
             let once = one_hold && fault.is_unknown();
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
-            if once || refused || self.is_closed() || self.now_ms() >= over_ms {
+            if once || refused || self.is_disconnected() || self.now_ms() >= over_ms {
                 return Undone::Unknown;
             }
             if let What::OneHold { reign } = what

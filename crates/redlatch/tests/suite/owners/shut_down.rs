@@ -1,9 +1,9 @@
-//! Owners that were handed out, and the end of one of their clients: it gives back its own holds, each once.
+//! The end of a client: it gives back its own holds, each once, and for as long as it may take. Beside it others hold under its owners.
 
 use redlatch::{Guard, Hold, Owner, scripts};
-use redlatch_testkit::proxy::{Action, Gate};
+use redlatch_testkit::proxy::{Action, Gate, Nth};
 
-use super::{KINDS, Rig, rig, script, stranger, take};
+use super::{KINDS, Rig, begun, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
 
 fn renewing(kind: &str) -> &'static scripts::Script {
@@ -99,4 +99,48 @@ async fn a_hold_that_is_about_to_be_given_back_goes_with_a_shutdown_too() {
         entered.unlock().await.unwrap();
         assert!(stranger(&rig, kind).await, "{kind}: nothing is left");
     }
+}
+
+/// It gave up with the second try, 35 ms after it had begun, and said that the lease had ended. The lock was nobody's for the rest of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_repeats_its_releases_while_it_may_take_time() {
+    let rig = rig().await;
+    let _guard = take(&rig.client, "plain").await;
+    let lost = rig.proxy.rule(script(&scripts::RELEASE).which(Nth::First(5)), Action::CloseBeforeRequest);
+    let report = soon("the end", rig.client.clone().shutdown(SOON)).await;
+    assert_eq!((report.released, report.failed.len()), (1, 0), "{report:?}");
+    assert_eq!(rig.proxy.fired(lost), 5);
+    assert!(stranger(&rig, "plain").await, "nothing is left");
+}
+
+/// The same for what an acquire that was given up may have been granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_undoes_what_an_acquire_may_have_left_while_it_may_take_time() {
+    let rig = rig().await;
+    let lock = rig.client.lock("x");
+    let granted = rig.proxy.rule(script(&scripts::ACQUIRE).nth(1), Action::DropReply);
+    let acquire = begun(lock.lock());
+    rig.proxy.wait_fired(granted, 1, SOON).await.unwrap();
+    drop(acquire);
+    let lost = rig.proxy.rule(script(&scripts::RELEASE).which(Nth::First(5)), Action::CloseBeforeRequest);
+    soon("the end", rig.client.clone().shutdown(SOON)).await;
+    assert!(rig.proxy.fired(lost) >= 5);
+    assert!(stranger(&rig, "plain").await, "nothing is left");
+}
+
+/// It takes no longer than it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_without_a_server_ends_in_time_and_says_what_is_left() {
+    let rig = rig().await;
+    let _guard = take(&rig.client, "plain").await;
+    rig.proxy.refuse_new().unwrap();
+    rig.proxy.reset_all();
+    let report = soon("the end", rig.client.clone().shutdown(ms(500))).await;
+    assert_eq!((report.released, report.failed.len()), (0, 1), "{report:?}");
+    soon("the end of all work", async {
+        while rig.client.stats().background_jobs > 0 {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
 }

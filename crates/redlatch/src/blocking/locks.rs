@@ -430,7 +430,7 @@ impl<G: Hold, T> Guard<G, T> {
         self.inner.as_guard().token()
     }
 
-    /// Sets the lease anew; see [`redlatch::Guard::extend`](crate::Guard::extend).
+    /// Makes the hold last longer; see [`redlatch::Guard::extend`](crate::Guard::extend).
     ///
     /// # Errors
     ///

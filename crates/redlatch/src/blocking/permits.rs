@@ -295,7 +295,7 @@ impl PermitGuard {
         })
     }
 
-    /// Sets the lease anew; see [`redlatch::PermitGuard::extend`](crate::PermitGuard::extend).
+    /// Makes the permits last longer; see [`redlatch::PermitGuard::extend`](crate::PermitGuard::extend).
     ///
     /// # Errors
     ///

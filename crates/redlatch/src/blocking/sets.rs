@@ -192,7 +192,7 @@ macro_rules! blocking_set {
                 self.0.is_valid()
             }
 
-            /// Sets every member's lease anew; see the async form.
+            /// Makes every hold last longer; see the async form.
             ///
             /// # Errors
             ///

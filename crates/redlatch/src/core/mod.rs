@@ -410,7 +410,7 @@ impl Core {
             None | Some(LossReason::Shutdown) => {}
             Some(_) if !lease.owner.is_shared() => self.clear_away(lease),
             // What a renewal keeps there is over soon; an extension may keep it for an hour.
-            Some(LossReason::Expired) if lease_ms > lease.lease_ms() => self.count_down_late(lease),
+            Some(LossReason::Expired) if lease_ms > lease.longest_ms() => self.count_down_late(lease),
             // The server was seen not to have it, so what it has is another process's.
             Some(_) => {}
         }

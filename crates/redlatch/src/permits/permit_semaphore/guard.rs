@@ -99,7 +99,8 @@ impl PermitGuard {
         self.hold.loss_token()
     }
 
-    /// Sets the lease of all permits to `lease` from now (1 ms to 100 years). Permits that are renewed keep being renewed.
+    /// Makes the permits last at least `lease` from now (1 ms to 100 years); what is left of them is never shortened. Permits that are
+    /// renewed keep being renewed.
     ///
     /// Permanent permits cannot be given an end here; use [`update_lease`](super::PermitSemaphore::update_lease).
     ///

@@ -1,0 +1,77 @@
+use super::*;
+use crate::{keys::Kind, name::LockName};
+
+#[test]
+fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
+    assert_eq!(margin_ms(30_000), 300);
+    assert_eq!(margin_ms(500), 10);
+    assert_eq!(margin_ms(12), 6);
+    assert_eq!(margin_ms(1), 0);
+}
+
+fn lease() -> Lease {
+    let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+    let term = Term { lease_ms: 1_000, renewed: true };
+    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0)
+}
+
+#[test]
+fn a_hold_that_was_seen_to_be_over_does_not_come_back() {
+    let (seen, unseen) = (lease(), lease());
+    assert!(seen.is_valid(989) && !seen.is_valid(990));
+    for (lease, answered_ms, goes_on) in [(&seen, 980, false), (&unseen, 989, true), (&lease(), 990, false)] {
+        assert_eq!(lease.confirmed(500, 1_000, answered_ms), goes_on);
+        assert_eq!(lease.is_valid(1_200), goes_on);
+    }
+}
+
+#[test]
+fn a_re_entry_for_less_puts_off_no_renewal() {
+    let lease = lease();
+    assert!(lease.confirmed(300, 200, 300));
+    let due_ms = || lease.schedule.renew_due_ms.load(Ordering::Relaxed);
+    assert_eq!((due_ms(), lease.deadline_ms()), (333, 990));
+    assert!(lease.confirmed(400, 1_000, 400));
+    assert_eq!((due_ms(), lease.deadline_ms()), (733, 1_390));
+}
+
+#[test]
+fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
+    let renewed = |lease_ms| Term { lease_ms, renewed: true };
+    let fixed = |lease_ms| Term { lease_ms, renewed: false };
+    let enter = |lease: &Lease, term: Term| {
+        lease.turns();
+        lease.lasts(term);
+        assert!(lease.enter(term.renewed));
+    };
+    let lease = lease();
+    for (term, longest_ms) in [(renewed(9_000), 9_000), (renewed(5_000), 9_000), (fixed(20_000), 9_000)] {
+        enter(&lease, term);
+        assert_eq!(lease.lease_ms(), longest_ms);
+    }
+    lease.leave(renewed(9_000));
+    assert_eq!((lease.lease_ms(), lease.longest_ms()), (5_000, 9_000));
+    lease.leave(fixed(20_000));
+    assert_eq!(lease.lease_ms(), 5_000);
+    assert!(!lease.goes_without_release(renewed(1_000)));
+    assert_eq!(lease.lease_ms(), 5_000);
+    lease.leave(renewed(5_000));
+    assert_eq!(lease.lease_ms(), 5_000, "the last one goes with it");
+}
+
+#[test]
+fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
+    let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+    let term = Term { lease_ms: 3_600_000, renewed: false };
+    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0);
+    lease.lasts(Term { lease_ms: 30_000, renewed: true });
+    assert!(lease.enter(true));
+    assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));
+}
+
+#[test]
+fn what_an_answer_after_the_deadline_has_not_found_may_have_ended() {
+    let lease = lease();
+    assert_eq!(lease.missing(989), LossReason::Deleted);
+    assert_eq!(lease.missing(990), LossReason::Expired);
+}

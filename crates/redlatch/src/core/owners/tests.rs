@@ -1,0 +1,112 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::name::LockName;
+
+struct Rig {
+    owners: Arc<Owners>,
+    now_ms: Arc<AtomicU64>,
+    keys: Keys,
+    owner: Owner,
+}
+
+fn rig() -> Rig {
+    let now_ms = Arc::new(AtomicU64::new(1));
+    let clock = now_ms.clone();
+    let owner = Owner::new("client", 1);
+    owner.expose();
+    let keys = Keys::new(LockName::new("x").unwrap(), Kind::Write);
+    Rig { owners: Owners::new(move || clock.load(Ordering::Relaxed)), now_ms, keys, owner }
+}
+
+impl Rig {
+    fn records(&self) -> usize {
+        self.owners.shards.iter().map(|shard| shard.lock().unwrap().records.len()).sum()
+    }
+}
+
+#[tokio::test]
+async fn one_attempt_at_a_time() {
+    let Rig { owners, keys, owner, .. } = &rig();
+    let first = owners.turn(keys, owner, Asking::Waits).await;
+    let mut second = std::pin::pin!(owners.turn(keys, owner, Asking::Once));
+    assert!(futures_util::poll!(&mut second).is_pending());
+    let readers = Keys::new(LockName::new("x").unwrap(), Kind::Read);
+    let refused = owners.try_turn(&readers, owner, Asking::Once);
+    assert_eq!(refused.err(), Some(Asking::Waits), "both sides are one name");
+    drop(owners.turn(&Keys::new(LockName::new("y").unwrap(), Kind::Lock), owner, Asking::Once).await);
+    drop(first);
+    drop(second.await);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_for_while_something_is_pending() {
+    let rig = rig();
+    let Rig { owners, keys, owner, .. } = &rig;
+    let (one, two) = (owners.pending(keys, owner), owners.pending(keys, owner));
+    let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
+    assert!(!turn.begins().unwrap());
+    {
+        let mut quiet = std::pin::pin!(turn.quiet());
+        drop(one);
+        assert!(futures_util::poll!(&mut quiet).is_pending());
+        drop(two);
+        quiet.await.unwrap();
+    }
+    drop(owners.pending_unless_asking(keys, owner).expect("it has the turn, and has not begun"));
+    assert!(turn.begins().unwrap());
+    assert!(owners.pending_unless_asking(keys, owner).is_none());
+    let pending = owners.pending(keys, owner);
+    {
+        let mut alone = std::pin::pin!(pending.alone());
+        assert!(futures_util::poll!(&mut alone).is_pending() && !pending.is_alone());
+        assert!(!turn.is_disturbed());
+        pending.goes_first();
+        assert!(turn.is_disturbed());
+        turn.rests();
+        assert!(pending.is_alone() && !turn.begins().unwrap());
+        assert!(turn.is_disturbed(), "it has not begun anew");
+        drop(turn);
+        alone.await;
+    }
+    drop(pending);
+    assert_eq!(rig.records(), 0);
+}
+
+#[tokio::test]
+async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_arrive_any_more() {
+    let rig = rig();
+    let Rig { owners, keys, owner, now_ms } = &rig;
+    let pending = owners.pending(keys, owner);
+    pending.unanswered();
+    drop(pending);
+    let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
+    assert_eq!(turn.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
+    now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
+    turn.quiet().await.unwrap();
+}
+
+#[test]
+fn owners_that_nobody_can_use_again_leave_no_trace() {
+    let rig = rig();
+    let fresh = Owner::new("client", 2);
+    let pending = rig.owners.pending(&rig.keys, &fresh);
+    pending.unanswered();
+    assert_eq!(rig.records(), 0);
+    drop(pending);
+}
+
+#[test]
+fn doubts_that_are_over_are_swept() {
+    let rig = rig();
+    for round in 0..10 {
+        for n in 0..1_000 {
+            let owner = Owner::new("client", n);
+            owner.expose();
+            let pending = rig.owners.pending(&rig.keys, &owner);
+            pending.unanswered();
+        }
+        rig.now_ms.fetch_add(DOUBT_MS + 1, Ordering::Relaxed);
+        assert!(rig.records() <= 3_000, "round {round}: {}", rig.records());
+    }
+}

@@ -89,7 +89,7 @@ async fn a_note_without_a_time_is_believed() {
     }
 }
 
-/// The script was to ask for the time, and is refused: the lock is forced free, and its holder is told by whom.
+/// The script was to ask for the time, and is refused: the lock is forced free, and its holder is told who did it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_may_not_ask_for_the_time_forces_a_lock_free() {
     let mut rig = rig().await;

@@ -134,7 +134,7 @@ pub(crate) struct Keys {
     pub(crate) timeouts: Arc<[u8]>,
     /// The read side, for the write side of the same lock.
     pub(crate) readers: Option<Arc<Keys>>,
-    /// The hash of name and kind within this process.
+    /// The hash of name and kind within this process. Those of one name differ in their last bits only.
     pub(crate) hash: u64,
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
@@ -144,7 +144,27 @@ pub(crate) struct Keys {
 
 fn hash(name: &[u8], kind: Kind) -> u64 {
     static SALTED: OnceBox<Salted> = OnceBox::new();
-    SALTED.get_or_init(Box::default).hash_one((kind, name))
+    kind.mark(SALTED.get_or_init(Box::default).hash_one(name))
+}
+
+impl Kind {
+    /// The kinds whose holds stand in the hash of the name.
+    const OF_A_HASH: [Kind; 4] = [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write];
+
+    /// The same hash for this kind.
+    fn mark(self, hash: u64) -> u64 {
+        hash & !0b111 | self as u64
+    }
+
+    /// One bit for each kind.
+    pub(crate) fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The other kinds of a lock of that name: where one owner has a hold of one of them, no other owner has one of another.
+    pub(crate) fn others(self) -> impl Iterator<Item = Kind> {
+        Kind::OF_A_HASH.into_iter().filter(move |other| self != Kind::Permits && *other != self)
+    }
 }
 
 impl Keys {
@@ -206,9 +226,14 @@ impl Keys {
         Some(self.twin.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
     }
 
+    /// The hash of the same name for another kind.
+    pub(crate) fn hash_as(&self, kind: Kind) -> u64 {
+        kind.mark(self.hash)
+    }
+
     /// The names, each of a kind, of which a key that a hold changes may be.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
-        let own = [Kind::Lock, Kind::Fair, Kind::Read, Kind::Write].map(|kind| (key, kind));
+        let own = Kind::OF_A_HASH.map(|kind| (key, kind));
         let times = unsuffixed(key, TIMEOUT).map(|name| (name, Kind::Permits));
         own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }

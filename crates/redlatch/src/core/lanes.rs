@@ -4,6 +4,7 @@
 //! passed to the next task in line without the server, for a bounded turn; after that it is released for real so
 //! that other processes get theirs. A lane exists only while somebody holds, contends or waits.
 
+mod kinds;
 mod passing;
 
 use std::{
@@ -69,6 +70,7 @@ pub(crate) struct Lanes {
     lined: AtomicBool,
     /// Tasks may stand in line.
     queued: AtomicBool,
+    kinds: kinds::Kinds,
 }
 
 type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<Ready>>;
@@ -119,6 +121,7 @@ impl Lanes {
             owners,
             lined: AtomicBool::new(false),
             queued: AtomicBool::new(false),
+            kinds: kinds::Kinds::default(),
         }
     }
 
@@ -225,14 +228,17 @@ impl Lanes {
         now_ms: u64,
     ) -> Result<Lost, Arc<Lease>> {
         let mut shard = self.shard(&lease.keys);
+        let others = self.of_other_kinds(&shard, lease);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.work = Work::Nothing;
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
         }
-        if lease.recipe.lane() != LanePolicy::Beside
-            && let Some(newer) = lane.newer_than(lease)
-        {
+        let mut newer = others.iter().find(|held| held.asked_ms() > lease.asked_ms()).cloned();
+        if lease.recipe.lane() != LanePolicy::Beside {
+            newer = newer.or_else(|| lane.newer_than(lease));
+        }
+        if let Some(newer) = newer {
             drop(shard);
             // The one that led has nothing, and the newer one need not be what the line waits for.
             self.promote(&lease.keys, false);
@@ -245,7 +251,8 @@ impl Lanes {
             self.promote(&lease.keys, false);
             return Ok(Lost::new());
         }
-        let lost = lane.add(lease, &self.intake, now_ms);
+        let mut lost = lane.add(lease, &self.intake, now_ms);
+        lost.extend(others);
         self.note_line(lane);
         Ok(lost)
     }
@@ -258,10 +265,13 @@ impl Lanes {
         let queues = lease.recipe.lane() == LanePolicy::Queue;
         // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
-        let granted_since = shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
-            let mut others = lane.leases().filter(|held| held.is_held() && held.owner != lease.owner);
-            others.any(|held| held.asked_ms() >= lease.asked_ms())
-        });
+        let others = self.of_other_kinds(&shard, lease);
+        let since = |held: &Arc<Lease>| held.asked_ms() >= lease.asked_ms();
+        let granted_since = others.iter().any(since)
+            || shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
+                let mut leases = lane.leases().filter(|held| held.is_held() && held.owner != lease.owner);
+                leases.any(since)
+            });
         if gone || granted_since || !lease.is_valid(now_ms) {
             return None;
         }
@@ -269,7 +279,8 @@ impl Lanes {
         if queues {
             lane.ends_release();
         }
-        let lost = lane.add(lease, &self.intake, now_ms);
+        let mut lost = lane.add(lease, &self.intake, now_ms);
+        lost.extend(others);
         self.note_line(lane);
         Some(lost)
     }

@@ -27,6 +27,7 @@ mod limit;
 mod local;
 mod model_rw;
 mod oldest;
+mod other_kinds;
 mod owners;
 mod panics;
 mod permits_faults;

@@ -1,0 +1,90 @@
+//! Locks of several kinds under one name. On the server their holds stand in one hash, which lets in no owner of one kind beside another
+//! owner of another kind.
+
+use std::{
+    borrow::Borrow,
+    hash::{Hash, Hasher},
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use super::{LaneKey, Lanes, Shard};
+use crate::{
+    core::{
+        lane::{Lane, Lost},
+        lease::Lease,
+    },
+    keys::Kind,
+};
+
+/// The kinds of which a client has had holds. Most have one kind.
+#[derive(Default)]
+pub(super) struct Kinds(AtomicU8);
+
+impl Kinds {
+    /// Whether there were holds of other kinds than this one.
+    fn has_others(&self, kind: Kind) -> bool {
+        // Holds of one name are noted under the mutex of its shard.
+        let known = self.0.load(Ordering::Relaxed);
+        if known & kind.bit() == 0 {
+            self.0.fetch_or(kind.bit(), Ordering::Relaxed);
+        }
+        known & !kind.bit() != 0
+    }
+}
+
+/// What a lane is found by, without keys of its kind.
+trait Named {
+    fn parts(&self) -> (u64, Kind, &[u8]);
+}
+
+impl Named for LaneKey {
+    fn parts(&self) -> (u64, Kind, &[u8]) {
+        (self.0.hash, self.0.kind, &self.0.key)
+    }
+}
+
+struct OtherKind<'a> {
+    of: &'a Lease,
+    kind: Kind,
+}
+
+impl Named for OtherKind<'_> {
+    fn parts(&self) -> (u64, Kind, &[u8]) {
+        (self.of.keys.hash_as(self.kind), self.kind, &self.of.keys.key)
+    }
+}
+
+impl<'a> Borrow<dyn Named + 'a> for LaneKey {
+    fn borrow(&self) -> &(dyn Named + 'a) {
+        self
+    }
+}
+
+impl Hash for dyn Named + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.parts().0);
+    }
+}
+
+impl PartialEq for dyn Named + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Named + '_ {}
+
+impl Lanes {
+    /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
+    pub(super) fn of_other_kinds(&self, shard: &Shard, lease: &Lease) -> Lost {
+        if !self.kinds.has_others(lease.keys.kind) {
+            return Lost::new();
+        }
+        let lanes = lease.keys.kind.others().filter_map(|kind| {
+            let name: &dyn Named = &OtherKind { of: lease, kind };
+            shard.get(name)
+        });
+        let others = lanes.flat_map(Lane::leases);
+        others.filter(|held| held.is_held() && held.owner != lease.owner).cloned().collect()
+    }
+}

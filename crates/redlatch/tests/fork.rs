@@ -278,6 +278,23 @@ fn a_new_client_of_a_child_takes_up_nothing_of_an_owner_that_was_inherited() {
     assert_eq!(inside.block_on(guard.unlock()).unwrap(), Unlocked::Released);
 }
 
+/// The child made a lesser quorum of the same name, and a majority of each could hold it.
+#[test]
+fn a_child_uses_no_quorum_that_it_inherited_beside_another_one_of_its_own() {
+    let _alone = alone();
+    // Nothing listens there, and nothing is sent.
+    let clients =
+        [1, 2, 3].map(|port| blocking::Client::connect_lazy(&format!("redis://127.0.0.1:{port}")).unwrap());
+    let members = |count: usize| clients.iter().take(count).map(|client| client.lock("q"));
+    let inherited = blocking::QuorumLock::new(members(3)).unwrap();
+    in_child(|| {
+        let _lesser = blocking::QuorumLock::new(members(1)).map_err(|error| error.to_string())?;
+        must!(inherited.try_lock().unwrap_err().kind() == ErrorKind::InvalidOption);
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_grandchild_locks_too() {
     let _alone = alone();

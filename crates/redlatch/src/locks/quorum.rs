@@ -145,6 +145,8 @@ enum Miss {
 impl QuorumLock {
     async fn gather(&self, options: Options) -> Result<Option<Holding>, Error> {
         let ack = options.ack.checked().map_err(|error| error.on(self.members[0].name()))?;
+        // A child that was forked off has quorums in use of its own.
+        membership::enter(&self.members)?;
         let clock = &self.members[0].core;
         let deadline = Deadline::new(clock, options.wait);
         let mut bell = None;

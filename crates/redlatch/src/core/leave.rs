@@ -48,8 +48,10 @@ impl Core {
                     continue;
                 }
             };
-            // Before the next one counts.
-            lease.has_left();
+            // Before the next one counts. What was not sent because the lease is over is counted there still.
+            if !matches!(outcome, Ok(Unlocked::AlreadyLost(_))) {
+                lease.has_left();
+            }
             return outcome;
         }
     }

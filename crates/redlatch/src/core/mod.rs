@@ -424,7 +424,13 @@ impl Core {
             let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
             let pending = self.owners.pending(&lease.keys, &lease.owner);
             self.keeper.spawn(async move {
-                for _ in 0..held.holds().count.max(1) {
+                // Those that are just being given back are answered first, or are not sent any more.
+                let turns = held.turns();
+                let _next = turns.next.lock().await;
+                if held.is_count_in_doubt() {
+                    return;
+                }
+                for _ in 0..held.holds().on_server().max(1) {
                     core.alone(&pending).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0).in_reign(reign);

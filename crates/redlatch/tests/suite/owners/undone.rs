@@ -352,3 +352,36 @@ async fn a_grant_that_is_answered_after_a_forced_unlock_displaces_no_newer_one()
     drop(end);
     elsewhere.join().unwrap();
 }
+
+/// Of three holds one was being given back and one waited for that when the lease ended. The late extension kept all that the server
+/// counted, and one too few was counted down: nobody had the lock, and it was kept for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_extension_keeps_no_hold_that_was_about_to_be_given_back() {
+    let rig = rig().await;
+    let guard = rig.client.lock("x").lock_with_lease(ms(2_000)).await.unwrap();
+    let (first, second) = (guard.reenter().await.unwrap(), guard.reenter().await.unwrap());
+    // The other process gives back what it enters, so the owner counts.
+    let owner = guard.owner().clone();
+    let _ = owner.to_string();
+    let (extended, left) = (Gate::new(), Gate::new());
+    let slow =
+        rig.proxy.rule(script(&scripts::RENEW).nth(1), Action::HoldReplyUntilReleased(extended.clone()));
+    let leaves = script(&scripts::LEAVE).nth(1);
+    let leaves = rig.proxy.rule(leaves, Action::HoldReplyUntilReleased(left.clone()));
+    // On runtimes of their own, as connections answer in order.
+    let elsewhere = |work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work))
+    };
+    let one = elsewhere(Box::pin(async move { drop(first.unlock().await) }));
+    rig.proxy.wait_for(SOON, |log| log.fired(leaves) > 0).await.unwrap();
+    let two = elsewhere(Box::pin(async move { drop(second.unlock().await) }));
+    let three = elsewhere(Box::pin(async move { drop(guard.extend(ms(3_600_000)).await) }));
+    rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
+    tokio::time::sleep(ms(2_500)).await;
+    extended.release();
+    tokio::task::spawn_blocking(move || three.join()).await.unwrap().unwrap();
+    left.release();
+    tokio::task::spawn_blocking(move || (one.join(), two.join())).await.unwrap().0.unwrap();
+    rig.quiet().await;
+    assert_eq!(rig.server.cmd(&["EXISTS", "x"]).unwrap(), redis::Value::Int(0), "nobody has it");
+}

@@ -3,7 +3,7 @@
 //! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite; `M` a set of
 //! the plain lock and another one, `N` a set of the write lock and another one), an owner
 //! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
-//! options (`?` does not wait, `!` has a fixed lease, `#` draws a token). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
+//! options (`?` does not wait, `!` has a fixed lease, `+` has a longer one that is renewed, `#` draws a token). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
 //! process for as long as tasks wait there.
 
 use std::{str::FromStr, time::Duration};
@@ -12,7 +12,7 @@ use std::{str::FromStr, time::Duration};
 pub(super) const NAME: &str = "n";
 /// The lease that is renewed.
 pub(super) const LEASE: Duration = Duration::from_secs(3);
-/// What an extension asks for.
+/// What an extension asks for, and the longer lease that is renewed.
 pub(super) const EXTENDED: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,7 @@ pub(super) enum Op {
         who: Who,
         waits: bool,
         fixed: bool,
+        longer: bool,
         fenced: bool,
         /// With another lock, as a set.
         set: bool,
@@ -100,16 +101,17 @@ fn acquire(word: &str) -> Option<Op> {
         'B' => Who::Text(1),
         _ => return None,
     };
-    let (mut waits, mut fixed, mut fenced) = (true, false, false);
+    let (mut waits, mut fixed, mut longer, mut fenced) = (true, false, false, false);
     for option in chars {
         match option {
             '?' => waits = false,
             '!' => fixed = true,
+            '+' => longer = true,
             '#' => fenced = true,
             _ => return None,
         }
     }
-    Some(Op::Acquire { kind, who, waits, fixed, fenced, set })
+    (!(fixed && longer)).then_some(Op::Acquire { kind, who, waits, fixed, longer, fenced, set })
 }
 
 fn op(word: &str) -> Result<Op, String> {
@@ -191,6 +193,18 @@ const TABLE: &[&str] = &[
     "Pa u | P. u | 1:PA u",
     "Pa u | P. | 1:PA",
     "Pa t | 1:P. u",
+    // Holds of one owner that are renewed for different times.
+    "Pa Pa+ u u | 1:P. u",
+    "Pa Pa+ U u | 1:P. u",
+    "Pa+ Pa U u | 1:PA u",
+    "Pa Pa+ u u | 1:PA u",
+    "Wa+ Wa g u u | 1:R. u",
+    "Wa Wa+ u g u | 1:WA u",
+    "Ra Ra+ u u | 1:W. u",
+    "Ra+ Ra U u | 1:RA u",
+    "Fa Fa+ u u | 1:F. u",
+    "Ma Ma+ u u | 1:P. u",
+    "P.+ u | P. u | 1:P. u",
     // Fair locks.
     "F. u | F. u",
     "F. u | 1:F. u",

@@ -467,7 +467,7 @@ impl World<'_> {
     }
 
     fn acquire(&mut self, process: usize, op: Op) -> Call {
-        let Op::Acquire { kind, who, waits, fixed, fenced, set } = op else {
+        let Op::Acquire { kind, who, waits, fixed, longer, fenced, set } = op else {
             return Box::pin(async { Ended::Done });
         };
         let owner = match who {
@@ -483,7 +483,11 @@ impl World<'_> {
         };
         let client = self.processes[process].client.clone();
         let wait = if waits { Wait::Forever } else { Wait::No };
-        let lease = if fixed { Lease::Fixed(FIXED) } else { Lease::Renewed };
+        let lease = match (fixed, longer) {
+            (true, _) => Lease::Fixed(FIXED),
+            (_, true) => Lease::RenewedEvery(EXTENDED),
+            _ => Lease::Renewed,
+        };
         macro_rules! ask {
             ($lock:expr, $held:expr, $with:expr) => {{
                 let lock = $lock;

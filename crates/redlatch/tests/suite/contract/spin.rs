@@ -42,7 +42,6 @@ pub(crate) async fn test_try_lock_async_wait_time(on: Fixture) {
     let start = Instant::now();
     assert!(on.lock(&b, on.name("x")).lock_for(ms(1_000)).await.unwrap().is_none());
     assert!(start.elapsed() >= ms(995), "gave up early: {:?}", start.elapsed());
-    assert!(awake(start) < ms(1_000) + LATE, "gave up late: {:?}", start.elapsed());
 }
 
 pub(crate) async fn test_try_lock_async_failed(on: Fixture) {

@@ -11,7 +11,7 @@ use crate::lua::LuaHost;
 use crate::number::format_float;
 use crate::publisher::Publisher;
 use crate::recovery::Recovering;
-use crate::trace::{Trace, TracePlace};
+use crate::trace::{Trace, TracePlace, permit, permit_mark};
 use crate::value::{EngineError, Value};
 
 /// Keeps changes for the next start.
@@ -386,12 +386,14 @@ impl Engine {
         &self,
         client: &[u8],
         queues: &[u8],
+        permits: &[u8],
         from: usize,
         limit: usize,
     ) -> (Vec<Trace>, Option<usize>) {
         let core = self.core();
         let mut found = Vec::new();
         let belongs = |text: &[u8]| text.strip_prefix(client).is_some_and(|rest| rest.starts_with(b":"));
+        let mark = permit_mark(client);
         for (_, slot) in core.slots_from(from).take_while(|(at, _)| *at < from + limit) {
             let mut note = |field: &[u8], place| {
                 if belongs(field) {
@@ -409,6 +411,13 @@ impl Engine {
                 }
                 Data::SortedSet(set) if slot.key.starts_with(queues) => {
                     set.iter().for_each(|(member, _)| note(member, TracePlace::Queue));
+                }
+                Data::SortedSet(set) if slot.key.ends_with(permits) => {
+                    let own = |id: &[u8]| permit(id).is_some_and(|(of, _)| Some(of) == mark);
+                    for (id, _) in set.iter().filter(|(id, _)| own(id)) {
+                        let field = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                        found.push(Trace { key: slot.key.to_vec(), field, place: TracePlace::Permit });
+                    }
                 }
                 _ => {}
             }

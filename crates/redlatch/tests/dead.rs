@@ -124,6 +124,28 @@ fn worker() {
                 let taken = client.lock(name).acquire().owner(&owner).lease(Lease::Fixed(LONG)).run();
                 holds.push(Box::new(taken.unwrap().unwrap()));
             }
+            "permits" => {
+                let permits = client.permit_semaphore(name);
+                let taken = permits.request().permits(2).lease(Lease::Fixed(LONG)).wait(wait).run();
+                holds.push(Box::new(taken.unwrap().expect("they are free")));
+            }
+            "kept" => {
+                let permits = client.permit_semaphore(name);
+                let taken = permits.request().lease(Lease::Fixed(LONG)).wait(wait).run().unwrap();
+                said = taken.expect("it is free").detach().remove(0);
+            }
+            "told" => {
+                let permits = client.permit_semaphore(name);
+                let taken = permits
+                    .request()
+                    .lease(Lease::Fixed(LONG))
+                    .wait(wait)
+                    .run()
+                    .unwrap()
+                    .expect("it is free");
+                said = taken.ids().remove(0);
+                holds.push(Box::new(taken));
+            }
             "detached" => {
                 let held = take!(client.lock(name)).detach();
                 said = held.owner.to_string();
@@ -217,6 +239,51 @@ fn a_detached_hold_outlives_its_process() {
     assert!(client.lock("mark").lock_for(LIMIT).unwrap().is_some(), "what was not detached is free");
     assert!(!free(&client, "kept"));
     assert_eq!(client.inspect("kept").unwrap().holders[0].owner, owner);
+}
+
+/// Their ids named nobody, so their lease decided.
+#[test]
+fn the_permits_of_a_killed_process_are_free_at_once() {
+    let bed = Bed::new();
+    let client = bed.client();
+    for name in ["few", "in{a}tag", "{braced}"] {
+        let permits = client.permit_semaphore(name);
+        assert!(permits.set_if_absent(3).unwrap());
+        let kept = permits.acquire().unwrap();
+        let (worker, _) = bed.worker(&format!("permits={name}"));
+        assert_eq!(permits.available().unwrap(), 0, "{name}");
+        let waiting = permits.clone();
+        let next = std::thread::spawn(move || {
+            let both = waiting.request().permits(2).wait(Wait::AtMost(LIMIT)).run().unwrap();
+            both.map(|both| both.release().unwrap())
+        });
+        worker.kill();
+        assert!(next.join().unwrap().is_some(), "{name}");
+        assert!(kept.is_valid());
+        assert_eq!((permits.available().unwrap(), permits.total().unwrap()), (2, 3), "{name}");
+    }
+}
+
+#[test]
+fn permits_that_others_count_on_outlive_their_process() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let [detached, told] = ["detached", "told"].map(|name| client.permit_semaphore(name));
+    for permits in [&detached, &told] {
+        assert!(permits.set_if_absent(1).unwrap());
+    }
+    let (first, _) = bed.worker("kept=detached plain=first");
+    let (second, id) = bed.worker("told=told plain=second");
+    // Another process has it from now on.
+    assert!(told.update_lease(&id, LONG).unwrap());
+    first.kill();
+    second.kill();
+    for mark in ["first", "second"] {
+        assert!(client.lock(mark).lock_for(LIMIT).unwrap().is_some(), "what was the worker's alone is free");
+    }
+    assert_eq!((detached.available().unwrap(), told.available().unwrap()), (0, 0));
+    told.release(&id).unwrap();
+    assert_eq!(told.available().unwrap(), 1);
 }
 
 #[test]

@@ -68,20 +68,34 @@ fn a_process_that_outlives_a_killed_run_keeps_the_lock_and_is_named() {
 
 #[test]
 fn what_outlives_a_killed_run_keeps_the_lock_beyond_its_lease() {
+    keeps_beyond_its_lease(&[]);
+}
+
+#[test]
+fn what_outlives_a_killed_run_keeps_the_permit_beyond_its_lease() {
+    keeps_beyond_its_lease(&["--permits", "1"]);
+}
+
+fn keeps_beyond_its_lease(kind: &[&str]) {
     let place = Place::local();
     let script = format!(
         "setsid sh -c 'echo $$ > {}; exec sleep 300' > /dev/null 2>&1 & wait",
         place.word("leaver.pid")
     );
-    let run = place.start(["run", "job", "--lease", "600ms", "--grace", "100ms", "--", "sh", "-c", &script]);
+    let run = |options: &[&str], command: &[&str]| {
+        [&["run", "job"], kind, options, &["--"], command].concat().join("\n")
+    };
+    let start = run(&["--lease", "600ms", "--grace", "100ms"], &["sh", "-c", &script]);
+    let first = place.start(start.split('\n'));
     let leaver = place.pid("leaver");
-    run.signal(Signal::KILL);
-    drop(run);
+    first.signal(Signal::KILL);
+    drop(first);
+    let code = |wait| place.code(run(&["-w", wait], &["true"]).split('\n'));
     // Twice as long as the lease: a wait that finds it held all the time.
-    assert_eq!(place.code(["run", "job", "-w", "1200ms", "--", "true"]), 75, "it is held");
+    assert_eq!(code("1200ms"), 75, "it is held");
     assert!(is_alive(leaver));
     kill(leaver);
-    assert_eq!(place.code(["run", "job", "-w", "28s", "--", "true"]), 0);
+    assert_eq!(code("28s"), 0);
 }
 
 #[test]

@@ -219,7 +219,8 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             session.out.int(i64::from(std::process::id()));
         }
         // No answer to any of these: what a dead client has not read would make its end look like an accident.
-        (b"lifeline", [id, from]) => lifeline(shared, session, id, from)?,
+        (b"lifeline", [id, from]) => lifeline(shared, session, id, from, None)?,
+        (b"lifeline", [id, from, next]) => lifeline(shared, session, id, from, Some(next))?,
         (b"spare", [number]) => {
             let number = parse_int(number).ok_or(NOT_INTEGER)?;
             shared.lifelines.spare(own_line(session)?, number);
@@ -257,7 +258,13 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
 }
 
 /// Makes a connection the lifeline of a client, or with `COMMAND` for a number that of its command.
-fn lifeline(shared: &Shared, session: &mut Session, id: &[u8], from: &[u8]) -> Result<(), EngineError> {
+fn lifeline(
+    shared: &Shared,
+    session: &mut Session,
+    id: &[u8],
+    from: &[u8],
+    next: Option<&[u8]>,
+) -> Result<(), EngineError> {
     let pid = session.pid.filter(|_| session.line.is_none());
     let pid = pid.ok_or(EngineError::fixed("ERR this connection cannot be a lifeline"))?;
     let line = if from.eq_ignore_ascii_case(b"command") {
@@ -265,7 +272,8 @@ fn lifeline(shared: &Shared, session: &mut Session, id: &[u8], from: &[u8]) -> R
     } else {
         let process =
             Process::open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
-        shared.lifelines.begin(id, parse_int(from).ok_or(NOT_INTEGER)?, process)
+        let next = next.map(|next| parse_int(next).ok_or(NOT_INTEGER)).transpose()?;
+        shared.lifelines.begin(id, parse_int(from).ok_or(NOT_INTEGER)?, next, process)
     };
     session.line = Some(line.ok_or(SYNTAX)?);
     shared.clients.set(shared.clients.get() - 1);

@@ -17,7 +17,8 @@ use super::Shared;
 use super::process::Process;
 use crate::engine::Engine;
 use crate::number::parse_int;
-use crate::trace::{Trace, TracePlace};
+use crate::trace::{PERMIT_BYTES, Trace, TracePlace, permit, permit_in_digits, permit_mark};
+use crate::value::Value;
 
 /// The characters of a client's id: a UUID.
 const ID_CHARS: usize = 36;
@@ -57,8 +58,11 @@ pub trait Undertaker: Send {
     /// The sorted sets that have the times of waiters begin with this.
     fn queues_begin_with(&self) -> &'static [u8];
 
-    /// Gives back what a dead client has left.
-    fn release(&self, trace: &Trace) -> Vec<Step>;
+    /// The sorted sets that have permits end with this.
+    fn permits_end_with(&self) -> &'static [u8];
+
+    /// Gives back what a dead client has left. Of two keys that a trace may be about, the one is meant that `is_there`.
+    fn release(&self, trace: &Trace, is_there: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step>;
 
     /// Sees to it that a hold lasts for so many milliseconds more at least.
     fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step>;
@@ -87,6 +91,8 @@ struct Life {
     process: Process,
     /// Owners with a lower number were there before the lifeline.
     from: i64,
+    /// Permits with a lower number may have been used by others before the lifeline was there.
+    permits_from: i64,
     own: Stage,
     /// The client has said that its command gets a lifeline of its own.
     has_command: bool,
@@ -114,6 +120,8 @@ enum Rite {
 #[derive(Default)]
 pub(crate) struct Lifelines {
     lives: RefCell<HashMap<Vec<u8>, Life>>,
+    /// Whose permits begin with what.
+    marks: RefCell<HashMap<[u8; 8], Vec<u8>>>,
     /// The numbers of the other connections that each process has.
     present: RefCell<HashMap<i32, Vec<u64>>>,
     /// The daemon has an undertaker.
@@ -156,8 +164,8 @@ impl Lifelines {
         }
     }
 
-    /// A client names its lifeline. Its owners below `from` are older.
-    pub(crate) fn begin(&self, id: &[u8], from: i64, process: Process) -> Option<Line> {
+    /// A client names its lifeline. Its owners below `from` are older; `next` is the number that comes next, where that is known.
+    pub(crate) fn begin(&self, id: &[u8], from: i64, next: Option<i64>, process: Process) -> Option<Line> {
         if id.len() != ID_CHARS || !self.attended.get() {
             return None;
         }
@@ -170,6 +178,7 @@ impl Lifelines {
         let life = lives.entry(id.to_vec()).or_insert_with(|| Life {
             process,
             from,
+            permits_from: next.unwrap_or(i64::MAX),
             own: Stage::Open,
             has_command: false,
             command: Stage::Absent,
@@ -179,6 +188,9 @@ impl Lifelines {
             kept: None,
         });
         life.void |= by_others || twice;
+        if let Some(mark) = permit_mark(id) {
+            self.marks.borrow_mut().insert(mark, id.to_vec());
+        }
         Some(Line::Own(id.to_vec()))
     }
 
@@ -235,21 +247,40 @@ impl Lifelines {
             return;
         }
         if life.void && life.command != Stage::Open {
-            lives.remove(id);
+            drop(lives);
+            self.forget(id);
         } else {
             self.work.notify_one();
         }
     }
 
-    /// A connection runs a script with these arguments: owners of other clients among them are not this client's alone any more.
+    /// Nothing more is to be seen to for a client.
+    fn forget(&self, id: &[u8]) {
+        self.lives.borrow_mut().remove(id);
+        self.marks.borrow_mut().retain(|_, of| of != id);
+    }
+
+    /// A connection runs a script with these arguments: owners and permits of other clients among them are not theirs alone any more.
     pub(crate) fn note_owners(&self, user: &User, known: &mut Vec<u8>, args: &[&[u8]]) {
         if !self.attended.get() {
             return;
         }
         for arg in args {
-            let Some((id, number)) = owner(arg) else { continue };
-            if known.as_slice() != id {
-                self.note_owner(user, known, id, number);
+            match owner(arg) {
+                Some((id, number)) if known.as_slice() != id => self.note_owner(user, known, id, number),
+                Some(_) => {}
+                None if arg.len().is_multiple_of(PERMIT_BYTES) => self.note_permits(user, known, arg),
+                None => {}
+            }
+        }
+    }
+
+    fn note_permits(&self, user: &User, known: &mut Vec<u8>, ids: &[u8]) {
+        for (mark, number) in ids.chunks_exact(PERMIT_BYTES).filter_map(permit) {
+            // Others cannot have used what is older than the lifeline: that is not freed.
+            let of = self.marks.borrow().get(&mark).filter(|id| *id != known).cloned();
+            if let Some(id) = of {
+                self.note_owner(user, known, &id, number);
             }
         }
     }
@@ -305,11 +336,18 @@ impl Lifelines {
     }
 
     /// Whether a trace is the client's alone.
-    fn is_claimed(&self, id: &[u8], field: &[u8]) -> bool {
+    fn is_claimed(&self, id: &[u8], trace: &Trace) -> bool {
         let lives = self.lives.borrow();
         let Some(life) = lives.get(id).filter(|life| !life.void) else { return false };
-        let Some((of, number)) = owner(field) else { return false };
-        of == id && number >= life.from && !life.spared.contains(&number)
+        let number = match trace.place {
+            TracePlace::Permit => permit_in_digits(&trace.field)
+                .filter(|(of, number)| permit_mark(id) == Some(*of) && *number >= life.permits_from)
+                .map(|(_, number)| number),
+            _ => owner(trace.field.as_bytes())
+                .filter(|(of, number)| *of == id && *number >= life.from)
+                .map(|(_, number)| number),
+        };
+        number.is_some_and(|number| !life.spared.contains(&number))
     }
 
     /// The holds that are to be kept, of those that are the clients' alone.
@@ -317,9 +355,7 @@ impl Lifelines {
         let lives = self.lives.borrow();
         let open = lives.iter().filter(|(_, life)| life.command == Stage::Open);
         let all = open.flat_map(|(id, life)| life.kept.iter().flatten().map(move |trace| (id, trace)));
-        all.filter(|(id, trace)| self.is_claimed(id, trace.field.as_bytes()))
-            .map(|(_, trace)| trace.clone())
-            .collect()
+        all.filter(|(id, trace)| self.is_claimed(id, trace)).map(|(_, trace)| trace.clone()).collect()
     }
 
     /// The processes that live, of clients whose lifeline has ended.
@@ -359,21 +395,27 @@ pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Under
     loop {
         while let Some((id, rite)) = shared.lifelines.next() {
             let traces = search(shared, &*undertaker, &id).await;
-            let left_out = |trace: &&Trace| shared.lifelines.is_claimed(&id, trace.field.as_bytes());
+            let claimed = |trace: &&Trace| shared.lifelines.is_claimed(&id, trace);
+            let mut is_there = |key: &[u8]| {
+                let found = shared.engine.borrow_mut().call(&[b"exists".as_slice(), key]);
+                matches!(found, Ok(Value::Int(1)))
+            };
             match rite {
                 Rite::Bury => {
-                    for trace in traces.iter().filter(left_out) {
-                        perform(&mut shared.engine.borrow_mut(), undertaker.release(trace));
+                    for trace in traces.iter().filter(claimed) {
+                        let steps = undertaker.release(trace, &mut is_there);
+                        perform(&mut shared.engine.borrow_mut(), steps);
                     }
                     tracing::info!(client = %String::from_utf8_lossy(&id), holds = traces.len(), "a client has died");
-                    shared.lifelines.lives.borrow_mut().remove(&id);
+                    shared.lifelines.forget(&id);
                 }
                 Rite::Keep => {
                     // Its places in queues are nobody's any more.
                     let (queued, held): (Vec<Trace>, Vec<Trace>) =
                         traces.into_iter().partition(|trace| trace.place == TracePlace::Queue);
-                    for trace in queued.iter().filter(left_out) {
-                        perform(&mut shared.engine.borrow_mut(), undertaker.release(trace));
+                    for trace in queued.iter().filter(claimed) {
+                        let steps = undertaker.release(trace, &mut is_there);
+                        perform(&mut shared.engine.borrow_mut(), steps);
                     }
                     if let Some(life) = shared.lifelines.lives.borrow_mut().get_mut(&id) {
                         life.kept = Some(held);
@@ -404,8 +446,8 @@ pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Under
 async fn search(shared: &Rc<Shared>, undertaker: &dyn Undertaker, id: &[u8]) -> Vec<Trace> {
     let (mut found, mut from) = (Vec::new(), 0);
     loop {
-        let (traces, next) =
-            shared.engine.borrow().traces(id, undertaker.queues_begin_with(), from, KEYS_AT_ONCE);
+        let (queues, permits) = (undertaker.queues_begin_with(), undertaker.permits_end_with());
+        let (traces, next) = shared.engine.borrow().traces(id, queues, permits, from, KEYS_AT_ONCE);
         found.extend(traces);
         match next {
             Some(next) => from = next,
@@ -448,6 +490,24 @@ mod tests {
         [ID, format!(":{number}").as_bytes()].concat()
     }
 
+    fn hold(field: &[u8]) -> Trace {
+        let field = String::from_utf8(field.to_vec()).unwrap();
+        Trace { key: b"x".to_vec(), field, place: TracePlace::Lock }
+    }
+
+    fn claims(lifelines: &Lifelines, field: &[u8]) -> bool {
+        lifelines.is_claimed(ID, &hold(field))
+    }
+
+    fn permit_id(number: i64) -> Vec<u8> {
+        [permit_mark(ID).unwrap(), number.to_be_bytes()].concat()
+    }
+
+    fn claims_permit(lifelines: &Lifelines, number: i64) -> bool {
+        let field = permit_id(number).iter().map(|byte| format!("{byte:02x}")).collect();
+        lifelines.is_claimed(ID, &Trace { key: b"{x}:timeout".to_vec(), field, place: TracePlace::Permit })
+    }
+
     /// A process that has this number and has ended, as far as it is asked.
     fn process(pid: i32) -> Process {
         let (process, ended) = Process::fake(pid);
@@ -460,7 +520,7 @@ mod tests {
         let lifelines = Lifelines::default();
         lifelines.attended.set(true);
         let (process, ended) = Process::fake(7);
-        assert!(lifelines.begin(ID, 0, process).is_some());
+        assert!(lifelines.begin(ID, 0, Some(0), process).is_some());
         lifelines.end(&own(), true, 10);
         assert_eq!(due(&lifelines), None);
         assert_eq!(lifelines.dying().len(), 1, "its end is waited for");
@@ -475,7 +535,7 @@ mod tests {
         for client in connections {
             lifelines.came(&User { pid: Some(7), client: *client });
         }
-        assert!(lifelines.begin(ID, 0, process(7)).is_some());
+        assert!(lifelines.begin(ID, 0, Some(0), process(7)).is_some());
         lifelines
     }
 
@@ -536,35 +596,62 @@ mod tests {
         let fields: Vec<Vec<u8>> = (1..=5).map(field).collect();
         let args: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
         lifelines.note_owners(&its, &mut known, &args);
-        assert!(fields.iter().all(|field| lifelines.is_claimed(ID, field)), "its own use changes nothing");
+        assert!(fields.iter().all(|field| claims(&lifelines, field)), "its own use changes nothing");
         lifelines.note_owners(&other, &mut Vec::new(), &args[1..2]);
         lifelines.spare(&own(), 4);
         lifelines.end(&own(), true, 10);
         // A process that has the number of the dead one, and uses an owner of it.
         lifelines.note_owners(&User { pid: Some(7), client: 11 }, &mut Vec::new(), &args[4..]);
-        let claimed: Vec<bool> = fields.iter().map(|field| lifelines.is_claimed(ID, field)).collect();
+        let claimed: Vec<bool> = fields.iter().map(|field| claims(&lifelines, field)).collect();
         assert_eq!(claimed, [true, false, true, false, false]);
         let write = [ID, b":3:write"].concat();
-        assert!(lifelines.is_claimed(ID, &write) && !lifelines.is_claimed(ID, b"mode"));
+        assert!(claims(&lifelines, &write) && !claims(&lifelines, b"mode"));
+    }
+
+    #[test]
+    fn permits_that_others_may_count_on_are_left_out() {
+        let lifelines = alive(&[1]);
+        let (its, other) = (User { pid: Some(7), client: 1 }, User { pid: Some(8), client: 2 });
+        let two = [permit_id(1), permit_id(2)].concat();
+        let mut known = Vec::new();
+        lifelines.note_owners(&its, &mut known, &[&two, &two]);
+        assert_eq!(known, ID, "whose connection it is");
+        assert!(claims_permit(&lifelines, 1) && claims_permit(&lifelines, 2), "its own use changes nothing");
+        lifelines.note_owners(&other, &mut Vec::new(), &[&two[PERMIT_BYTES..]]);
+        lifelines.spare(&own(), 3);
+        let claimed: Vec<bool> = (1..=4).map(|number| claims_permit(&lifelines, number)).collect();
+        assert_eq!(claimed, [true, false, false, true]);
+        lifelines.forget(ID);
+        assert!(lifelines.marks.borrow().is_empty());
+    }
+
+    #[test]
+    fn no_permit_is_claimed_that_was_taken_before_the_lifeline_was_there() {
+        for (next, claimed) in [(Some(5), [false, true]), (None, [false, false])] {
+            let lifelines = Lifelines::default();
+            lifelines.attended.set(true);
+            assert!(lifelines.begin(ID, 0, next, process(7)).is_some());
+            assert_eq!([4, 5].map(|number| claims_permit(&lifelines, number)), claimed, "{next:?}");
+        }
     }
 
     #[test]
     fn nothing_is_claimed_that_is_older_than_the_lifeline_or_was_used_before() {
         let lifelines = Lifelines::default();
-        assert!(lifelines.begin(ID, 3, process(7)).is_none(), "nobody sees to the dead");
+        assert!(lifelines.begin(ID, 3, Some(3), process(7)).is_none(), "nobody sees to the dead");
         lifelines.attended.set(true);
-        assert!(lifelines.begin(ID, 3, process(7)).is_some());
-        assert!(!lifelines.is_claimed(ID, &field(2)) && lifelines.is_claimed(ID, &field(3)));
+        assert!(lifelines.begin(ID, 3, Some(3), process(7)).is_some());
+        assert!(!claims(&lifelines, &field(2)) && claims(&lifelines, &field(3)));
         for (pid, claimed) in [(7, true), (8, false)] {
             let lifelines = Lifelines::default();
             lifelines.attended.set(true);
             let user = User { pid: Some(pid), client: 1 };
             lifelines.note_owners(&user, &mut Vec::new(), &[&field(1)]);
-            assert!(lifelines.begin(ID, 0, process(7)).is_some());
-            assert_eq!(lifelines.is_claimed(ID, &field(1)), claimed, "used by process {pid}");
+            assert!(lifelines.begin(ID, 0, Some(0), process(7)).is_some());
+            assert_eq!(claims(&lifelines, &field(1)), claimed, "used by process {pid}");
         }
         // Two lifelines under one id cannot be told apart.
-        assert!(lifelines.begin(ID, 3, process(9)).is_some());
-        assert!(!lifelines.is_claimed(ID, &field(3)));
+        assert!(lifelines.begin(ID, 3, Some(3), process(9)).is_some());
+        assert!(!claims(&lifelines, &field(3)));
     }
 }

@@ -42,7 +42,7 @@ use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
 use crate::journal::FileJournal;
 use crate::place::own_uid;
-pub use crate::trace::{Trace, TracePlace};
+pub use crate::trace::{Trace, TracePlace, permit_mark};
 use connection::Stream;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;

@@ -4,7 +4,10 @@
 use std::{
     borrow::Borrow,
     hash::{Hash, Hasher},
-    sync::atomic::{AtomicU8, Ordering},
+    sync::{
+        MutexGuard,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 use super::{LaneKey, Lanes, Shard};
@@ -76,7 +79,7 @@ impl Eq for dyn Named + '_ {}
 
 impl Lanes {
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
-    pub(super) fn of_other_kinds(&self, shard: &Shard, lease: &Lease) -> Lost {
+    pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease) -> Lost {
         if !self.kinds.has_others(lease.keys.kind) {
             return Lost::new();
         }

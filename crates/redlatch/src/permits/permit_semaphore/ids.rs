@@ -1,8 +1,12 @@
-//! Permit ids: 16 random bytes on the wire, 32 hexadecimal digits for people.
+//! Permit ids: 16 bytes on the wire, 32 hexadecimal digits for people. Half of them name the client, the other half is a number, as in
+//! its owners.
 
 use std::sync::Arc;
 
+use redlatch_engine::daemon::permit_mark;
+
 use crate::{
+    core::Core,
     error::{Error, ErrorKind},
     name::LockName,
     recipes::members,
@@ -15,8 +19,15 @@ const ID_DIGITS: usize = 2 * ID_BYTES;
 /// How many permits one request is about at most: a script visits each of them.
 pub(crate) const PERMITS_AT_ONCE_MAX: usize = 1_000;
 
-/// The digits of `n` fresh ids, one after another.
-pub(super) fn fresh(n: usize) -> Result<String, Error> {
+/// The digits of `n` fresh ids of a client, one after another.
+pub(super) fn fresh(n: usize, core: &Core) -> Result<String, Error> {
+    let Some(mark) = permit_mark(core.id.as_bytes()) else { return random(n) };
+    let ids = (0..n).flat_map(|_| [mark, core.fresh_number().to_be_bytes()]).flatten();
+    Ok(digits(&ids.collect::<Vec<_>>()))
+}
+
+/// Those of a client whose own id has too little in it.
+fn random(n: usize) -> Result<String, Error> {
     let mut bytes = vec![0; n * ID_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
         Error::new(ErrorKind::Engine, format!("the system gave no random bytes for permit ids: {error}"))
@@ -70,7 +81,7 @@ mod tests {
     #[test]
     fn ids_are_sixteen_bytes_and_their_digits() {
         let name = LockName::new("n").unwrap();
-        let text = fresh(3).unwrap();
+        let text = random(3).unwrap();
         let ids: Vec<&str> = each(&text).collect();
         assert_eq!(ids.len(), 3);
         assert!(ids[0] != ids[1] && ids[1] != ids[2]);

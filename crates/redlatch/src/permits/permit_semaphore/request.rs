@@ -105,7 +105,7 @@ impl<'a> PermitRequest<'a> {
         let permits = ids::amount(self.permits as usize, &keys.name)?;
         let term = lease.term(&core.config).map_err(named)?;
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
-        let owner = Owner::of_permits(&ids::fresh(permits).map_err(named)?, core.fresh_number());
+        let owner = Owner::of_permits(&ids::fresh(permits, core).map_err(named)?, core.fresh_number());
         let recipe = Permits::for_publishing(core.store.publish_command());
         let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, wait) };
         let grant = core.acquire(request).await?;

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{fork, owner::Identity};
+use redlatch_engine::daemon::permit_mark;
+
+use crate::{fork, owner::Identity, recipes::members};
 
 /// How long the engine may take to make room for a word that must not be lost.
 const WORD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -98,7 +100,8 @@ impl Lifeline {
         // What was held before may have been used by others, and the next engine would not know.
         *state = State::Closed { from: self.identity.next_number() };
         let opened = stream.and_then(|stream| {
-            say(&stream, &["LIFELINE", &self.identity.id, &from.to_string()])?;
+            let next = self.identity.next_number();
+            say(&stream, &["LIFELINE", &self.identity.id, &from.to_string(), &next.to_string()])?;
             Ok(stream)
         });
         match opened {
@@ -124,16 +127,28 @@ impl Lifeline {
         Some(shared.ok()?.into())
     }
 
-    /// The holds of this owner are to outlive this process.
+    /// The holds of this owner, or these permits, are to outlive this process.
     pub(super) fn spare(&self, owner: &str) {
         let number = owner.strip_prefix(&*self.identity.id).and_then(|rest| rest.strip_prefix(':'));
-        let Some(number) = number else { return };
-        if let State::Open(stream) | State::Shared(stream) = &*self.state()
-            && let Err(error) = say(stream, &["SPARE", number])
-            && !is_closed(stream)
-        {
-            tracing::warn!(%error, owner, "the engine could not be told of a hold that is to outlive this process");
+        let numbers = number.map_or_else(|| self.permits(owner), |number| vec![number.to_owned()]);
+        for number in numbers {
+            if let State::Open(stream) | State::Shared(stream) = &*self.state()
+                && let Err(error) = say(stream, &["SPARE", &number])
+                && !is_closed(stream)
+            {
+                tracing::warn!(%error, owner, "the engine could not be told of a hold that is to outlive this process");
+            }
         }
+    }
+
+    /// The numbers of those permits that are this client's.
+    fn permits(&self, ids: &str) -> Vec<String> {
+        let Some(mark) = permit_mark(self.identity.id.as_bytes()) else { return Vec::new() };
+        let own = |id: &[u8]| {
+            let number = id.strip_prefix(&mark)?.try_into().ok().map(i64::from_be_bytes)?;
+            Some(number.to_string())
+        };
+        members(ids).chunks_exact(2 * mark.len()).filter_map(own).collect()
     }
 
     /// Says goodbye: nothing is freed on account of this end.

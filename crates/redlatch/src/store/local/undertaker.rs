@@ -6,7 +6,7 @@ use crate::{
     keys::{Keys, Kind},
     name::LockName,
     owner::Owner,
-    recipes::{Expected, FAIR, READ, Recipe, WRITE},
+    recipes::{Expected, FAIR, Permits, READ, Recipe, WRITE, members},
     scripts,
     store::{Arg, Call},
 };
@@ -15,6 +15,8 @@ use crate::{
 const WRITE_SUFFIX: &str = ":write";
 /// What the sorted sets with the times of waiters begin with.
 const QUEUES: &[u8] = b"redisson_lock_timeout:";
+/// What the sorted sets of permits end with.
+const PERMITS: &[u8] = b":timeout";
 
 /// Gives back what dead clients of the local engine held, by the scripts of each kind.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +27,22 @@ impl Undertaker for Bequests {
         QUEUES
     }
 
-    fn release(&self, trace: &Trace) -> Vec<Step> {
+    fn permits_end_with(&self) -> &'static [u8] {
+        PERMITS
+    }
+
+    fn release(&self, trace: &Trace, is_there: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        if trace.place == TracePlace::Permit {
+            let mut names: Vec<_> =
+                Keys::behind(&trace.key).into_iter().filter(|keys| keys.kind == Kind::Permits).collect();
+            let at = names.iter().position(|keys| is_there(&keys.key)).unwrap_or_default();
+            if names.is_empty() {
+                return Vec::new();
+            }
+            let permit = Owner::of_permits(&trace.field, 0);
+            let permits = Permits::for_publishing("publish");
+            return vec![script(permits.release(&names.swap_remove(at), &permit, "publish", Expected::Any))];
+        }
         let (field, is_write) = side(&trace.field);
         let Ok(owner) = field.parse::<Owner>() else { return Vec::new() };
         let keys = |name: &[u8], kind| Keys::new(LockName::unchecked(name), kind);
@@ -57,10 +74,14 @@ impl Undertaker for Bequests {
             TracePlace::Lock => Call::new(&scripts::RENEW).key(&keys.key),
             TracePlace::ReadWrite if is_write => Call::new(&scripts::WRITE_RENEW).key(&keys.key),
             TracePlace::ReadWrite => Call::new(&scripts::READ_RENEW).key(&keys.key).key(&keys.timeouts),
+            TracePlace::Permit => Call::new(&scripts::PERMIT_RENEW).key(&keys.key),
             _ => return Vec::new(),
         };
-        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-        vec![script(call.int(0).int(ms).text(&owner.into()))]
+        let call = call.int(0).int(i64::try_from(ms).unwrap_or(i64::MAX));
+        vec![script(match trace.place {
+            TracePlace::Permit => call.bytes(&members(owner)),
+            _ => call.text(&owner.into()),
+        })]
     }
 }
 
@@ -104,6 +125,7 @@ mod tests {
             assert_eq!(queued_for(&keys.timeouts), name.as_bytes());
         }
         assert!(Keys::new("n".into(), Kind::Fair).timeouts.starts_with(QUEUES));
+        assert!(Keys::new("n".into(), Kind::Permits).timeouts.ends_with(PERMITS));
     }
 
     #[test]

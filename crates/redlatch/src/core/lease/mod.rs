@@ -4,6 +4,7 @@
 //! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
 //! before it can be over on the server.
 
+mod lengths;
 mod rare;
 
 use std::{
@@ -23,7 +24,7 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
-use rare::{Lengths, NEVER, Rare, Turns};
+use rare::{NEVER, Rare, Turns};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -188,52 +189,6 @@ impl Lease {
 
     pub(crate) fn lease_ms(&self) -> i64 {
         self.lease_ms.load(Ordering::Relaxed)
-    }
-
-    /// How the only guard of a lease holds that was never entered.
-    pub(super) fn term(&self) -> Term {
-        Term { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
-    }
-
-    /// The longest lease that the server was ever told for it, extensions apart.
-    pub(super) fn longest_ms(&self) -> i64 {
-        self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
-    }
-
-    /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed
-    /// one is to last no longer than it was granted for.
-    pub(super) fn stays_ms(&self) -> i64 {
-        if self.wants_renewal() { self.lease_ms() } else { 0 }
-    }
-
-    /// One more hold of this term: it is renewed for as long as the longest of those that are.
-    pub(super) fn lasts(&self, term: Term) {
-        if term.renewed {
-            self.lengths_change(|lengths| {
-                lengths.renewed_ms.push(term.lease_ms);
-                lengths.longest_ms = lengths.longest_ms.max(term.lease_ms);
-            });
-        }
-    }
-
-    /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
-    /// their guards count on it by now.
-    fn lasts_without(&self, term: Term) {
-        if term.renewed && self.has_turns() {
-            self.lengths_change(|lengths| {
-                let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);
-                at.map(|at| lengths.renewed_ms.swap_remove(at));
-            });
-        }
-    }
-
-    fn lengths_change(&self, change: impl FnOnce(&mut Lengths)) {
-        let turns = self.turns();
-        let mut lengths = turns.lengths();
-        change(&mut lengths);
-        if let Some(longest_ms) = lengths.renewed_ms.iter().max() {
-            self.lease_ms.store(*longest_ms, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn deadline_ms(&self) -> u64 {

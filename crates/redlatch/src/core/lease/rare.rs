@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use super::Lease;
+use super::{Lease, lengths::Lengths};
 use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
@@ -68,12 +68,4 @@ impl Turns {
     pub(super) fn lengths(&self) -> MutexGuard<'_, Lengths> {
         self.lengths.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// For how long the guards of a lease have it renewed.
-pub(super) struct Lengths {
-    /// One for each guard whose hold is renewed.
-    pub(super) renewed_ms: Vec<i64>,
-    /// The longest of all that there were.
-    pub(super) longest_ms: i64,
 }

@@ -1,0 +1,62 @@
+//! For how long a lease is renewed that several guards share, each with a length of its own.
+
+use std::sync::atomic::Ordering;
+
+use super::Lease;
+use crate::recipes::Term;
+
+/// For how long the guards of a lease have it renewed.
+pub(super) struct Lengths {
+    /// One for each guard whose hold is renewed.
+    pub(super) renewed_ms: Vec<i64>,
+    /// The longest of all that there were.
+    pub(super) longest_ms: i64,
+}
+
+impl Lease {
+    /// How the only guard of a lease holds that was never entered.
+    pub(in crate::core) fn term(&self) -> Term {
+        Term { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
+    }
+
+    /// The longest lease that the server was ever told for it, extensions apart.
+    pub(in crate::core) fn longest_ms(&self) -> i64 {
+        self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
+    }
+
+    /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed
+    /// one is to last no longer than it was granted for.
+    pub(in crate::core) fn stays_ms(&self) -> i64 {
+        if self.wants_renewal() { self.lease_ms() } else { 0 }
+    }
+
+    /// One more hold of this term: it is renewed for as long as the longest of those that are.
+    pub(in crate::core) fn lasts(&self, term: Term) {
+        if term.renewed {
+            self.lengths_change(|lengths| {
+                lengths.renewed_ms.push(term.lease_ms);
+                lengths.longest_ms = lengths.longest_ms.max(term.lease_ms);
+            });
+        }
+    }
+
+    /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
+    /// their guards count on it by now.
+    pub(super) fn lasts_without(&self, term: Term) {
+        if term.renewed && self.has_turns() {
+            self.lengths_change(|lengths| {
+                let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);
+                at.map(|at| lengths.renewed_ms.swap_remove(at));
+            });
+        }
+    }
+
+    fn lengths_change(&self, change: impl FnOnce(&mut Lengths)) {
+        let turns = self.turns();
+        let mut lengths = turns.lengths();
+        change(&mut lengths);
+        if let Some(longest_ms) = lengths.renewed_ms.iter().max() {
+            self.lease_ms.store(*longest_ms, Ordering::Relaxed);
+        }
+    }
+}

@@ -23,7 +23,7 @@ static IN_USE: PerProcess<Mutex<InUse>> = PerProcess::new();
 /// From how many names on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 1_024;
 
-/// Notes these members, and refuses them where they cannot make a majority that everybody agrees on.
+/// Notes these members, unless this process has them already, and refuses them where they cannot make a majority that everybody agrees on.
 pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
     if let Some(dialled) = members.iter().find(|member| member.core.origin == Origin::Connected) {
         return Err(Error::new(
@@ -35,6 +35,12 @@ pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
     }
     distinct(members)?;
     let mut in_use = IN_USE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_noted = |noted: &Weak<[Locker]>| std::ptr::addr_eq(noted.as_ptr(), Arc::as_ptr(members));
+    let first = members.first().and_then(|member| in_use.get(&member.keys.key));
+    if first.is_some_and(|all| all.iter().any(is_noted)) {
+        // What has come to be known of their servers since is no news of others.
+        return Ok(());
+    }
     let known = |key| in_use.get(key).into_iter().flatten().filter_map(Weak::upgrade);
     let others: Vec<Arc<[Locker]>> = members.iter().flat_map(|member| known(&member.keys.key)).collect();
     for other in others {
@@ -57,7 +63,7 @@ pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
     for member in members.iter() {
         let all = in_use.entry(member.keys.key.clone()).or_default();
         all.retain(|members| members.strong_count() > 0);
-        if !all.iter().any(|noted| std::ptr::addr_eq(noted.as_ptr(), Arc::as_ptr(members))) {
+        if !all.iter().any(is_noted) {
             all.push(Arc::downgrade(members));
         }
     }

@@ -64,13 +64,13 @@ pub use finding::{Finding, Severity};
 pub use locks::{
     fair::FairLock,
     fenced::{FencedGuard, FencedLock},
-    lock::Lock,
     multi::{AcquireMulti, MultiGuard, MultiLock},
     non_reentrant::{NonReentrantFairLock, NonReentrantLock},
     quorum::{AcquireQuorum, QuorumGuard, QuorumLock},
     read_write::{ReadGuard, ReadLock, ReadWriteLock, WriteGuard, WriteLock},
     shared::{
         Acquire, Force, Forced, Guard, Held, Hold, Lease, WithError,
+        lock::Lock,
         members::{LostMember, Member, UnlockReport},
     },
     spin::SpinLock,
@@ -87,3 +87,16 @@ pub use permits::{
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;
+
+/// The kinds of locks, as they stand in the types of handles and guards: a [`FairLock`] is a [`Lock<Fair>`](kinds::Fair). They are for
+/// code that is generic over the kind; other code uses the names of the locks.
+pub mod kinds {
+    pub use crate::locks::{
+        fair::Fair,
+        fenced::Fenced,
+        non_reentrant::{NonReentrant, NonReentrantFair},
+        read_write::{Read, Write},
+        shared::{guard_of::GuardOf, lock::Plain, marker::LockMarker},
+        spin::Spin,
+    };
+}

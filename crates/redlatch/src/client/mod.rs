@@ -14,9 +14,9 @@ use crate::{
     locks::{
         fair::FairLock,
         fenced::FencedLock,
-        lock::Lock,
         non_reentrant::{NonReentrantFairLock, NonReentrantLock},
         read_write::ReadWriteLock,
+        shared::lock::{Lock, Plain},
         spin::SpinLock,
     },
     name::LockName,
@@ -127,7 +127,7 @@ impl Client {
 
     /// The lock of that name. Nothing happens on the server yet.
     pub fn lock(&self, name: impl Into<LockName>) -> Lock {
-        Lock::new(&self.core, name.into())
+        Lock::<Plain>::new(&self.core, name.into())
     }
 
     /// The fair lock of that name: granted in the order of asking. Nothing happens on the server yet.

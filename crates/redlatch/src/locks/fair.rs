@@ -4,17 +4,36 @@
 use crate::{
     core::home::Home,
     keys::Kind,
-    locks::shared::{Guard, face::lock_face, locker::Locker},
+    locks::shared::{
+        Guard,
+        lock::Lock,
+        locker::Locker,
+        marker::{LockMarker, sealed::Named},
+    },
     name::LockName,
     recipes::FAIR,
 };
+/// Marks the kind of [`FairLock`].
+#[derive(Debug)]
+pub enum Fair {}
+
+impl Named for Fair {
+    const LOCK: &'static str = "FairLock";
+    const GUARD: &'static str = "Guard";
+}
+
+impl LockMarker for Fair {
+    type Guard = Guard;
+}
 
 /// A reentrant lock that is granted in the order in which it was asked for, over all processes and languages.
 ///
 /// Every task that waits has a place of its own in a queue on the server. A waiter that gives up or is cancelled leaves the
 /// queue at once. One whose process dies is dropped 30 s after it has come to be next, and several that died together a lease and
 /// 30 s after their last look at the latest; `local:` drops them at once. `try_lock` never overtakes: it gets the lock only if the
-/// queue is empty. All this costs more than a [`Lock`](crate::Lock), which is also fair between processes, but only roughly.
+/// queue is empty. All this costs more than a [`Lock`], which is also fair between processes, but only roughly.
+///
+/// It has the methods of every [`Lock`]; holding it is a [`Guard`](crate::Guard).
 ///
 /// # Example
 ///
@@ -25,13 +44,10 @@ use crate::{
 /// turn.unlock().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct FairLock(pub(crate) Locker);
+pub type FairLock = Lock<Fair>;
 
-impl FairLock {
+impl Lock<Fair> {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        FairLock(Locker::new(core, name, Kind::Fair, &FAIR))
+        Lock::of(Locker::new(core, name, Kind::Fair, &FAIR))
     }
 }
-
-lock_face!(FairLock, Guard);

@@ -6,25 +6,37 @@ use crate::{
     error::Error,
     keys::Kind,
     locks::shared::{
-        face::{guard_face, lock_face},
+        guard_of::GuardOf,
+        lock::Lock,
         locker::Locker,
+        marker::{LockMarker, sealed::Named},
     },
     name::LockName,
     recipes::PLAIN,
 };
 
-guard_face! {
-    /// A hold on a [`FencedLock`]: a [`Guard`](crate::Guard) that has a token for certain.
-    FencedGuard
-}
+/// A hold on a [`FencedLock`]: a [`Guard`](crate::Guard) that has a token for certain.
+pub type FencedGuard = GuardOf<Fenced>;
 
-impl FencedGuard {
+impl GuardOf<Fenced> {
     /// The fencing token: above every token that was drawn for the name before, by any client in any language. A re-entry
     /// has the token of the hold that it entered.
     pub fn token(&self) -> u64 {
         // The acquire refuses a grant without a token, so there always is one.
         self.0.token().unwrap_or_default()
     }
+}
+/// Marks the kind of [`FencedLock`].
+#[derive(Debug)]
+pub enum Fenced {}
+
+impl Named for Fenced {
+    const LOCK: &'static str = "FencedLock";
+    const GUARD: &'static str = "FencedGuard";
+}
+
+impl LockMarker for Fenced {
+    type Guard = FencedGuard;
 }
 
 /// A reentrant lock whose every grant draws a fencing token.
@@ -33,6 +45,8 @@ impl FencedGuard {
 /// ran out while it was paused. Tokens are drawn by the script that grants, so order of grants and order of tokens are
 /// the same. The floor of each token is the server's clock in microseconds: after the counter was lost (FLUSHALL, a restart
 /// without data) tokens still grow, unless the clock was set back. That is a mitigation, not a proof.
+///
+/// It has the methods of every [`Lock`]; holding it is a [`FencedGuard`].
 ///
 /// # Example
 ///
@@ -47,12 +61,11 @@ impl FencedGuard {
 /// assert!(lock.token().await? > Some(token));
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct FencedLock(pub(crate) Locker);
+pub type FencedLock = Lock<Fenced>;
 
-impl FencedLock {
+impl Lock<Fenced> {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        FencedLock(Locker { fenced: true, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
+        Lock::of(Locker { fenced: true, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 
     /// The last token that was drawn; `None` if none was.
@@ -64,5 +77,3 @@ impl FencedLock {
         self.0.last_token().await
     }
 }
-
-lock_face!(FencedLock, FencedGuard);

@@ -2,7 +2,6 @@
 
 pub(crate) mod fair;
 pub(crate) mod fenced;
-pub(crate) mod lock;
 pub(crate) mod multi;
 pub(crate) mod non_reentrant;
 pub(crate) mod quorum;

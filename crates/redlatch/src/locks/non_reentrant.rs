@@ -4,16 +4,35 @@
 use crate::{
     core::home::Home,
     keys::Kind,
-    locks::shared::{Guard, face::lock_face, locker::Locker},
+    locks::shared::{
+        Guard,
+        lock::Lock,
+        locker::Locker,
+        marker::{LockMarker, sealed::Named},
+    },
     name::LockName,
     recipes::{FAIR, PLAIN},
 };
+/// Marks the kind of [`NonReentrantLock`].
+#[derive(Debug)]
+pub enum NonReentrant {}
+
+impl Named for NonReentrant {
+    const LOCK: &'static str = "NonReentrantLock";
+    const GUARD: &'static str = "Guard";
+}
+
+impl LockMarker for NonReentrant {
+    type Guard = Guard;
+}
 
 /// A lock that its owner cannot enter again: acquiring it a second time is
 /// [`ErrorKind::AlreadyHeld`](crate::ErrorKind::AlreadyHeld), and the hold stays as it was.
 ///
 /// Every acquire has a fresh owner unless one is passed, so this matters to those who pass one, and to blocking code,
 /// where each thread is an owner. [`Guard::reenter`] is refused too.
+///
+/// It has the methods of every [`Lock`]; holding it is a [`Guard`].
 ///
 /// # Example
 ///
@@ -27,25 +46,33 @@ use crate::{
 /// held.unlock().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct NonReentrantLock(pub(crate) Locker);
+pub type NonReentrantLock = Lock<NonReentrant>;
 
-impl NonReentrantLock {
+impl Lock<NonReentrant> {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        NonReentrantLock(Locker { reentrant: false, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
+        Lock::of(Locker { reentrant: false, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 }
+/// Marks the kind of [`NonReentrantFairLock`].
+#[derive(Debug)]
+pub enum NonReentrantFair {}
 
-lock_face!(NonReentrantLock, Guard);
+impl Named for NonReentrantFair {
+    const LOCK: &'static str = "NonReentrantFairLock";
+    const GUARD: &'static str = "Guard";
+}
+
+impl LockMarker for NonReentrantFair {
+    type Guard = Guard;
+}
 
 /// A [`FairLock`](crate::FairLock) that its owner cannot enter again; see [`NonReentrantLock`].
-#[derive(Clone)]
-pub struct NonReentrantFairLock(pub(crate) Locker);
+///
+/// It has the methods of every [`Lock`]; holding it is a [`Guard`].
+pub type NonReentrantFairLock = Lock<NonReentrantFair>;
 
-impl NonReentrantFairLock {
+impl Lock<NonReentrantFair> {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        NonReentrantFairLock(Locker { reentrant: false, ..Locker::new(core, name, Kind::Fair, &FAIR) })
+        Lock::of(Locker { reentrant: false, ..Locker::new(core, name, Kind::Fair, &FAIR) })
     }
 }
-
-lock_face!(NonReentrantFairLock, Guard);

@@ -9,8 +9,10 @@ use crate::{
     keys::{Keys, Kind},
     locks::shared::{
         Guard,
-        face::{guard_face, lock_face},
+        guard_of::GuardOf,
+        lock::Lock,
         locker::Locker,
+        marker::{LockMarker, sealed::Named},
     },
     name::LockName,
     recipes::{READ, WRITE},
@@ -59,7 +61,7 @@ impl ReadWriteLock {
         let read = Locker::new(core, name.clone(), Kind::Read, &READ);
         let mut write = Locker::new(core, name, Kind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));
-        ReadWriteLock { read: ReadLock(read), write: WriteLock(write) }
+        ReadWriteLock { read: Lock::of(read), write: Lock::of(write) }
     }
 
     /// The lock's name.
@@ -98,34 +100,52 @@ impl ReadWriteLock {
         self
     }
 }
+/// Marks the kind of [`ReadLock`].
+#[derive(Debug)]
+pub enum Read {}
+
+impl Named for Read {
+    const LOCK: &'static str = "ReadLock";
+    const GUARD: &'static str = "ReadGuard";
+}
+
+impl LockMarker for Read {
+    type Guard = ReadGuard;
+}
 
 /// The read side of a [`ReadWriteLock`]: busy while somebody else writes.
 ///
 /// `is_locked` says whether anybody reads, and `force_unlock` ends all read holds unless somebody writes.
-#[derive(Clone)]
-pub struct ReadLock(pub(crate) Locker);
+///
+/// It has the methods of every [`Lock`]; holding it is a [`ReadGuard`].
+pub type ReadLock = Lock<Read>;
+/// Marks the kind of [`WriteLock`].
+#[derive(Debug)]
+pub enum Write {}
 
-lock_face!(ReadLock, ReadGuard);
+impl Named for Write {
+    const LOCK: &'static str = "WriteLock";
+    const GUARD: &'static str = "WriteGuard";
+}
+
+impl LockMarker for Write {
+    type Guard = WriteGuard;
+}
 
 /// The write side of a [`ReadWriteLock`]: busy while anybody else reads or writes.
 ///
 /// `is_locked` says whether somebody writes, and `force_unlock` ends the write hold and the writer's read holds.
-#[derive(Clone)]
-pub struct WriteLock(pub(crate) Locker);
+///
+/// It has the methods of every [`Lock`]; holding it is a [`WriteGuard`].
+pub type WriteLock = Lock<Write>;
 
-lock_face!(WriteLock, WriteGuard);
+/// A read hold on a [`ReadWriteLock`].
+pub type ReadGuard = GuardOf<Read>;
 
-guard_face! {
-    /// A read hold on a [`ReadWriteLock`].
-    ReadGuard
-}
+/// The write hold on a [`ReadWriteLock`].
+pub type WriteGuard = GuardOf<Write>;
 
-guard_face! {
-    /// The write hold on a [`ReadWriteLock`].
-    WriteGuard
-}
-
-impl WriteGuard {
+impl GuardOf<Write> {
     /// Turns this write hold into a read hold of the same owner, with a lease of the same kind: nobody else can write in
     /// between. Other readers may come in.
     ///
@@ -155,7 +175,7 @@ impl WriteGuard {
     /// # Ok(()) }
     /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
-        self.0.downgrade().await.map(ReadGuard)
+        self.0.downgrade().await.map(GuardOf::of)
     }
 
     /// Takes a read hold of the same owner besides, with a lease of the same kind. It is a hold of its own: when the write hold
@@ -182,6 +202,6 @@ impl WriteGuard {
         self.0.check()?;
         let core = self.0.core();
         let grant = core.read_beside(self.0.lease(), self.0.term(), None).await?;
-        Ok(ReadGuard(Guard::new(core.clone(), grant.lease, grant.term, true)))
+        Ok(GuardOf::of(Guard::new(core.clone(), grant.lease, grant.term, true)))
     }
 }

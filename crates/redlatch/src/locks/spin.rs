@@ -5,15 +5,34 @@ use crate::{
     backoff::Backoff,
     core::home::Home,
     keys::Kind,
-    locks::shared::{Guard, face::lock_face, locker::Locker},
+    locks::shared::{
+        Guard,
+        lock::Lock,
+        locker::Locker,
+        marker::{LockMarker, sealed::Named},
+    },
     name::LockName,
     recipes::SPIN,
 };
+/// Marks the kind of [`SpinLock`].
+#[derive(Debug)]
+pub enum Spin {}
+
+impl Named for Spin {
+    const LOCK: &'static str = "SpinLock";
+    const GUARD: &'static str = "Guard";
+}
+
+impl LockMarker for Spin {
+    type Guard = Guard;
+}
 
 /// A reentrant lock without messages: nothing is published when it is released, and waiting is looking again after a pause.
 ///
-/// For locks that are held for moments, where a subscription would cost more than it saves. Waiters of a [`Lock`](crate::Lock)
+/// For locks that are held for moments, where a subscription would cost more than it saves. Waiters of a [`Lock`]
 /// of the same name are kept out too, but are not told of a release and find it at their next look.
+///
+/// It has the methods of every [`Lock`]; holding it is a [`Guard`](crate::Guard).
 ///
 /// # Example
 ///
@@ -26,13 +45,12 @@ use crate::{
 /// lock.lock().await?.unlock().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct SpinLock(pub(crate) Locker);
+pub type SpinLock = Lock<Spin>;
 
-impl SpinLock {
+impl Lock<Spin> {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
         let locker = Locker::new(core, name, Kind::Lock, &SPIN);
-        SpinLock(Locker { backoff: Some(Backoff::default()), ..locker })
+        Lock::of(Locker { backoff: Some(Backoff::default()), ..locker })
     }
 
     /// How long to pause between looks; 1 ms doubled up to 128 ms unless set.
@@ -42,5 +60,3 @@ impl SpinLock {
         self
     }
 }
-
-lock_face!(SpinLock, Guard);

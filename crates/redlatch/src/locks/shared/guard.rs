@@ -296,7 +296,7 @@ impl Guard {
     }
 
     /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or somebody releases
-    /// it with [`Lock::release`](crate::locks::lock::Lock::release).
+    /// it with [`Lock::release`](crate::Lock::release).
     pub fn detach(mut self) -> Held {
         self.armed = false;
         let remaining = self.remaining();

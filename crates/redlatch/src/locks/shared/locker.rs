@@ -1,4 +1,4 @@
-//! What the handles of all kinds of locks do, written once; [`lock_face!`](super::face) gives it to each kind.
+//! What the handles of all kinds of locks do, written once; [`Lock`](super::lock::Lock) has it as its methods.
 
 use std::{convert::identity, sync::Arc, time::Duration};
 

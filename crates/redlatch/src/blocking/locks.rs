@@ -6,194 +6,179 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Stake, is_of_this_thread, own_owner, thread_owner, wait_for};
 use crate::{
-    FencedGuard, Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
+    Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
     core::{Core, release::Polled},
     error::{Error, ErrorKind, LossReason},
+    kinds::{Fair, Fenced, LockMarker, NonReentrant, NonReentrantFair, Plain, Read, Spin, Write},
     owner::Owner,
 };
 
-/// Wraps the handle of one kind of lock for blocking code.
-macro_rules! blocking_lock {
-    ($(#[$doc:meta])* $handle:ident, $guard:ty) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone)]
-        pub struct $handle(crate::$handle);
+/// A [`redlatch::Lock`](crate::Lock) for blocking code. `K` is the kind of lock; `Lock` without it is the plain lock, and the other
+/// kinds have names of their own.
+pub struct Lock<K: LockMarker = Plain>(crate::Lock<K>);
 
-        impl From<&$handle> for crate::Member {
-            fn from(lock: &$handle) -> Self {
-                crate::Member::from(&lock.0)
-            }
-        }
-
-        impl From<$handle> for crate::Member {
-            fn from(lock: $handle) -> Self {
-                crate::Member::from(lock.0)
-            }
-        }
-
-        impl $handle {
-            pub(crate) fn new(inner: crate::$handle) -> Self {
-                $handle(inner)
-            }
-
-            fn core(&self) -> &Arc<Core> {
-                &self.0.0.core
-            }
-
-            /// The lock's name.
-            pub fn name(&self) -> &LockName {
-                self.0.name()
-            }
-
-            /// The async lock that this one wraps.
-            pub fn as_async(&self) -> &crate::$handle {
-                &self.0
-            }
-
-            /// Waits as long as it takes.
-            ///
-            /// # Errors
-            ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-            pub fn lock(&self) -> Result<Guard<$guard>, Error> {
-                self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.endless())
-            }
-
-            /// Takes the lock if it is free now.
-            ///
-            /// # Errors
-            ///
-            /// As [`lock`](Self::lock), and sooner: a server that refuses the connection is reported at once, one that is silent after
-            /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
-            pub fn try_lock(&self) -> Result<Option<Guard<$guard>>, Error> {
-                self.acquire().run()
-            }
-
-            /// Waits at most this long.
-            ///
-            /// # Errors
-            ///
-            /// As [`lock`](Self::lock).
-            pub fn lock_for(&self, wait: Duration) -> Result<Option<Guard<$guard>>, Error> {
-                self.acquire().wait(Wait::AtMost(wait)).run()
-            }
-
-            /// An acquire with options; end it with [`run`](Acquire::run).
-            pub fn acquire(&self) -> Acquire<'_, $guard> {
-                Acquire {
-                    inner: self.0.acquire(),
-                    core: self.core(),
-                    cancel: None,
-                }
-            }
-
-            /// Frees the lock by force, and says what was found.
-            ///
-            /// # Errors
-            ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-            pub fn force(&self, force: Force) -> Result<Forced, Error> {
-                wait_for(self.core(), self.0.force(force))
-            }
-
-            /// Frees the lock whoever holds it; `true` if somebody did.
-            ///
-            /// # Errors
-            ///
-            /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-            pub fn force_unlock(&self) -> Result<bool, Error> {
-                wait_for(self.core(), self.0.force_unlock())
-            }
-
-            /// Frees the lock while `owner` holds it.
-            ///
-            /// # Errors
-            ///
-            /// As [`force_unlock`](Self::force_unlock).
-            pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
-                wait_for(self.core(), self.0.force_unlock_if(owner))
-            }
-
-            /// Whether anybody holds the lock.
-            ///
-            /// # Errors
-            ///
-            /// A server that is unreachable or refuses.
-            pub fn is_locked(&self) -> Result<bool, Error> {
-                wait_for(self.core(), self.0.is_locked())
-            }
-
-            /// Whether this thread holds the lock.
-            ///
-            /// # Errors
-            ///
-            /// A server that is unreachable or refuses.
-            pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
-                Ok(self.hold_count()? > 0)
-            }
-
-            /// How many holds this thread has.
-            ///
-            /// # Errors
-            ///
-            /// A server that is unreachable or refuses.
-            pub fn hold_count(&self) -> Result<u32, Error> {
-                wait_for(self.core(), self.0.hold_count(&thread_owner(self.core())))
-            }
-
-            /// How long the current hold lasts if it is not renewed.
-            ///
-            /// # Errors
-            ///
-            /// A server that is unreachable or refuses.
-            pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
-                wait_for(self.core(), self.0.remaining_ttl())
-            }
-        }
-    };
+impl<K: LockMarker> Clone for Lock<K> {
+    fn clone(&self) -> Self {
+        Lock(self.0.clone())
+    }
 }
 
-blocking_lock! {
-    /// A [`redlatch::Lock`](crate::Lock) for blocking code.
-    Lock, crate::Guard
+impl<K: LockMarker> fmt::Debug for Lock<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(K::LOCK).field(&self.0).finish()
+    }
 }
 
-blocking_lock! {
-    /// A [`redlatch::FairLock`](crate::FairLock) for blocking code.
-    FairLock, crate::Guard
+impl<K: LockMarker> From<&Lock<K>> for crate::Member {
+    fn from(lock: &Lock<K>) -> Self {
+        crate::Member::from(&lock.0)
+    }
 }
 
-blocking_lock! {
-    /// A [`redlatch::FencedLock`](crate::FencedLock) for blocking code.
-    FencedLock, FencedGuard
+impl<K: LockMarker> From<Lock<K>> for crate::Member {
+    fn from(lock: Lock<K>) -> Self {
+        crate::Member::from(lock.0)
+    }
 }
 
-blocking_lock! {
-    /// A [`redlatch::SpinLock`](crate::SpinLock) for blocking code.
-    SpinLock, crate::Guard
+impl<K: LockMarker> Lock<K> {
+    pub(crate) fn new(inner: crate::Lock<K>) -> Self {
+        Lock(inner)
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.0.0.core
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// The async lock that this one wraps.
+    pub fn as_async(&self) -> &crate::Lock<K> {
+        &self.0
+    }
+
+    /// Waits as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
+    pub fn lock(&self) -> Result<Guard<K::Guard>, Error> {
+        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.endless())
+    }
+
+    /// Takes the lock if it is free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and sooner: a server that refuses the connection is reported at once, one that is silent after
+    /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
+    pub fn try_lock(&self) -> Result<Option<Guard<K::Guard>>, Error> {
+        self.acquire().run()
+    }
+
+    /// Waits at most this long.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn lock_for(&self, wait: Duration) -> Result<Option<Guard<K::Guard>>, Error> {
+        self.acquire().wait(Wait::AtMost(wait)).run()
+    }
+
+    /// An acquire with options; end it with [`run`](Acquire::run).
+    pub fn acquire(&self) -> Acquire<'_, K::Guard> {
+        Acquire { inner: self.0.acquire(), core: self.core(), cancel: None }
+    }
+
+    /// Frees the lock by force, and says what was found.
+    ///
+    /// # Errors
+    ///
+    /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
+    pub fn force(&self, force: Force) -> Result<Forced, Error> {
+        wait_for(self.core(), self.0.force(force))
+    }
+
+    /// Frees the lock whoever holds it; `true` if somebody did.
+    ///
+    /// # Errors
+    ///
+    /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
+    pub fn force_unlock(&self) -> Result<bool, Error> {
+        wait_for(self.core(), self.0.force_unlock())
+    }
+
+    /// Frees the lock while `owner` holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`force_unlock`](Self::force_unlock).
+    pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
+        wait_for(self.core(), self.0.force_unlock_if(owner))
+    }
+
+    /// Whether anybody holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        wait_for(self.core(), self.0.is_locked())
+    }
+
+    /// Whether this thread holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+        Ok(self.hold_count()? > 0)
+    }
+
+    /// How many holds this thread has.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn hold_count(&self) -> Result<u32, Error> {
+        wait_for(self.core(), self.0.hold_count(&thread_owner(self.core())))
+    }
+
+    /// How long the current hold lasts if it is not renewed.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable or refuses.
+    pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
+        wait_for(self.core(), self.0.remaining_ttl())
+    }
 }
 
-blocking_lock! {
-    /// A [`redlatch::NonReentrantLock`](crate::NonReentrantLock) for blocking code.
-    NonReentrantLock, crate::Guard
-}
+/// A [`redlatch::FairLock`](crate::FairLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard`](Guard).
+pub type FairLock = Lock<Fair>;
 
-blocking_lock! {
-    /// A [`redlatch::NonReentrantFairLock`](crate::NonReentrantFairLock) for blocking code.
-    NonReentrantFairLock, crate::Guard
-}
+/// A [`redlatch::FencedLock`](crate::FencedLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard<FencedGuard>`](Guard).
+pub type FencedLock = Lock<Fenced>;
 
-blocking_lock! {
-    /// A [`redlatch::ReadLock`](crate::ReadLock) for blocking code.
-    ReadLock, crate::ReadGuard
-}
+/// A [`redlatch::SpinLock`](crate::SpinLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard`](Guard).
+pub type SpinLock = Lock<Spin>;
 
-blocking_lock! {
-    /// A [`redlatch::WriteLock`](crate::WriteLock) for blocking code.
-    WriteLock, crate::WriteGuard
-}
+/// A [`redlatch::NonReentrantLock`](crate::NonReentrantLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard`](Guard).
+pub type NonReentrantLock = Lock<NonReentrant>;
 
-impl FencedLock {
+/// A [`redlatch::NonReentrantFairLock`](crate::NonReentrantFairLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard`](Guard).
+pub type NonReentrantFairLock = Lock<NonReentrantFair>;
+
+/// A [`redlatch::ReadLock`](crate::ReadLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard<ReadGuard>`](Guard).
+pub type ReadLock = Lock<Read>;
+
+/// A [`redlatch::WriteLock`](crate::WriteLock) for blocking code. It has the methods of every [`Lock`]; holding it is a [`Guard<WriteGuard>`](Guard).
+pub type WriteLock = Lock<Write>;
+
+impl Lock<Fenced> {
     /// The last token that was drawn; `None` if none was.
     ///
     /// # Errors
@@ -204,11 +189,11 @@ impl FencedLock {
     }
 }
 
-impl SpinLock {
+impl Lock<Spin> {
     /// How long to pause between looks; see [`redlatch::SpinLock::backoff`](crate::SpinLock::backoff).
     #[must_use]
     pub fn backoff(self, backoff: crate::Backoff) -> Self {
-        SpinLock(self.0.backoff(backoff))
+        Lock(self.0.backoff(backoff))
     }
 }
 
@@ -462,6 +447,13 @@ mod tests {
         let held = lock.lock().unwrap().detach();
         assert_eq!(held.name, *lock.name());
         assert!(lock.is_locked().unwrap());
+    }
+
+    #[test]
+    fn a_blocking_handle_shows_the_one_that_it_wraps() {
+        let client = Client::connect("memory:").unwrap();
+        let shown = format!("{:?}", client.fair_lock("turn").clone());
+        assert_eq!(shown, "FairLock(FairLock { name: LockName(\"turn\"), .. })");
     }
 
     #[test]

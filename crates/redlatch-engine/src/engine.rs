@@ -29,6 +29,11 @@ pub trait Journal: Send {
         false
     }
 
+    /// Whether the next start will find it.
+    fn is_in_place(&self) -> bool {
+        true
+    }
+
     /// Replaces everything written so far by changes that lead to the same state.
     ///
     /// # Errors
@@ -435,6 +440,16 @@ impl Engine {
         let snapshot = self.snapshot();
         self.core().effects.clear();
         self.journal.as_mut().map_or(Ok(()), |journal| journal.rewrite(&snapshot))
+    }
+
+    /// Makes the journal again if its file is not where it was.
+    pub(crate) fn mend_journal(&mut self) -> std::io::Result<()> {
+        if self.journal.as_ref().is_none_or(|journal| journal.is_in_place()) {
+            return Ok(());
+        }
+        self.rewrite_journal()?;
+        tracing::warn!("the journal was deleted and has been made again");
+        Ok(())
     }
 
     /// Ends the journal; nothing may change afterwards.

@@ -18,7 +18,7 @@ mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,7 +97,10 @@ impl FileJournal {
             set_aside(&path.with_extension("damaged"), &bytes);
         }
         let known_boot = known.as_ref().map(|(boot, _)| boot.as_str());
-        let other_boot = found.boot_id.as_deref().or(known_boot).is_some_and(|old| old != boot_id);
+        let before = found.boot_id.as_deref().or(known_boot);
+        // Where the system does not say which run of the machine it is, it may be the same one.
+        let is_unsure = before.is_some_and(|old| old.is_empty() || boot_id.is_empty());
+        let other_boot = !is_unsure && before.is_some_and(|old| old != boot_id);
         // A journal that is gone may have had as much in it as one that is damaged.
         let is_missing = bytes.is_empty() && known.is_some();
         let mut wait_until_ms = found.wait_until_ms;
@@ -140,7 +143,12 @@ impl FileJournal {
             wait_until_ms,
             buffer: Vec::new(),
         };
-        Ok((journal, Recovered { effects: found.finish(), other_boot, wait_until_ms, is_current }))
+        let mut effects = found.finish();
+        if is_unsure && let Some((_, longest_ms)) = known {
+            // If it is another one, what was held ends as if it had been taken just now.
+            leases::end_by(&mut effects, journal.clock.boot_ms().saturating_add(longest_ms));
+        }
+        Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current }))
     }
 
     /// Puts the bounds that the changes need in front of them; true when there are any.
@@ -227,6 +235,17 @@ impl FileJournal {
     }
 }
 
+/// Whether both are one file.
+pub(crate) fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Whether the file is found under this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let found = std::fs::metadata(path).and_then(|found| Ok((found, file.metadata()?)));
+    found.is_ok_and(|(found, own)| is_same_file(&found, &own))
+}
+
 /// Keeps a damaged journal for those who want to know. That it cannot be kept is no reason not to start.
 fn set_aside(path: &Path, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
@@ -255,11 +274,16 @@ impl Journal for FileJournal {
         written
     }
 
+    fn is_in_place(&self) -> bool {
+        is_at(&self.file, &self.path) && self.leases.is_in_place()
+    }
+
     fn wants_rewrite(&self) -> bool {
         self.len > REWRITE_BYTES_MIN && self.len / REWRITE_FACTOR > self.live_len
     }
 
     fn rewrite(&mut self, snapshot: &[Effect]) -> io::Result<()> {
+        self.leases.put_in_place()?;
         let longest_ms = leases::longest_ms(snapshot, &*self.clock);
         self.leases.cover(longest_ms)?;
         let temporary = self.path.with_extension("new");

@@ -447,6 +447,69 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
     daemon.stop();
 }
 
+/// Both served for ever, and each took the other one's socket away.
+#[test]
+fn a_daemon_whose_lock_file_was_deleted_and_taken_serves_nobody() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let first = Daemon::start(config(&paths));
+    eval(&mut first.client(), TAKE, "l", &["me", "60000"]);
+    for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
+        std::fs::remove_file(file).expect("it is there");
+    }
+    let second = Daemon::start(config(&paths));
+    assert_eq!(first.wait(), ExitReason::Displaced);
+    // It has read the journal, and nobody takes its socket away.
+    let Wire::Array(held) = eval(&mut second.client(), ASK, "l", &["me"]) else { panic!("no answer") };
+    assert_eq!(held[0], bulk("1"));
+    second.stop();
+}
+
+#[test]
+fn a_second_daemon_is_refused_though_the_lock_file_was_deleted() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let daemon = Daemon::start(config(&paths));
+    let claim = paths.socket.with_extension("engine");
+    std::fs::remove_file(&claim).expect("it is there");
+    assert_eq!(run(config(&paths)).expect_err("one serves already").kind(), DaemonErrorKind::AlreadyRunning);
+    assert_eq!(daemon.client().ask(&["PING"]), simple("PONG"));
+    daemon.stop();
+}
+
+/// The next daemon knew nothing of what was held.
+#[test]
+fn a_journal_that_is_deleted_under_a_daemon_is_made_again() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let daemon = Daemon::start(config(&paths));
+    eval(&mut daemon.client(), TAKE, "l", &["me", "60000"]);
+    let files = ["journal", "leases"].map(|extension| paths.socket.with_extension(extension));
+    for gone in [&files[..1], &files[1..], &files[..]] {
+        for file in gone {
+            std::fs::remove_file(file).expect("it is there");
+        }
+        let began = std::time::Instant::now();
+        while !files.iter().all(|file| file.exists()) {
+            assert!(began.elapsed() < Duration::from_secs(20), "{gone:?} is not made again");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    // What a crash would leave.
+    let copy = support::dir();
+    let elsewhere = self::paths(copy.path());
+    std::fs::create_dir(&elsewhere.dir).expect("a directory");
+    std::fs::set_permissions(&elsewhere.dir, PermissionsExt::from_mode(0o700)).expect("a mode");
+    for file in &files {
+        std::fs::copy(file, elsewhere.dir.join(file.file_name().expect("a name"))).expect("a copy");
+    }
+    let next = Daemon::start(config(&elsewhere));
+    let Wire::Array(held) = eval(&mut next.client(), ASK, "l", &["me"]) else { panic!("no answer") };
+    assert_eq!(held[0], bulk("1"));
+    next.stop();
+    daemon.stop();
+}
+
 #[test]
 fn a_daemon_that_never_gets_ready_is_an_error() {
     let dir = support::dir();

@@ -5,6 +5,7 @@
 //! a request does not cost a look at everything else that may happen either.
 
 mod access;
+mod claim;
 mod commands;
 mod connection;
 mod lifelines;
@@ -21,7 +22,6 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,9 +40,10 @@ pub use lifelines::{Step, Undertaker};
 
 use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
-use crate::journal::FileJournal;
+use crate::journal::{FileJournal, is_same_file};
 use crate::place::own_uid;
 pub use crate::trace::{Trace, TracePlace, permit_mark};
+use claim::Claim;
 use connection::Stream;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;
@@ -60,11 +61,6 @@ const OWN_DESCRIPTORS: usize = 32;
 const TICK_MAX: Duration = Duration::from_secs(1);
 /// How many keys one tick looks at.
 const EXPIRE_PER_TICK: usize = 20_000;
-
-/// A daemon loses its socket a moment before its claim; its successor waits so long for that.
-/// There is no form of `flock` that waits for a limited time, hence the retries.
-const CLAIM_WAIT_MAX: Duration = Duration::from_secs(1);
-const CLAIM_RETRY: Duration = Duration::from_millis(2);
 
 /// A journal that takes so long to read that somebody may wonder.
 const LONG_JOURNAL_BYTES: u64 = 32 << 20;
@@ -148,6 +144,8 @@ pub enum ExitReason {
     Idle,
     /// A client sent `REDLATCH SHUTDOWN`.
     Shutdown,
+    /// Its lock file was deleted, and another daemon serves the socket.
+    Displaced,
 }
 
 /// What kept a daemon from running.
@@ -283,7 +281,15 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     let _kept = keep_from_cleaners(&config.dir);
     let stem = config.socket.file_stem().unwrap_or_default().to_owned();
     let beside = |extension: &str| config.dir.join(&stem).with_extension(extension);
-    let claim = claim(&beside("engine"))?;
+    let runs_already =
+        || DaemonError::new(DaemonErrorKind::AlreadyRunning, "a daemon already serves this socket");
+    let claim = Claim::take(beside("engine"))
+        .map_err(because(DaemonErrorKind::Access, "the lock file cannot be locked"))?
+        .ok_or_else(runs_already)?;
+    // One whose lock file was deleted serves on until it finds that out.
+    if std::os::unix::net::UnixStream::connect(&config.socket).is_ok() {
+        return Err(runs_already());
+    }
     let boot_id = match std::mem::take(&mut config.boot_id) {
         id if id.is_empty() => current_boot_id(),
         id => id,
@@ -360,35 +366,6 @@ fn keep_from_cleaners(dir: &std::path::Path) -> Option<File> {
     Some(dir)
 }
 
-/// Locks a file for the life of the daemon: two daemons never write one journal, however they were started.
-fn claim(path: &std::path::Path) -> Result<File, DaemonError> {
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(because(DaemonErrorKind::Access, "the lock file cannot be opened"))?;
-    let deadline = Instant::now() + CLAIM_WAIT_MAX;
-    loop {
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(CLAIM_RETRY);
-            }
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
-                return Err(DaemonError::new(
-                    DaemonErrorKind::AlreadyRunning,
-                    "a daemon already serves this socket",
-                ));
-            }
-            Err(error) => {
-                return Err(because(DaemonErrorKind::System, "the lock file cannot be locked")(error.into()));
-            }
-        }
-    }
-}
-
 /// How much memory this process has in use; nothing where the system does not say.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -405,7 +382,7 @@ fn current_boot_id() -> String {
 async fn serve(
     shared: &Rc<Shared>,
     config: &mut DaemonConfig,
-    claim: File,
+    claim: Claim,
 ) -> Result<ExitReason, DaemonError> {
     let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
     access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
@@ -424,9 +401,10 @@ async fn serve(
     let arrivals = RefCell::new(Vec::new());
     let undertaker = config.undertaker.take();
     let service = (config.idle_exit, config.shared);
+    let claim = RefCell::new(claim);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
-        Some(oversee(shared, &arrivals, door, tcp.as_ref(), signals, service).await)
+        Some(oversee(shared, &arrivals, (door, &claim), tcp.as_ref(), signals, service).await)
     }));
     tasks.push(Box::pin(lifelines::attend(shared, undertaker).map(|()| None)));
     let reason = poll_fn(|cx| {
@@ -446,12 +424,15 @@ async fn serve(
         }
     })
     .await;
+    if reason == ExitReason::Displaced {
+        // Socket and journal are the other one's.
+        return Ok(reason);
+    }
     if let Err(error) = shared.engine.borrow_mut().close_journal() {
         tracing::warn!(%error, "the journal could not be ended");
     }
     // While this holds the claim, the socket is its own; a moment later it may be the successor's.
     let _already_gone = std::fs::remove_file(&config.socket);
-    drop(claim);
     Ok(reason)
 }
 
@@ -460,23 +441,21 @@ struct Door {
     listener: UnixListener,
     socket: PathBuf,
     for_several_users: bool,
-    /// Device and number of the file.
-    file: (u64, u64),
+    file: std::fs::Metadata,
 }
 
 impl Door {
     fn open(socket: &std::path::Path, for_several_users: bool) -> io::Result<Door> {
         let listener = UnixListener::bind(socket)?;
         access::restrict_socket(socket, for_several_users)?;
-        let found = std::fs::symlink_metadata(socket)?;
-        let file = (found.dev(), found.ino());
+        let file = std::fs::symlink_metadata(socket)?;
         Ok(Door { listener, socket: socket.to_owned(), for_several_users, file })
     }
 
     /// Makes the file again when it is gone. The claim is ours, so whatever socket is there is nobody's.
     fn mend(&mut self) {
         let found = std::fs::symlink_metadata(&self.socket);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+        if found.is_ok_and(|found| is_same_file(&found, &self.file)) {
             return;
         }
         let again = access::remove_stale_socket(&self.socket)
@@ -507,7 +486,7 @@ type Arrivals = RefCell<Vec<Arrival>>;
 async fn oversee(
     shared: &Shared,
     arrivals: &Arrivals,
-    mut door: Door,
+    (mut door, claim): (Door, &RefCell<Claim>),
     tcp: Option<&TcpListener>,
     (mut terminate, mut interrupt): (Signal, Signal),
     (idle_exit, for_several_users): (Option<Duration>, bool),
@@ -541,7 +520,19 @@ async fn oversee(
             _ = terminate.recv() => return ExitReason::Signal,
             _ = interrupt.recv() => return ExitReason::Signal,
             _ = tick.tick() => {
-                door.mend();
+                match claim.borrow_mut().is_held() {
+                    Ok(true) => {
+                        door.mend();
+                        if let Err(error) = shared.engine.borrow_mut().mend_journal() {
+                            tracing::error!(%error, "the journal was deleted and cannot be made again");
+                        }
+                    }
+                    Ok(false) => {
+                        tracing::error!("the lock file was deleted, and another daemon serves this socket: this one ends");
+                        return ExitReason::Displaced;
+                    }
+                    Err(error) => tracing::error!(%error, "the lock file was deleted and cannot be made again"),
+                }
                 shared.engine.borrow_mut().expire_some(EXPIRE_PER_TICK);
                 if shared.clients.get() + shared.lines.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
                     idle_since = Instant::now();

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::codec::{self, Record};
 use crate::clock::Clock;
@@ -14,6 +14,10 @@ use crate::effect::Effect;
 const PERMITS_SUFFIX: &[u8] = b":timeout";
 /// The score of a permit without an end, in ms. It has no lease, so nothing is to be waited for.
 const NEVER_SCORE_MS: f64 = 922_337_203_685_477.0;
+
+fn make(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
 
 /// The longest lease among these changes, from now on: of keys by the boot clock, of permits by the wall time that scripts are told.
 pub(super) fn longest_ms(effects: &[Effect], clock: &dyn Clock) -> u64 {
@@ -30,9 +34,21 @@ pub(super) fn longest_ms(effects: &[Effect], clock: &dyn Clock) -> u64 {
     leases.max().unwrap_or(0)
 }
 
+/// Has no key end later than this on the boot clock.
+pub(super) fn end_by(effects: &mut [Effect], latest_ms: u64) {
+    for effect in effects {
+        if let Effect::SetString { expires_at_ms: Some(ends_ms), .. }
+        | Effect::Expire { expires_at_ms: Some(ends_ms), .. } = effect
+        {
+            *ends_ms = latest_ms.min(*ends_ms);
+        }
+    }
+}
+
 /// The file while it is open.
 pub(super) struct Leases {
     file: File,
+    path: PathBuf,
     boot_id: String,
     longest_ms: u64,
 }
@@ -40,8 +56,7 @@ pub(super) struct Leases {
 impl Leases {
     /// Opens the file, and says which run of the machine and which lease it names.
     pub(super) fn open(path: &Path, boot_id: &str) -> io::Result<(Leases, Option<(String, u64)>)> {
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut file = make(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let known = match codec::decode(&bytes) {
@@ -49,7 +64,21 @@ impl Leases {
             _ => None,
         };
         let longest_ms = known.as_ref().map_or(0, |(_, lease_ms)| *lease_ms);
-        Ok((Leases { file, boot_id: boot_id.to_owned(), longest_ms }, known))
+        Ok((Leases { file, path: path.to_owned(), boot_id: boot_id.to_owned(), longest_ms }, known))
+    }
+
+    /// Whether the next start will find the file.
+    pub(super) fn is_in_place(&self) -> bool {
+        super::is_at(&self.file, &self.path)
+    }
+
+    /// Makes the file again if it was deleted.
+    pub(super) fn put_in_place(&mut self) -> io::Result<()> {
+        if !self.is_in_place() {
+            self.file = make(&self.path)?;
+            self.set(self.longest_ms)?;
+        }
+        Ok(())
     }
 
     /// Has the file cover a lease of this length. Call this before the lease is written.

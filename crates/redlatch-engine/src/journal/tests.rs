@@ -323,3 +323,37 @@ fn a_crash_in_the_middle_of_a_rewrite_leaves_the_old_file_or_the_new_one() {
         assert!(!dir.path().join("j.new").exists());
     }
 }
+
+/// An engine that may not read which run of the machine it is took that for another one, and dropped what was held.
+#[test]
+fn where_the_system_does_not_say_which_run_it_is_what_was_held_stays() {
+    for (before, after) in [("boot", ""), ("", "boot"), ("", "")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let clock = ManualClock::new(Duration::from_secs(1_000));
+        let (mut journal, _) = open_at(dir.path(), before, &clock);
+        journal.rewrite(&[]).expect("a first file");
+        journal.append(&hold("x", clock.boot_ms() + 30_000)).expect("room");
+        let ends = |recovered: &Recovered| {
+            let found = recovered.effects.iter().find_map(|effect| match effect {
+                Effect::Expire { expires_at_ms, .. } => *expires_at_ms,
+                _ => None,
+            });
+            found.expect("it is held")
+        };
+        let (_, same) = open_at(dir.path(), after, &clock);
+        assert!(!same.other_boot && holds(&same, "x"), "{before:?} and then {after:?}");
+        assert_eq!(ends(&same), clock.boot_ms() + 30_000);
+        // It was another run after all, whose clock has begun anew: nobody waits for the end by the old one.
+        let anew = ManualClock::new(Duration::from_secs(1));
+        let (_, other) = open_at(dir.path(), after, &anew);
+        let left_ms = ends(&other) - anew.boot_ms();
+        assert!((30_000..=60_000).contains(&left_ms), "{before:?} and then {after:?}: {left_ms} ms");
+        // Damage is waited for.
+        let path = dir.path().join("j.journal");
+        let mut bytes = std::fs::read(&path).expect("a journal");
+        let at = bytes.len() / 2;
+        bytes[at] ^= 0xA5;
+        std::fs::write(&path, bytes).expect("a journal");
+        assert!(open_at(dir.path(), after, &clock).1.wait_until_ms > clock.boot_ms());
+    }
+}

@@ -289,3 +289,30 @@ async fn a_master_that_lost_its_place_and_got_it_back_between_two_looks_is_a_new
     let [first, second] = [&servers.ways[0], &servers.ways[1]].map(Proxy::port);
     servers.is_a_new_master(&format!("redis-replicated://127.0.0.1:{first},127.0.0.1:{second}")).await;
 }
+
+/// The one in between was seen by nobody, and the old master says that it is one: the client stayed there for ever, and every new client went
+/// to the other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_two_promotions_between_two_looks_the_one_that_most_copy_is_followed() {
+    let servers = MasterReplica::builder().replica_count(2).start().unwrap();
+    let [old, between, last] = [0, 1, 2].map(|at| servers.node(at));
+    let client = Client::connect(&servers.url()).await.unwrap();
+    let uses = |server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
+    assert!(uses(old), "{}", client.store());
+    let held = soon("the hold", client.lock("x").lock()).await.unwrap();
+    between.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    follow(last, between).await;
+    last.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    follow(between, last).await;
+    soon("the change to the last one", async {
+        while !uses(last) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    // The last one may have the hold or lack it. What is granted from here on is granted there.
+    drop(held);
+    let other = Client::connect(&servers.url()).await.unwrap();
+    let theirs = soon("the hold", other.lock("y").lock()).await.unwrap();
+    assert!(client.lock("y").try_lock().await.unwrap().is_none() && theirs.is_valid());
+}

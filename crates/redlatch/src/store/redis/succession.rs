@@ -254,7 +254,18 @@ impl Memory {
             return self.seat((*next).clone());
         }
         if let Some(same) = live.iter().find(|claim| claim.addr == present.addr) {
-            return self.go_on((*same).clone());
+            let most = most_copied(&live, said).filter(|most| most.addr != present.addr).cloned();
+            let verdict = self.go_on((*same).clone());
+            // Its successor may have been seen by nobody here: between two looks there were two changes.
+            if most.is_none() {
+                self.doubt = None;
+            }
+            return match most {
+                Some(other) if verdict == Verdict::Stays && self.most_insist(true, &other.addr, now) => {
+                    self.seat(other)
+                }
+                _ => verdict,
+            };
         }
         // The master is away, and nobody has gone on from it as far as can be seen.
         let all: Vec<&Claim> = said.claims.iter().collect();
@@ -272,7 +283,6 @@ impl Memory {
     /// The present master says that it is one. With a history that is new it lost its place and has got it back, or was started anew, or had
     /// no replicas for long: which of them cannot always be told, so each makes it a new master.
     fn go_on(&mut self, claim: Claim) -> Verdict {
-        self.doubt = None;
         // Where it does not tell its history this time, what it told before is compared with the next one.
         let Some(history) = claim.history().filter(|history| !self.histories.contains(&history.id)) else {
             return Verdict::Stays;
@@ -362,6 +372,15 @@ fn strongest<'a>(claims: &[&'a Claim], present: Option<&Addr>) -> Option<&'a Cla
         _ => (0, false, 0),
     };
     claims.iter().enumerate().max_by_key(|(at, claim)| key(*at, claim)).map(|(_, claim)| *claim)
+}
+
+/// The one that most of all servers copy or are, by its own word.
+fn most_copied<'a>(claims: &[&'a Claim], said: &Said) -> Option<&'a Claim> {
+    let is_most = |claim: &&&Claim| match claim.right {
+        Right::Own { replicas, .. } => 2 * (replicas + 1) > said.asked,
+        _ => false,
+    };
+    claims.iter().find(is_most).copied()
 }
 
 #[cfg(test)]

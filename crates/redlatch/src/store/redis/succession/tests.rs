@@ -304,3 +304,30 @@ fn without_histories_the_number_of_replicas_decides() {
     is(&memory.judge(&said(2, &[(1, own(0, "", "")), (2, own(1, "", ""))]), now), 2);
     assert_eq!(memory.judge(&said(2, &[(1, own(1, "", "")), (2, own(1, "", ""))]), now), Verdict::Stays);
 }
+
+/// Two promotions between two looks: the successor has gone on from a server whose history was never seen here, and the old master says that
+/// it is one for as long as it lives.
+#[test]
+fn who_most_servers_copy_is_the_master_though_the_known_one_is_still_there() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let [old, new] = [(1, own(0, "a", "")), (3, own(1, "c", "b"))];
+    let both = [old.clone(), new.clone()];
+    let mut memory = after(&[&[(1, own(2, "a", ""))]]);
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
+    }
+    is(&memory.judge(&said(3, &both), later), 3);
+    // And so it stays, whatever the old one says.
+    for at in [later, later + RESET_TIME, later + 3 * RESET_TIME] {
+        assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
+        assert_eq!(memory.judge(&said(3, std::slice::from_ref(&old)), at), Verdict::Stays);
+    }
+    assert_eq!(port(&memory), 3);
+    // Fewer than most, or a look in between that says otherwise, change nothing.
+    let alone = [old.clone(), (3, own(0, "c", "b"))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))]]);
+    for (claims, at) in [(&both, now), (&alone, later), (&both, later), (&alone, later + 3 * RESET_TIME)] {
+        assert_eq!(memory.judge(&said(3, claims), at), Verdict::Stays);
+    }
+    assert_eq!(port(&memory), 1);
+}

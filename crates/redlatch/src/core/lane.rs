@@ -281,8 +281,9 @@ impl Lane {
     }
 
     /// The hold of another owner that the server was seen to have after it was asked for this one.
-    pub(super) fn newer_than(&self, lease: &Lease) -> Option<Arc<Lease>> {
-        let mut others = self.leases().filter(|held| held.is_held() && held.owner != lease.owner);
+    pub(super) fn newer_than(&self, lease: &Lease, now_ms: u64) -> Option<Arc<Lease>> {
+        // One that is over says nothing of now, though its holder may not have been told yet.
+        let mut others = self.leases().filter(|held| held.is_valid(now_ms) && held.owner != lease.owner);
         others.find(|held| held.asked_ms() > lease.asked_ms()).cloned()
     }
 

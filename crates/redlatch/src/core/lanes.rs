@@ -228,7 +228,7 @@ impl Lanes {
         now_ms: u64,
     ) -> Result<Lost, Arc<Lease>> {
         let mut shard = self.shard(&lease.keys);
-        let others = self.of_other_kinds(&shard, lease);
+        let others = self.of_other_kinds(&shard, lease, now_ms);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.work = Work::Nothing;
@@ -236,7 +236,7 @@ impl Lanes {
         }
         let mut newer = others.iter().find(|held| held.asked_ms() > lease.asked_ms()).cloned();
         if lease.recipe.lane() != LanePolicy::Beside {
-            newer = newer.or_else(|| lane.newer_than(lease));
+            newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
             drop(shard);
@@ -265,11 +265,12 @@ impl Lanes {
         let queues = lease.recipe.lane() == LanePolicy::Queue;
         // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
-        let others = self.of_other_kinds(&shard, lease);
+        let others = self.of_other_kinds(&shard, lease, now_ms);
         let since = |held: &Arc<Lease>| held.asked_ms() >= lease.asked_ms();
         let granted_since = others.iter().any(since)
             || shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
-                let mut leases = lane.leases().filter(|held| held.is_held() && held.owner != lease.owner);
+                let valid = |held: &&Arc<Lease>| held.is_valid(now_ms) && held.owner != lease.owner;
+                let mut leases = lane.leases().filter(valid);
                 leases.any(since)
             });
         if gone || granted_since || !lease.is_valid(now_ms) {

@@ -1,7 +1,15 @@
-//! What the program gives the library to call may panic. That costs no lock, and no loss goes untold.
+//! What the program gives the library to call may panic or take long. That costs no lock, and no loss goes untold.
 
-use redlatch::Client;
-use redlatch_testkit::server::RedisServer;
+use std::{
+    sync::Arc,
+    task::{Context, Wake, Waker},
+};
+
+use redlatch::{Client, Lease, Wait, scripts};
+use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
+    server::RedisServer,
+};
 use tokio::runtime::Handle;
 
 use crate::{
@@ -74,5 +82,46 @@ async fn a_log_that_panics_at_one_loss_leaves_no_other_untold_until_its_renewal(
     server.cmd(&["FLUSHALL"]).unwrap();
     for guard in &guards {
         soon("the loss", guard.lost()).await;
+    }
+}
+
+/// The background thread was held up, and a hold that was over had not been told. A grant that had been asked for before that hold was last seen
+/// was given up for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_not_given_up_for_a_hold_that_is_over_and_has_not_been_told() {
+    struct Slow;
+    impl Wake for Slow {
+        fn wake(self: Arc<Self>) {
+            std::thread::sleep(ms(500));
+        }
+    }
+    for kind in ["fair", "write"] {
+        let server = RedisServer::start().unwrap();
+        for script in scripts::ALL {
+            server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+        }
+        let proxy = Proxy::start(&server.url()).unwrap();
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        let beside = client.lock("y").lock_with_lease(ms(650)).await.unwrap();
+        let mut lost = Box::pin(beside.lost());
+        let waker = Waker::from(Arc::new(Slow));
+        assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let first = client.fair_lock("x").lock_with_lease(ms(700)).await.unwrap();
+        let (script, nth) =
+            if kind == "fair" { (&scripts::FAIR_ACQUIRE, 2) } else { (&scripts::WRITE_ACQUIRE, 1) };
+        proxy.rule(Match::script().arg_contains(script.sha1()).nth(nth), Action::DelayRequest(ms(400)));
+        tokio::time::sleep(ms(440)).await;
+        let (wait, lease) = (Wait::AtMost(ms(10_000)), Lease::Fixed(ms(60_000)));
+        let both = client.read_write_lock("x");
+        let next = match kind {
+            "fair" => client.fair_lock("x").acquire().wait(wait).lease(lease).await.unwrap(),
+            _ => {
+                let granted = both.write().acquire().wait(wait).lease(lease).await.unwrap();
+                granted.map(redlatch::Hold::into_guard)
+            }
+        };
+        let next = next.expect("the first one has ended");
+        assert!(next.is_valid(), "{kind}: {:?}", next.loss());
+        assert!(!first.is_valid());
     }
 }

@@ -79,7 +79,7 @@ impl Eq for dyn Named + '_ {}
 
 impl Lanes {
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
-    pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease) -> Lost {
+    pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease, now_ms: u64) -> Lost {
         if !self.kinds.has_others(lease.keys.kind) {
             return Lost::new();
         }
@@ -88,6 +88,6 @@ impl Lanes {
             shard.get(name)
         });
         let others = lanes.flat_map(Lane::leases);
-        others.filter(|held| held.is_held() && held.owner != lease.owner).cloned().collect()
+        others.filter(|held| held.is_valid(now_ms) && held.owner != lease.owner).cloned().collect()
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -462,6 +462,32 @@ fn a_daemon_whose_lock_file_was_deleted_and_taken_serves_nobody() {
     // It has read the journal, and nobody takes its socket away.
     let Wire::Array(held) = eval(&mut second.client(), ASK, "l", &["me"]) else { panic!("no answer") };
     assert_eq!(held[0], bulk("1"));
+    second.stop();
+}
+
+/// It removed the socket of the one that had taken its place, when it was told to end before it had found that out.
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_the_one_that_has_taken_its_place() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let first = Daemon::start(config(&paths));
+    // It looks for its lock file as it begins, and then each second: the first look is over when it answers.
+    let mut client = first.client();
+    assert_eq!(client.ask(&["PING"]), simple("PONG"));
+    for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
+        std::fs::remove_file(file).expect("it is there");
+    }
+    let second = Daemon::start(config(&paths));
+    let socket = || std::fs::symlink_metadata(&paths.socket).map(|found| found.ino()).ok();
+    let before = socket();
+    // Unless it has found it out by now.
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.ask(&["REDLATCH", "SHUTDOWN", "FORCE"])
+    }));
+    let reason = first.wait();
+    assert!(asked.is_ok() || reason == ExitReason::Displaced, "{reason:?}");
+    // At once: the other one makes it again a second later.
+    assert_eq!(socket(), before, "{reason:?}");
     second.stop();
 }
 

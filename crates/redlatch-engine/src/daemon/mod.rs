@@ -424,7 +424,7 @@ async fn serve(
         }
     })
     .await;
-    if reason == ExitReason::Displaced {
+    if reason == ExitReason::Displaced || matches!(claim.borrow_mut().is_held(), Ok(false)) {
         // Socket and journal are the other one's.
         return Ok(reason);
     }

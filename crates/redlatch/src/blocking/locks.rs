@@ -102,7 +102,7 @@ impl<K: LockMarker> Lock<K> {
         wait_for(self.core(), self.0.force(force))
     }
 
-    /// Frees the lock whoever holds it; `true` if somebody did.
+    /// Frees the lock, of any holder; `true` if it was held.
     ///
     /// # Errors
     ///

@@ -171,7 +171,7 @@ impl<K: LockMarker> Lock<K> {
         Acquire::new(&self.0)
     }
 
-    /// Frees the lock by force, and says what was found. [`Force`](crate::Force) says from whom, by whom and why.
+    /// Frees the lock by force, and says what was found. [`Force`](crate::Force) names the holder, who asks, and why.
     ///
     /// The holder is told at once where the server tells of changes, and at its next renewal otherwise, at the latest after a
     /// third of its lease: [`LossReason::Forced`](crate::LossReason::Forced). Waiters are woken.
@@ -188,7 +188,7 @@ impl<K: LockMarker> Lock<K> {
         self.0.force(&force).await
     }
 
-    /// Frees the lock whoever holds it; `true` if somebody did. As [`force`](Self::force), without options.
+    /// Frees the lock, of any holder; `true` if it was held. As [`force`](Self::force), without options.
     ///
     /// # Cancel safety
     ///

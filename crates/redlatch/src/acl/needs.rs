@@ -37,7 +37,7 @@ impl Kind {
         // How it ended is asked when a hold is lost.
         let taken_over = || whole(&LOST);
         let plain = || {
-            let mut all = parts(&[&RELEASE, &RELEASE_ALL, &LEAVE, &RENEW, &FORCE, &QUERY]);
+            let mut all = parts(&[&RELEASE, &RELEASE_ALL, &LEAVE, &RENEW, &SHORTEN, &FORCE, &QUERY]);
             all.extend([
                 tokenless(&ENTER),
                 tokenless(&ACQUIRE),
@@ -74,7 +74,7 @@ impl Kind {
                 }
             }
             Kind::Fair => {
-                let mut all = parts(&[&FAIR_LEAVE, &FAIR_UNDO, &FAIR_FORCE, &RENEW, &QUERY]);
+                let mut all = parts(&[&FAIR_LEAVE, &FAIR_UNDO, &FAIR_FORCE, &RENEW, &SHORTEN, &QUERY]);
                 all.extend([tokenless(&ENTER), tokenless(&TRANSFER)]);
                 let granting = [&FAIR_ACQUIRE, &FAIR_RELEASE];
                 all.extend(granting.map(|script| Part { script, without: &["get", "set"] }));
@@ -100,9 +100,11 @@ impl Kind {
                     &READ_RELEASE,
                     &READ_LEAVE,
                     &READ_RENEW,
+                    &READ_SHORTEN,
                     &WRITE_RELEASE,
                     &WRITE_LEAVE,
                     &WRITE_RENEW,
+                    &WRITE_SHORTEN,
                     &RW_FORCE,
                     &RW_QUERY,
                 ]);

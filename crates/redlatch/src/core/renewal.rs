@@ -203,6 +203,13 @@ impl Core {
         Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
     }
 
+    /// Leaves a hold for a time that may be shorter than what is left of it; `false` if it is lost.
+    pub(crate) async fn shorten(self: &Arc<Self>, lease: &Arc<Lease>, time_ms: i64) -> Result<bool, Fault> {
+        let (keys, owner) = lease.keys_and_owner();
+        let call = lease.recipe.shorten(keys, owner, time_ms);
+        Ok(self.run_checked(call, owner.number(), false).await?.get(1) == Some(&1))
+    }
+
     /// As [`renew_one`](Self::renew_one), and asks replicas whether they have it, and with it all that the server did before.
     pub(crate) async fn renew_acked(
         self: &Arc<Self>,

@@ -45,7 +45,7 @@ pub(crate) enum Certainty {
 }
 
 /// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
-/// attempt takes over what arrives later.
+/// attempt takes over what arrives later; its place in a queue alone is looked for later, too.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
@@ -105,6 +105,9 @@ impl Core {
         certainty: Certainty,
         pending: &Pending,
     ) -> bool {
+        if certainty == Certainty::MayArriveLater && owner.is_exposed() {
+            self.look_for_a_late_place(request, owner);
+        }
         let lease_ms = request.term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
         let place_ms = match request.recipe.lane() {
@@ -160,6 +163,31 @@ impl Core {
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, pending, &mut unanswered);
         undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
+    }
+
+    /// A place in a queue on the server, which a request of an owner that may be used again comes to make after the look at once: it would
+    /// hold up all behind it as a dead waiter's does. Only the place is removed, and only while the owner asks for nothing; so what
+    /// comes late of these looks harms nobody.
+    fn look_for_a_late_place(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner) {
+        if request.recipe.lane() != LanePolicy::Ordered {
+            return;
+        }
+        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        // Not counted as work to wait for: what is left ends as a dead waiter's place does.
+        self.keeper.handle().spawn(async move {
+            for look_ms in &LATE_LOOKS_MS[1..] {
+                tokio::time::sleep(Duration::from_millis(*look_ms)).await;
+                // An attempt that asks takes the place over, and looks after it itself.
+                let Ok(pending) = core.owners.pending_if_idle(&request.keys, &owner) else { continue };
+                let publish = core.store.publish_command();
+                let lease_ms = request.term.lease_ms;
+                let call = request.recipe.leave(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
+                if let Err(fault) = core.run_checked(call, owner.number(), true).await {
+                    tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
+                }
+                drop(pending);
+            }
+        });
     }
 
     /// As long as a writer's guard can hand its owner out, what removes a read hold could meet the one that another process enters. So it

@@ -85,6 +85,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
 
+    /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`.
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
+        shorten(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
+    }
+
     /// The key that changes when a hold ends.
     fn watched<'a>(&self, keys: &'a Keys) -> &'a Arc<[u8]> {
         &keys.key
@@ -234,4 +239,8 @@ impl<'a> Heir<'a> {
         };
         call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
     }
+}
+
+fn shorten(call: Call, owner: &Owner, time_ms: i64) -> Call {
+    call.int(owner.number()).text(owner.field()).int(time_ms)
 }

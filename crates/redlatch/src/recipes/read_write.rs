@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Expected, Forcing, Heir, LanePolicy, Recipe};
+use super::{Expected, Forcing, Heir, LanePolicy, Recipe, shorten};
 use crate::{
     call::Call,
     keys::Keys,
@@ -78,10 +78,10 @@ impl Recipe for Read {
 
     /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
     fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
-        let call = call(&scripts::READ_TRANSFER, keys).key(&keys.key).key(&keys.timeouts);
+        let call = call(&scripts::READ_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
-        let call = call.int(heir.owner.number()).int(heir.lease_ms);
-        heir.named(call.text(from.field()).text(heir.owner.field()))
+        let call = call.int(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
+        heir.named(call.text(from.field()))
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
@@ -89,6 +89,10 @@ impl Recipe for Read {
             .iter()
             .fold(Call::new(&scripts::READ_RENEW), |call, (keys, _)| call.key(&keys.key).key(&keys.timeouts));
         holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+    }
+
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
+        shorten(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
     }
 
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
@@ -133,6 +137,10 @@ impl Recipe for Write {
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = holds.iter().fold(Call::new(&scripts::WRITE_RENEW), |call, (keys, _)| call.key(&keys.key));
         holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+    }
+
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
+        shorten(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
     }
 
     /// The owner may be given as it is or as it stands in the hash.

@@ -17,7 +17,7 @@ pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with; a test fails when a script changes and this number does not.
-pub const EPOCH: u32 = 21;
+pub const EPOCH: u32 = 22;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
 pub struct Script {
@@ -160,12 +160,31 @@ impl std::fmt::Debug for Script {
     }
 }
 
+/// The text of a script, after the function that several scripts have in common.
+macro_rules! text {
+    ("read_release") => {
+        concat!(include_str!("readers.lua"), include_str!("read_release.lua"))
+    };
+    ("read_leave") => {
+        concat!(include_str!("readers.lua"), include_str!("read_leave.lua"))
+    };
+    ("read_transfer") => {
+        concat!(include_str!("readers.lua"), include_str!("read_transfer.lua"))
+    };
+    ("read_shorten") => {
+        concat!(include_str!("readers.lua"), include_str!("read_shorten.lua"))
+    };
+    ($file:tt) => {
+        include_str!(concat!($file, ".lua"))
+    };
+}
+
 /// The script with a beginning before its text.
 macro_rules! begun {
-    ($file:literal $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr) => {
+    ($file:tt $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr) => {
         Script::new(
             concat!($file, $ending),
-            concat!($(include_str!($beginning),)+ include_str!(concat!($file, ".lua"))),
+            concat!($(include_str!($beginning),)+ text!($file)),
             $both,
             None,
             $gathering,
@@ -174,10 +193,10 @@ macro_rules! begun {
 }
 
 macro_rules! declaring {
-    ($file:literal) => {
+    ($file:tt) => {
         None
     };
-    ($file:literal $whose:literal) => {{
+    ($file:tt $whose:literal) => {{
         static GATHERING: Script =
         begun!($file "_declared_gathered", "gathered.lua", "declared.lua"; None, None);
         static GATHERING_BOTH: Script =
@@ -193,10 +212,10 @@ macro_rules! declaring {
 }
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $ident:ident = $file:literal $(touching $whose:literal)?),* $(,)?) => {
+    ($($(#[$doc:meta])* $ident:ident = $file:tt $(touching $whose:literal)?),* $(,)?) => {
         $($(#[$doc])* pub static $ident: Script = Script::new(
             $file,
-            include_str!(concat!($file, ".lua")),
+            text!($file),
             Some(&telling_both::$ident),
             declaring!($file $($whose)?),
             Some(&gathering::$ident),
@@ -242,6 +261,8 @@ scripts! {
     LEAVE = "leave",
     /// Refresh many leases.
     RENEW = "renew",
+    /// Leave a hold for a shorter time.
+    SHORTEN = "shorten",
     /// Pass a lock to the next owner.
     TRANSFER = "transfer",
     /// Delete a lock.
@@ -303,7 +324,9 @@ scripts! {
     /// Give back one read hold of several.
     READ_LEAVE = "read_leave" touching "all",
     /// Pass a read hold to another owner.
-    READ_TRANSFER = "read_transfer" touching "3",
+    READ_TRANSFER = "read_transfer" touching "all",
+    /// Leave a read hold for a shorter time.
+    READ_SHORTEN = "read_shorten" touching "all",
     /// Refresh many read holds.
     READ_RENEW = "read_renew" touching "3",
     /// Take the write hold.
@@ -316,6 +339,8 @@ scripts! {
     WRITE_LEAVE = "write_leave" touching "2",
     /// Refresh many write holds.
     WRITE_RENEW = "write_renew",
+    /// Leave a write hold for a shorter time.
+    WRITE_SHORTEN = "write_shorten" touching "2",
     /// Pass the write hold to the next owner.
     WRITE_TRANSFER = "write_transfer" touching "2",
     /// End all holds of one side of a read-write lock.

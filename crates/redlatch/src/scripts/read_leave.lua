@@ -42,13 +42,7 @@ if redis.call('hlen', key) > 1 then
     kept = true
   else
     if ttl < 0 then enough = 9007199254740992 end
-    local needed, fields = 0, redis.call('hgetall', key)
-    for at = 1, #fields, 2 do
-      for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
-        needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
-      end
-      if needed >= enough then break end
-    end
+    local needed = needed_by_readers(key, base, enough)
     kept = needed > 0
     if kept and needed < enough then redis.call('pexpire', key, needed) end
   end

@@ -49,18 +49,7 @@ elseif ttl >= 0 and longest > 0 and longest < enough and redis.call('hlen', key)
   kept = true
 else
   if ttl < 0 then enough = 9007199254740992 end
-  local needed = 0
-  local function look(fields)
-    for at = 1, #fields, 2 do
-      for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
-        needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
-        if needed >= enough then return true end
-      end
-    end
-    return #fields < 6
-  end
-  -- Among many readers of alike leases the first few will do; only otherwise all are read.
-  if not look(redis.call('hrandfield', key, 3, 'withvalues')) then look(redis.call('hgetall', key)) end
+  local needed = needed_by_readers(key, base, enough)
   kept = needed > 0
   if kept and needed < enough then redis.call('pexpire', key, needed) end
 end

@@ -1,18 +1,16 @@
 -- Refresh the read holds of many owners in one call.
 --
 -- KEYS for each hold: the lock hash, the beginning of its timeout keys
--- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only, negative to set it even if that is shorter than what is left
+-- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only
 -- ARGV[3…] the owner of each hold
 --
 -- Check:  each hash has the owner's field, and one of its timeout keys is there: a hold whose keys have all ended is lost even if
 --         other readers keep the hash (R5).
 -- Change: the timeout keys of this owner, and of no other (R11), and the TTL of the hash grow to the lease; nothing is shortened,
---         because another hold may need more. Who counts on nothing any more may shorten a single hold, and the hash with it if nobody else
---         reads. The field of a hold that is lost goes if it is not the last one.
+--         because another hold may need more. The field of a hold that is lost goes if it is not the last one.
 -- Reply:  {batch, 1 or 0 for each hold}.
 -- Repeat: harmless.
-local reply, given = {tonumber(ARGV[1])}, tonumber(ARGV[2])
-local lease = math.abs(given)
+local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 local ms = string.format('%.0f', lease)
 for at = 1, #KEYS / 2 do
   local key, owner = KEYS[2 * at - 1], ARGV[at + 2]
@@ -21,12 +19,11 @@ for at = 1, #KEYS / 2 do
   local count = math.min(tonumber(redis.call('hget', key, owner) or '0'), 1000)
   for i = 1, count do
     local left = redis.call('pttl', own .. i)
-    if left > 0 and (left < lease or (given < 0 and count == 1)) then redis.call('pexpire', own .. i, ms) end
+    if left > 0 and left < lease then redis.call('pexpire', own .. i, ms) end
     longest = math.max(longest, left)
   end
   if longest > 0 then
-    local only = given < 0 and count == 1 and redis.call('hlen', key) == 2
-    if only or redis.call('pttl', key) < lease then redis.call('pexpire', key, ms) end
+    if redis.call('pttl', key) < lease then redis.call('pexpire', key, ms) end
     reply[at + 1] = 1
   else
     -- Also a write that a read-only replica refuses, instead of a false "no longer held".

@@ -1,23 +1,18 @@
 -- Refresh many write holds in one call.
 --
 -- KEYS lock hashes   ARGV[1] batch number, echoed
--- ARGV[2] lease in ms, 0 to look only, negative to set it even if that is shorter than what is left
--- ARGV[3…] the owner of each hash
+-- ARGV[2] lease in ms, 0 to look only   ARGV[3…] the owner of each hash
 --
 -- Check:  each hash still has the owner's write field.
--- Change: the TTL grows to the lease and is never shortened, because a read hold of the same owner may need more. Who counts on nothing
---         any more may shorten it, if there is no other hold: mode and field are all there is, and the count is one. For the others a deletion that changes nothing, so that a read-only replica answers with an error.
+-- Change: the TTL grows to the lease and is never shortened, because a read hold of the same owner may need more. For those that are lost
+--         a deletion that changes nothing, so that a read-only replica answers with an error.
 -- Reply:  {batch, 1 or 0 for each key}.
 -- Repeat: harmless.
 local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
 for i, key in ipairs(KEYS) do
   local field = ARGV[i + 2] .. ':write'
   if redis.call('hexists', key, field) == 1 then
-    local only = lease < 0 and redis.call('hget', key, field) == '1' and redis.call('hlen', key) == 2
-    local ms = math.abs(lease)
-    if only or (ms > 0 and redis.call('pttl', key) < ms) then
-      redis.call('pexpire', key, string.format('%.0f', ms))
-    end
+    if lease > 0 and redis.call('pttl', key) < lease then redis.call('pexpire', key, ARGV[2]) end
     reply[i + 1] = 1
   else
     redis.call('hdel', key, field)

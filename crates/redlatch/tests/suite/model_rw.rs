@@ -52,7 +52,6 @@ impl Rig {
     fn eval(&mut self, script: &Script, args: &[&str]) -> Vec<i64> {
         let keys = match script.name() {
             "write_renew" => vec!["x"],
-            "read_transfer" => vec!["x", "{x}:", "x", "{x}:", "redisson_lock_token:{x}"],
             _ => vec!["x", "{x}:", "redisson_lock_token:{x}"],
         };
         let keys = if script.name() == "read_renew" { &keys[..2] } else { &keys[..] };
@@ -82,8 +81,8 @@ impl Rig {
     fn declaring(&mut self, script: &Script, keys: &[&str], args: &[&str]) -> Value {
         let whose = match script.name() {
             "write_renew" | "write_enter" => return self.send(script.source(), &keys[..1], args),
-            "read_renew" | "read_transfer" => "3",
-            "read_release" | "read_leave" | "rw_force" => "all",
+            "read_renew" => "3",
+            "read_release" | "read_leave" | "read_transfer" | "read_shorten" | "rw_force" => "all",
             _ => "2",
         };
         let source = format!("{}{}", include_str!("../../src/scripts/declared.lua"), script.source());
@@ -114,6 +113,7 @@ impl Rig {
     /// The whole keyspace is what the model says.
     fn compare(&mut self, what: &str) {
         let model = self.model.clone();
+        assert!(model.lasts_as_its_readers_need(), "the model after {what}: {model:?}");
         let mut expected = BTreeMap::new();
         if !model.is_free() {
             expected
@@ -159,7 +159,7 @@ impl Rig {
         let (channel, publish) = ("redisson_rwlock:{x}", "publish");
         let release = [me.as_str(), channel, publish, &known_text];
         let release = if known > 0 { &release[..] } else { &release[..3] };
-        let kind = dice.roll(16);
+        let kind = dice.roll(18);
         let (what, expected, got): (String, Vec<i64>, Vec<i64>) = match kind {
             0 | 1 => {
                 let (count, value) = self.model.read_acquire(o, lease);
@@ -233,12 +233,22 @@ impl Rig {
             14 => {
                 let back = dice.roll(2) == 1 && o != other;
                 let (passed, value) = self.model.read_transfer(o, other, lease, back);
-                let args = [lease_text.as_str(), &me, &you, "0", if back { "2" } else { "1" }];
+                let args = [you.as_str(), &lease_text, &me, "0", if back { "2" } else { "1" }];
                 (
                     format!("read_transfer {o} {other} {lease} {back}"),
                     vec![passed, value],
                     self.eval(&scripts::READ_TRANSFER, &args),
                 )
+            }
+            15 => {
+                let held = self.model.read_shorten(o, lease);
+                let got = self.eval(&scripts::READ_SHORTEN, &[&me, &lease_text]);
+                (format!("read_shorten {o} {lease}"), vec![held], got)
+            }
+            16 => {
+                let held = self.model.write_shorten(o, lease);
+                let got = self.eval(&scripts::WRITE_SHORTEN, &[&me, &lease_text]);
+                (format!("write_shorten {o} {lease}"), vec![held], got)
             }
             13 if dice.roll(6) == 0 => {
                 let write = dice.roll(2) == 0;
@@ -297,7 +307,7 @@ fn schedules(schedules: u64, strict: bool) {
             }
         }
     }
-    assert!(ran.len() == 14 && ran.values().all(|times| *times > 100), "{ran:?}");
+    assert!(ran.len() == 16 && ran.values().all(|times| *times > 100), "{ran:?}");
 }
 
 /// More holds than the scripts look at one by one are counted exactly all the same.

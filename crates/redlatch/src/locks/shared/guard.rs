@@ -352,7 +352,10 @@ impl Guard {
         let shortening = core.drive(
             async move {
                 let sent = pending.sent();
-                let kept = here.renew_one(&held, if shared { time_ms } else { -time_ms }).await;
+                let kept = match shared {
+                    true => here.renew_one(&held, time_ms).await,
+                    false => here.shorten(&held, time_ms).await,
+                };
                 sent.answered(&kept);
                 kept.map_err(Fault::into_error)
             },

@@ -396,6 +396,7 @@ mod read_write_lock {
             readers_of_one_client_are_many_leases_and_each_is_told,
             both_sides_are_released_by_a_shutdown,
             a_detached_read_hold_is_adopted_elsewhere,
+                a_read_hold_that_is_left_for_less_keeps_writers_out_no_longer,
         }
     }
 }

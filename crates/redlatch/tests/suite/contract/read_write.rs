@@ -269,6 +269,31 @@ pub(crate) async fn a_detached_read_hold_is_adopted_elsewhere(on: Fixture) {
     assert!(lock.write().try_lock().await.unwrap().is_some());
 }
 
+/// The hash stayed for the longer lease, so that writers waited for a reader that had gone.
+pub(crate) async fn a_read_hold_that_is_left_for_less_keeps_writers_out_no_longer(on: Fixture) {
+    let (a, b) = (on.client().await, on.client().await);
+    let (ours, theirs) = (a.read_write_lock(on.name("x")), b.read_write_lock(on.name("x")));
+    let left = async || theirs.read().remaining_ttl().await.unwrap().unwrap();
+    // Beside another reader.
+    let long = ours.read().lock_with_lease(ms(600_000)).await.unwrap();
+    let short = theirs.read().lock_with_lease(ms(60_000)).await.unwrap();
+    assert!(left().await > ms(500_000));
+    assert!(long.detach_for(ms(30_000)).await.unwrap());
+    let now = left().await;
+    assert!(now > ms(30_000) && now <= ms(60_000), "what the other reader needs: {now:?}");
+    // The one that needs the most goes, and the one that was left for a time is what remains.
+    assert_eq!(short.unlock().await.unwrap(), Unlocked::Released);
+    assert!(left().await <= ms(30_000));
+    // Who takes a hold up for less than it had.
+    let held = theirs.read().lock_with_lease(ms(600_000)).await.unwrap().detach();
+    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let taken = ours.read().adopt(&owner, Lease::Fixed(ms(60_000))).await.unwrap().expect("it was left");
+    let now = left().await;
+    assert!(now > ms(30_000) && now <= ms(60_000), "what the taker needs: {now:?}");
+    assert_eq!(taken.unlock().await.unwrap(), Unlocked::Released);
+    assert!(left().await <= ms(30_000));
+}
+
 /// The re-entry took the hold that was just going for its own, and the downgrade of another one of the three let readers in.
 pub(crate) async fn a_reentry_beside_a_guard_that_goes_is_counted(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);

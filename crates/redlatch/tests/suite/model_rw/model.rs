@@ -196,12 +196,46 @@ impl Model {
             }
             (None, Some(_)) => (1, self.now + lease),
         };
-        if moves.is_some() && from != to {
+        let given = moves.filter(|_| from != to);
+        if given.is_some() {
             self.reads.remove(&from);
         }
         self.reads.insert(to, (count, until));
         self.end = self.end.max(until);
+        if let Some((_, before)) = given
+            && before + 10 >= self.end
+        {
+            self.end = self.longest_read();
+        }
         (1, 0)
+    }
+
+    fn longest_read(&self) -> i64 {
+        self.reads.values().map(|(_, until)| *until).max().unwrap_or_default()
+    }
+
+    /// In mode `read` the hash lasts as long as the longest read hold, and no longer.
+    pub(super) fn lasts_as_its_readers_need(&self) -> bool {
+        self.is_free() || self.write.is_some() || self.end == self.longest_read()
+    }
+
+    pub(super) fn read_shorten(&mut self, o: usize, time: i64) -> i64 {
+        let Some((count, before)) = self.live(o) else { return 0 };
+        let wanted = self.now + time;
+        let until = if count == 1 { wanted } else { before.max(wanted) };
+        self.reads.insert(o, (count, until));
+        self.end = self.end.max(until);
+        if self.write.is_none() && before + 10 >= self.end {
+            self.end = self.longest_read();
+        }
+        1
+    }
+
+    pub(super) fn write_shorten(&mut self, o: usize, time: i64) -> i64 {
+        let Some((_, count)) = self.write.filter(|(writer, _)| *writer == o) else { return 0 };
+        let needed = self.live(o).map_or(0, |(_, until)| until).max(self.now + time);
+        self.end = if count == 1 { needed } else { self.end.max(needed) };
+        1
     }
 
     pub(super) fn transfer(&mut self, from: usize, to: usize, lease: i64, moves: u64) -> (i64, i64) {

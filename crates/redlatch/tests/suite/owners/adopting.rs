@@ -24,10 +24,10 @@ fn transfer(kind: &str) -> &'static scripts::Script {
 
 fn ending(kind: &str) -> [&'static scripts::Script; 2] {
     match kind {
-        "fair" => [&scripts::RENEW, &scripts::FAIR_LEAVE],
-        "write" => [&scripts::WRITE_RENEW, &scripts::WRITE_LEAVE],
-        "read" => [&scripts::READ_RENEW, &scripts::READ_LEAVE],
-        _ => [&scripts::RENEW, &scripts::LEAVE],
+        "fair" => [&scripts::SHORTEN, &scripts::FAIR_LEAVE],
+        "write" => [&scripts::WRITE_SHORTEN, &scripts::WRITE_LEAVE],
+        "read" => [&scripts::READ_SHORTEN, &scripts::READ_LEAVE],
+        _ => [&scripts::SHORTEN, &scripts::LEAVE],
     }
 }
 

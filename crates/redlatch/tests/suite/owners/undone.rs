@@ -241,6 +241,33 @@ async fn a_late_request_lines_nobody_up_who_has_gone() {
     drop(soon("the free lock", theirs.lock()).await.unwrap());
 }
 
+/// An owner of the program's own was looked after once, at the end of its acquire, and its place then stood in the way of all behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_request_of_an_owner_that_is_used_again_leaves_no_place_in_the_queue() {
+    let rig = rig().await;
+    let held = rig.other.fair_lock("x").lock().await.unwrap();
+    let lost = rig.proxy.rule(script(&scripts::FAIR_ACQUIRE), Action::CloseBeforeRequest);
+    let (lock, owner) = (rig.client.fair_lock("x"), rig.client.owner());
+    let waiting = lock.acquire().owner(&owner).wait(Wait::AtMost(ms(300)));
+    assert!(!matches!(soon("the end of its wait", waiting.into_future()).await, Ok(Some(_))));
+    assert!(rig.proxy.fired(lost) > 0, "its request is lost");
+    rig.proxy.remove_rule(lost);
+    rig.quiet().await;
+    rig.arrives_late(&scripts::FAIR_ACQUIRE);
+    soon("an empty queue", async {
+        while rig.server.cmd(&["LLEN", "redisson_lock_queue:{x}"]).unwrap() != redis::Value::Int(0) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert!(held.is_valid());
+    // The owner takes its turn as ever.
+    held.unlock().await.unwrap();
+    let again =
+        soon("its turn", lock.acquire().owner(&owner).wait(Wait::Forever).into_future()).await.unwrap();
+    assert_eq!(soon("the release", again.unwrap().unlock()).await.unwrap(), Unlocked::Released);
+}
+
 /// It was forgotten that the request had been sent twice, because the hold had become another one in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_acquire_leaves_no_hold_of_one_who_has_downgraded_and_gone() {

@@ -1,0 +1,25 @@
+-- Leave a write hold for a time that may be shorter than what is left of it.
+--
+-- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
+-- ARGV[1] number, echoed   ARGV[2] owner   ARGV[3] time in ms
+--
+-- Check:  the hash has the owner's write field.
+-- Change: the TTL falls to the time, or to what the owner's own read holds need if that is longer. If the owner writes more than once,
+--         another process may count on what is left: then it only grows.
+-- Reply:  {number, 1} when it is held, otherwise {number, 0}.
+-- Repeat: harmless.
+local key, owner, needed = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local field = owner .. ':write'
+local held = redis.call('hmget', key, field, owner)
+if not held[1] then
+  -- A server that has become a read-only replica refuses here.
+  redis.call('hdel', key, field)
+  return {tonumber(ARGV[1]), 0}
+end
+for i = 1, math.min(tonumber(held[2] or '0'), 1000) do
+  needed = math.max(needed, redis.call('pttl', KEYS[2] .. owner .. ':rwlock_timeout:' .. i))
+end
+if held[1] == '1' or redis.call('pttl', key) < needed then
+  redis.call('pexpire', key, string.format('%.0f', needed))
+end
+return {tonumber(ARGV[1]), 1}

@@ -22,6 +22,7 @@ use futures_util::{
 
 use crate::{
     jitter::jittered,
+    recipes::Meant,
     replica_ack::{Replicas, Replication},
     store::Fault,
 };
@@ -203,10 +204,28 @@ impl Core {
         Ok(self.run_checked(call, number, false).await?.get(1) == Some(&1))
     }
 
-    /// Leaves a hold for a time that may be shorter than what is left of it; `false` if it is lost.
-    pub(crate) async fn shorten(self: &Arc<Self>, lease: &Arc<Lease>, time_ms: i64) -> Result<bool, Fault> {
+    /// Leaves a hold for a time that may be shorter than what is left of it; `false` if it is lost. With `ends_ms`, when the hold ends
+    /// here, what arrives after its end changes nothing, because another process may hold under the owner by then.
+    pub(crate) async fn shorten(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        time_ms: i64,
+        ends_ms: Option<u64>,
+    ) -> Result<bool, Fault> {
         let (keys, owner) = lease.keys_and_owner();
-        let call = lease.recipe.shorten(keys, owner, time_ms);
+        let call = |meant| lease.recipe.shorten(keys, owner, time_ms, meant);
+        let Some(ends_ms) = ends_ms else {
+            return Ok(self.run_checked(call(Meant::Any), owner.number(), false).await?.get(1) == Some(&1));
+        };
+        // Another server has another clock, and may not have the hold.
+        let reign = self.store.reign(&keys.key);
+        let asked = self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
+        let end_ms = asked.get(1).copied().unwrap_or_default();
+        // What has an end is this hold only if it was good when it was asked for.
+        if end_ms <= 0 || self.now_ms() >= ends_ms {
+            return Ok(false);
+        }
+        let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
         Ok(self.run_checked(call, owner.number(), false).await?.get(1) == Some(&1))
     }
 

@@ -85,9 +85,10 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
 
-    /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`.
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
-        shorten(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
+    /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, and `{number, end}` to a question
+    /// for its end.
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+        meant.named(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
     }
 
     /// The key that changes when a hold ends.
@@ -194,6 +195,28 @@ impl Expected {
     }
 }
 
+/// Which hold a request is meant for that may come late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meant {
+    /// Whatever the owner has: no other process knows it.
+    Any,
+    /// It asks when the hold ends by the server's clock, and changes nothing.
+    WhichEnd,
+    /// The one that ends then: what is there later is another process's, though it counts alike.
+    EndsAt(i64),
+}
+
+impl Meant {
+    fn named(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
+        let call = call.int(owner.number()).text(owner.field()).int(time_ms);
+        match self {
+            Meant::Any => call,
+            Meant::WhichEnd => call.int(0),
+            Meant::EndsAt(end_ms) => call.int(end_ms),
+        }
+    }
+}
+
 /// Who is to have a lock next. It is made for what it is for, which decides how much of the giver's moves.
 pub(crate) struct Heir<'a> {
     pub(crate) owner: &'a Owner,
@@ -239,8 +262,4 @@ impl<'a> Heir<'a> {
         };
         call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
     }
-}
-
-fn shorten(call: Call, owner: &Owner, time_ms: i64) -> Call {
-    call.int(owner.number()).text(owner.field()).int(time_ms)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Expected, Forcing, Heir, LanePolicy, Recipe, shorten};
+use super::{Expected, Forcing, Heir, LanePolicy, Meant, Recipe};
 use crate::{
     call::Call,
     keys::Keys,
@@ -91,8 +91,8 @@ impl Recipe for Read {
         holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
-        shorten(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+        meant.named(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
     }
 
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
@@ -139,8 +139,8 @@ impl Recipe for Write {
         holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64) -> Call {
-        shorten(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+        meant.named(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
     }
 
     /// The owner may be given as it is or as it stands in the hash.

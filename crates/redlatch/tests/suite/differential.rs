@@ -122,13 +122,14 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "renew" => {
             let mut keys = vec![name];
-            let mut args = vec![number, dice.pick(&["60000", "0", "-500000"]).to_owned(), owner];
+            let mut args = vec![number, dice.pick(&["60000", "0", "700000"]).to_owned(), owner];
             for _ in 0..dice.roll(3) {
                 keys.push(dice.pick(&NAMES).to_owned());
                 args.push(dice.pick(&OWNERS).to_owned());
             }
             (keys, args)
         }
+        "shorten" => (vec![name], shortening(dice, number, owner)),
         "transfer" => {
             (vec![name, token], vec![number, owner, other, lease, fenced, dice.pick(&["0", "1"]).to_owned()])
         }
@@ -256,14 +257,22 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
         let last = if matches!(script.name(), "rate_take" | "rate_release") { 2 } else { args.len() };
         let at = first + dice.roll(last - first);
         args[at] = dice.pick(&["", "x", "-1", "1.5", "99999999999999999999"]).to_owned();
-        // What ends within a few milliseconds would have ended on one side and not yet on the other: permits that last for 1.5 ms, and
-        // holds that a renewal shortens to so little.
-        let permit = script.name().starts_with("permit_") && args[at] == "1.5";
-        if permit || (script.name().ends_with("renew") && matches!(args[at].as_str(), "1.5" | "-1")) {
+        // What ends within a few milliseconds would have ended on one side and not yet on the other: permits that last for 1.5 ms.
+        if script.name().starts_with("permit_") && args[at] == "1.5" {
             args[at] = "x".to_owned();
         }
     }
     (script, keys, args)
+}
+
+/// Some are meant for a hold whose end has come, some for one that lasts, and some ask for the end.
+fn shortening(dice: &mut Dice, number: String, owner: String) -> Vec<String> {
+    let mut args = vec![number, owner, dice.pick(&["60000", "500000", "700000"]).to_owned()];
+    match dice.pick(&["", "0", "1700000000000", "9000000000000"]) {
+        "" => {}
+        end => args.push(end.to_owned()),
+    }
+    args
 }
 
 /// Now and then a release expects a count.
@@ -307,14 +316,15 @@ fn read_write(
         "read_enter" => (vec![name, base, token], vec![number, owner, lease, fenced]),
         "write_enter" => (vec![name, token], vec![number, owner, lease, fenced]),
         "read_transfer" => (
-            vec![name.clone(), base.clone(), name, base, token],
-            vec![number, lease, owner, other, fenced, dice.pick(&["1", "2"]).to_owned()],
+            vec![name, base, token],
+            vec![number, other, lease, owner, fenced, dice.pick(&["1", "2"]).to_owned()],
         ),
+        "read_shorten" | "write_shorten" => (keys, shortening(dice, number, owner)),
         "read_release" | "write_release" => (keys, expecting(dice, vec![number, owner, channel, publish])),
         "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
         "read_renew" | "write_renew" => {
             let (mut keys, mut args) =
-                (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000", "-500000"]).to_owned()]);
+                (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000"]).to_owned()]);
             for _ in 0..=dice.roll(3) {
                 let name = dice.pick(&RW_NAMES);
                 keys.push(name.to_owned());

@@ -323,7 +323,8 @@ impl Guard {
 
     /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
     /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
-    /// Where the owner has entered more than once, the time is never shortened, because another process may count on it.
+    /// Where the owner has entered more than once, the time is never shortened, because another process may count on it. For an owner that
+    /// was handed out it takes two round trips, so that what arrives late shortens no hold that another process has taken under it since.
     ///
     /// # Cancel safety
     ///
@@ -342,6 +343,9 @@ impl Guard {
         // Other guards of this process that share the hold count on what is left of it.
         let shared = self.lease.holds().count > 1;
         let (core, lease) = (self.core.clone(), self.lease.clone());
+        // An owner that was handed out may come to be another process's, and this one meets its hold then.
+        let ends_ms = core.now_ms().saturating_add(self.remaining().as_millis() as u64);
+        let ends_ms = lease.owner.is_exposed().then_some(ends_ms);
         // What shortens a hold would shorten the owner's next one if it came late.
         lease.owner.expose();
         let pending = core.owners.pending(&lease.keys, &lease.owner);
@@ -354,7 +358,7 @@ impl Guard {
                 let sent = pending.sent();
                 let kept = match shared {
                     true => here.renew_one(&held, time_ms).await,
-                    false => here.shorten(&held, time_ms).await,
+                    false => here.shorten(&held, time_ms, ends_ms).await,
                 };
                 sent.answered(&kept);
                 kept.map_err(Fault::into_error)

@@ -38,7 +38,8 @@ async fn a_shorter_lease_that_arrives_late_does_not_end_a_hold_that_was_taken_up
         let rig = rig().await;
         let guard = take(&rig.client, kind).await;
         let owner = as_text(guard.owner());
-        let slow = rig.proxy.rule(script(ending(kind)[0]), Action::DelayRequest(ms(400)));
+        // The first one asks when the hold ends.
+        let slow = rig.proxy.rule(script(ending(kind)[0]).nth(2), Action::DelayRequest(ms(400)));
         let leaving = tokio::spawn(guard.detach_for(ms(200)));
         rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
         let taken = adopt(&rig.other, kind, &owner).await.unwrap().expect("it was left");
@@ -47,6 +48,34 @@ async fn a_shorter_lease_that_arrives_late_does_not_end_a_hold_that_was_taken_up
         assert!(!stranger(&rig, kind).await && taken.is_valid(), "{kind}: two valid holders");
         assert_eq!(taken.unlock().await.unwrap(), Unlocked::Released, "{kind}");
         assert!(stranger(&rig, kind).await, "{kind}: nothing is left");
+    }
+}
+
+/// The count was the same, so the hold of the process that had taken the free lock under the owner was made as short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shorter_lease_that_arrives_late_shortens_no_hold_that_was_taken_since_under_the_owner() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard =
+            of_kind!(rig.client, kind, lock => lock.lock_with_lease(ms(1_000)).await.unwrap().into_guard());
+        let owner = as_text(guard.owner());
+        let slow = rig.proxy.rule(script(ending(kind)[0]).nth(2), Action::DelayRequest(ms(2_500)));
+        let leaving = tokio::spawn(guard.detach_for(ms(500)));
+        soon("the end of the hold", async {
+            while rig.server.cmd(&["EXISTS", "x"]).unwrap() != redis::Value::Int(0) {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        assert_eq!(rig.proxy.fired(slow), 1, "{kind}: it is on its way");
+        let long = Lease::Fixed(ms(600_000));
+        let taken = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(Hold::into_guard));
+        let taken = taken.expect("it is free");
+        assert!(!soon("the shorter lease", leaving).await.unwrap().unwrap(), "{kind}: it was lost");
+        let left = of_kind!(rig.other, kind, lock => lock.remaining_ttl().await.unwrap().unwrap());
+        assert!(left > ms(300_000), "{kind}: {left:?}");
+        assert!(!stranger(&rig, kind).await && taken.is_valid(), "{kind}: two valid holders");
+        assert_eq!(taken.unlock().await.unwrap(), Unlocked::Released, "{kind}");
     }
 }
 

@@ -88,15 +88,25 @@ pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;
 
-/// The kinds of locks, as they stand in the types of handles and guards: a [`FairLock`] is a [`Lock<Fair>`](kinds::Fair). They are for
-/// code that is generic over the kind; other code uses the names of the locks.
+/// The kinds of locks and of sets, as they stand in the types of handles and guards: a [`FairLock`] is a [`Lock<Fair>`](kinds::Fair), and a
+/// [`MultiLock`] a [`LockSet<Multi>`](kinds::LockSet). They are for code that is generic over the kind; other code uses the names of the
+/// locks.
 pub mod kinds {
     pub use crate::locks::{
         fair::Fair,
         fenced::Fenced,
+        multi::Multi,
         non_reentrant::{NonReentrant, NonReentrantFair},
+        quorum::Quorum,
         read_write::{Read, Write},
-        shared::{guard_of::GuardOf, lock::Plain, marker::LockMarker},
+        shared::{
+            acquire_set::AcquireSet,
+            guard_of::GuardOf,
+            lock::Plain,
+            lock_set::{LockSet, SetMarker},
+            marker::LockMarker,
+            set_guard::SetGuard,
+        },
         spin::Spin,
     };
 }

@@ -33,7 +33,10 @@ pub use locks::{
 pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
 pub use read_write::ReadWriteLock;
-pub use sets::{AcquireMulti, AcquireQuorum, MultiGuard, MultiLock, QuorumGuard, QuorumLock};
+pub use sets::{
+    AcquireMulti, AcquireQuorum, AcquireSet, LockSet, MultiGuard, MultiLock, QuorumGuard, QuorumLock,
+    SetGuard,
+};
 
 use self::thread::{block_on, outside};
 use crate::{

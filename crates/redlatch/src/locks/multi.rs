@@ -1,7 +1,7 @@
 //! `MultiLock`: several locks held as one, all or nothing; takes and frees the same keys as Redisson's `RedissonMultiLock`
 //! (`docs/protocol.md`, multi-lock).
 //!
-//! Nothing is held while something is waited for, so that no two sets can wait for each other in a ring: whoever finds a member
+//! Nothing is held while something is waited for, so that no two sets can wait for each other in a ring: a task that finds a member
 //! busy gives everything back, waits for that one alone, and then asks for the rest without waiting.
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -12,20 +12,43 @@ use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
     locks::shared::{
+        acquire_set::AcquireSet,
+        lock_set::{LockSet, SetMarker, sealed::Gather},
         locker::Locker,
         members::{Holding, Member, Options, checked, is_final},
-        set_face::set_face,
+        set_guard::SetGuard,
     },
 };
 
 /// How long to pause at most after a round that came to nothing, so that sets that overlap fall out of step.
 const PAUSE_MS_MAX: u64 = 64;
 
+/// Marks the kind of [`MultiLock`].
+#[derive(Debug)]
+pub enum Multi {}
+
+impl Gather for Multi {
+    const LOCK: &'static str = "MultiLock";
+    const ACQUIRE: &'static str = "AcquireMulti";
+    const GUARD: &'static str = "MultiGuard";
+
+    /// The members that one request takes, and these groups in the order in which they are tried.
+    type Extra = Arc<[Vec<usize>]>;
+
+    async fn gather(set: &MultiLock, options: Options) -> Result<Option<Holding>, Error> {
+        set.gather(options).await
+    }
+}
+
+impl SetMarker for Multi {}
+
 /// Several locks as one: all of them are held, or none.
 ///
 /// The members may be of any kinds of locks and of any clients. Those of one client that are plain, fenced, spin or non-reentrant
 /// locks are taken by one request and released by one; in a cluster, those with the same hash tag. Each has a lease and a renewal
 /// of its own. While a member is busy nothing is held: it is waited for alone, and the others are tried when it has been had.
+///
+/// It has the methods of every [`LockSet`]; holding it is a [`MultiGuard`].
 ///
 /// # Example
 ///
@@ -39,12 +62,7 @@ const PAUSE_MS_MAX: u64 = 64;
 /// guard.unlock().await.into_result()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct MultiLock {
-    pub(crate) members: Arc<[Locker]>,
-    /// The members that one request takes, and these sets in the order in which they are tried.
-    groups: Arc<[Vec<usize>]>,
-}
+pub type MultiLock = LockSet<Multi>;
 
 impl From<&MultiLock> for Member {
     fn from(lock: &MultiLock) -> Self {
@@ -58,14 +76,53 @@ impl From<MultiLock> for Member {
     }
 }
 
-set_face! {
-    MultiLock, AcquireMulti,
-    /// A hold on every member of a [`MultiLock`]. It is lost as soon as one member is; the others are then kept, and renewed,
-    /// until the guard goes, because the work may not have stopped yet.
-    MultiGuard
-}
+/// An acquire of a [`MultiLock`] that is being put together; `await` it for `Result<Option<MultiGuard>, Error>`.
+///
+/// It has the options of every [`AcquireSet`], and [`fenced`](AcquireMulti::fenced).
+///
+/// # Cancel safety
+///
+/// As [`MultiLock::lock`].
+///
+/// # Errors
+///
+/// As [`MultiLock::lock`]; an option that is out of range.
+///
+/// # Example
+///
+/// ```
+/// # use std::time::Duration;
+/// # use redlatch::{MultiLock, Wait};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// # let client = redlatch::Client::connect("memory:").await?;
+/// let both = MultiLock::new([client.lock("account:1"), client.lock("account:2")])?;
+/// let held = both.acquire().wait(Wait::AtMost(Duration::from_secs(2))).fenced().await?;
+/// assert!(held.is_some_and(|guard| guard.tokens().all(|token| token.is_some())));
+/// # Ok(()) }
+/// ```
+pub type AcquireMulti<'a> = AcquireSet<'a, Multi>;
 
-impl AcquireMulti<'_> {
+/// A hold on every member of a [`MultiLock`]. It is lost as soon as one member is; the others are then kept, and renewed,
+/// until the guard goes, because the work may not have stopped yet.
+///
+/// It has the methods of every [`SetGuard`], and [`tokens`](MultiGuard::tokens).
+///
+/// # Example
+///
+/// ```
+/// # use redlatch::MultiLock;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// # let client = redlatch::Client::connect("memory:").await?;
+/// let both = MultiLock::new([client.lock("account:1"), client.lock("account:2")])?;
+/// let guard = both.lock().await?;
+/// assert!(guard.is_valid() && guard.members().len() == 2);
+/// client.lock("account:2").force_unlock().await?;
+/// assert_eq!(guard.lost().await.name.as_str(), Some("account:2"));
+/// # Ok(()) }
+/// ```
+pub type MultiGuard = SetGuard<Multi>;
+
+impl AcquireSet<'_, Multi> {
     /// Draws a fencing token for every member ([`MultiGuard::tokens`]).
     pub fn fenced(mut self) -> Self {
         self.options.fenced = true;
@@ -73,14 +130,14 @@ impl AcquireMulti<'_> {
     }
 }
 
-impl MultiGuard {
+impl SetGuard<Multi> {
     /// The fencing tokens of the members, in the order of listing. Each counts for its own name only.
     pub fn tokens(&self) -> impl Iterator<Item = Option<u64>> {
         self.0.guards.iter().map(Guard::token)
     }
 }
 
-impl MultiLock {
+impl LockSet<Multi> {
     /// Puts locks together. The members may be given as [`Member`]s, or as anything that turns into them; a multi-lock turns
     /// into all of its members.
     ///
@@ -102,7 +159,7 @@ impl MultiLock {
                 None => groups.push(vec![at]),
             }
         }
-        Ok(MultiLock { members, groups: groups.into() })
+        Ok(LockSet { members, extra: groups.into() })
     }
 
     /// Whether this owner holds every member.
@@ -216,7 +273,8 @@ impl Round<'_> {
                 Err(error) => return Err(Miss::Trouble(at, error)),
             }
         }
-        for group in self.set.groups.iter() {
+        let groups = &self.set.extra;
+        for group in groups.iter() {
             let open: Vec<usize> = group.iter().copied().filter(|at| Some(*at) != first).collect();
             match *open {
                 [] => {}

@@ -12,10 +12,12 @@ use crate::{
     error::{Error, ErrorKind},
     jitter,
     locks::shared::{
+        acquire_set::AcquireSet,
+        lock_set::{LockSet, SetMarker, sealed::Gather},
         locker::Locker,
         members::{Holding, Member, Options, checked, is_final},
         membership,
-        set_face::set_face,
+        set_guard::SetGuard,
     },
     replica_ack::Replication,
 };
@@ -25,6 +27,25 @@ const GRACE_MIN: Duration = Duration::from_millis(2);
 
 /// The longest pause between rounds when nobody rings.
 const PAUSE_MS_MAX: u64 = 250;
+
+/// Marks the kind of [`QuorumLock`].
+#[derive(Debug)]
+pub enum Quorum {}
+
+impl Gather for Quorum {
+    const LOCK: &'static str = "QuorumLock";
+    const ACQUIRE: &'static str = "AcquireQuorum";
+    const GUARD: &'static str = "QuorumGuard";
+
+    /// How long each member has for its answer, if that was set.
+    type Extra = Option<Duration>;
+
+    async fn gather(set: &QuorumLock, options: Options) -> Result<Option<Holding>, Error> {
+        set.gather(options).await
+    }
+}
+
+impl SetMarker for Quorum {}
 
 /// One lock on several independent servers: it is held while a quorum of them, more than half, has granted it.
 ///
@@ -40,6 +61,8 @@ const PAUSE_MS_MAX: u64 = 250;
 /// [`FencedLock`](crate::FencedLock) on one server where a resource can check tokens. A server that loses its data and returns
 /// within a lease may grant again what it has granted before; start such a server after a pause of the longest lease.
 ///
+/// It has the methods of every [`LockSet`]; holding it is a [`QuorumGuard`].
+///
 /// # Example
 ///
 /// ```
@@ -54,30 +77,68 @@ const PAUSE_MS_MAX: u64 = 250;
 /// let _ = guard.unlock().await;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct QuorumLock {
-    pub(crate) members: Arc<[Locker]>,
-    member_timeout: Option<Duration>,
-}
+pub type QuorumLock = LockSet<Quorum>;
 
-set_face! {
-    QuorumLock,
-    ///
-    /// A member whose replicas fall short is given back and does not count towards the quorum, unless it is to be kept. The
-    /// replicas have three quarters of the [time of a member](QuorumLock::member_timeout) at most.
-    AcquireQuorum,
-    /// A hold on a quorum of the members of a [`QuorumLock`]. It is lost when fewer than a quorum are left.
-    QuorumGuard
-}
+/// An acquire of a [`QuorumLock`] that is being put together; `await` it for `Result<Option<QuorumGuard>, Error>`.
+///
+/// It has the options of every [`AcquireSet`]. With [`replica_ack`](AcquireQuorum::replica_ack), a member whose replicas fall short is given
+/// back and does not count towards the quorum, unless it is to be kept. The replicas have three quarters of the
+/// [time of a member](QuorumLock::member_timeout) at most.
+///
+/// # Cancel safety
+///
+/// As [`QuorumLock::lock`].
+///
+/// # Errors
+///
+/// As [`QuorumLock::lock`]; an option that is out of range, such as a [time of a member](QuorumLock::member_timeout) that does not
+/// suit the lease; two members that turn out to be on one server.
+///
+/// # Example
+///
+/// ```
+/// # use std::time::Duration;
+/// # use redlatch::{Client, Lease, QuorumLock};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// # let mut members = Vec::new();
+/// # for url in ["memory:a", "memory:b", "memory:c"] {
+/// #     members.push(Client::connect_lazy(url)?.lock("orders"));
+/// # }
+/// let set = QuorumLock::new(members)?;
+/// let held = set.acquire().lease(Lease::Fixed(Duration::from_secs(60))).await?;
+/// assert!(held.is_some());
+/// # Ok(()) }
+/// ```
+pub type AcquireQuorum<'a> = AcquireSet<'a, Quorum>;
 
-impl QuorumGuard {
+/// A hold on a quorum of the members of a [`QuorumLock`]. It is lost when fewer than a quorum are left.
+///
+/// It has the methods of every [`SetGuard`], and [`quorum`](QuorumGuard::quorum).
+///
+/// # Example
+///
+/// ```
+/// # use redlatch::{Client, QuorumLock};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+/// # let mut members = Vec::new();
+/// # for url in ["memory:a", "memory:b", "memory:c"] {
+/// #     members.push(Client::connect_lazy(url)?.lock("orders"));
+/// # }
+/// let guard = QuorumLock::new(members)?.lock().await?;
+/// assert!(guard.quorum() == 2 && guard.members().len() >= 2);
+/// assert!(guard.is_valid());
+/// # Ok(()) }
+/// ```
+pub type QuorumGuard = SetGuard<Quorum>;
+
+impl SetGuard<Quorum> {
     /// How many members have to stand.
     pub fn quorum(&self) -> usize {
         self.0.needed
     }
 }
 
-impl QuorumLock {
+impl LockSet<Quorum> {
     /// Puts the members together, each on a server of its own. **All** of them, on every side: the number that is given here is
     /// what more than half is counted of. So their clients are made with
     /// [`connect_lazy`](crate::Client::connect_lazy), which succeeds while a server is down: a client that had to reach its server
@@ -95,14 +156,14 @@ impl QuorumLock {
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self, Error> {
         let members = checked(members)?;
         membership::enter(&members)?;
-        Ok(QuorumLock { members, member_timeout: None })
+        Ok(LockSet { members, extra: None })
     }
 
     /// How long each member has for its answer: 1 ms to half of the lease. Unless set, a fiftieth of the lease, from
     /// 50 to 500 ms, and never above a quarter of the lease.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
-        self.member_timeout = Some(limit);
+        self.extra = Some(limit);
         self
     }
 
@@ -114,7 +175,8 @@ impl QuorumLock {
     fn limit(&self, requests: &[Request]) -> Result<Duration, Error> {
         let lease_ms = requests.iter().map(|request| request.term.lease_ms).min().unwrap_or_default();
         let lease = Duration::from_millis(u64::try_from(lease_ms).unwrap_or_default());
-        match self.member_timeout {
+        let member_timeout = self.extra;
+        match member_timeout {
             None => Ok((lease / 50).clamp(MEMBER_TIMEOUT_MIN, MEMBER_TIMEOUT_MAX).min(lease / 4)),
             Some(limit) if (Duration::from_millis(1)..=lease / 2).contains(&limit) => Ok(limit),
             Some(limit) => Err(Error::new(
@@ -142,7 +204,7 @@ enum Miss {
     Trouble(Error),
 }
 
-impl QuorumLock {
+impl LockSet<Quorum> {
     async fn gather(&self, options: Options) -> Result<Option<Holding>, Error> {
         let ack = options.ack.checked().map_err(|error| error.on(self.members[0].name()))?;
         // A child that was forked off has quorums in use of its own.

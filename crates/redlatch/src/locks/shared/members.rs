@@ -111,9 +111,9 @@ impl Who {
     }
 }
 
-/// How to acquire.
+/// How to acquire. It is `pub` because a sealed trait names it; no path leads to it.
 #[derive(Clone)]
-pub(crate) struct Options {
+pub struct Options {
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) who: Who,
@@ -121,13 +121,9 @@ pub(crate) struct Options {
     pub(crate) ack: ReplicaAck,
 }
 
-/// Whether an error is no reason to ask once more: it lasts, or it is an answer that whoever asked for it wants to have.
-pub(crate) fn is_final(error: &Error) -> bool {
-    !error.is_retryable() || error.kind() == ErrorKind::NotReplicated
-}
-
-impl Default for Options {
-    fn default() -> Self {
+impl Options {
+    /// No `Default`: code outside of the crate could make one.
+    pub(crate) fn new() -> Self {
         Options {
             wait: Wait::No,
             lease: Lease::Renewed,
@@ -136,6 +132,11 @@ impl Default for Options {
             ack: ReplicaAck::none(),
         }
     }
+}
+
+/// Whether an error is no reason to ask once more: it lasts, or it is an answer that its caller wants to have.
+pub(crate) fn is_final(error: &Error) -> bool {
+    !error.is_retryable() || error.kind() == ErrorKind::NotReplicated
 }
 
 /// A member that was lost while it was held.
@@ -230,8 +231,8 @@ impl Over {
     }
 }
 
-/// Members held together, of which so many are needed.
-pub(crate) struct Holding {
+/// Members held together, of which so many are needed. It is `pub` because a sealed trait names it; no path leads to it.
+pub struct Holding {
     pub(crate) guards: Vec<Guard>,
     pub(crate) needed: usize,
     /// What is taken off the deadline on top of each member's own margin.

@@ -1,17 +1,19 @@
 //! What the locks share: the handle, its options, its methods and the hold; and the same for several locks taken as one.
 
 mod acquire;
+pub(crate) mod acquire_set;
 pub(crate) mod force;
 mod guard;
 pub(crate) mod guard_of;
 mod hold;
 mod lease;
 pub(crate) mod lock;
+pub(crate) mod lock_set;
 pub(crate) mod locker;
 pub(crate) mod marker;
 pub(crate) mod members;
 pub(crate) mod membership;
-pub(crate) mod set_face;
+pub(crate) mod set_guard;
 mod with;
 
 pub use acquire::Acquire;

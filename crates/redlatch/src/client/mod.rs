@@ -260,6 +260,7 @@ impl fmt::Debug for ClientBuilder {
             .field("redisson", &self.redisson)
             .field("outage_tolerance", &self.config.outage_tolerance)
             .field("turn_time", &self.config.turn_time_max)
+            .field("poll_interval_max", &self.config.poll_interval_max)
             .finish_non_exhaustive()
     }
 }
@@ -388,6 +389,17 @@ impl ClientBuilder {
     /// How long this process may pass a lock on among its own tasks while others wait: 8 ms unless set, zero for never.
     pub fn turn_time(mut self, limit: Duration) -> Self {
         self.config.turn_time_max = limit;
+        self
+    }
+
+    /// How long a waiter that hears the server's messages sleeps at most before it looks again: 10 ms to 1 h, 800 ms unless set.
+    ///
+    /// A release wakes waiters by a message, and the end of a lease is known. This is the net under both, for a message that is
+    /// lost and a key that is deleted. With many waiters a longer one spares the server requests. A waiter sleeps for a random
+    /// time from the half of it to the whole. It looks every 800 ms where no messages are heard, and every 3 s while others are
+    /// before it in the queue of a fair lock, unless that is longer.
+    pub fn poll_interval_max(mut self, limit: Duration) -> Self {
+        self.config.poll_interval_max = limit;
         self
     }
 

@@ -1,6 +1,6 @@
 //! Every default, and the limits of what may be set.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use crate::error::{Error, ErrorKind};
 
@@ -16,8 +16,11 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a wait without limit rides out an unreachable server.
 pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(30);
-/// The longest a waiter sleeps without looking again: the safety net under lost messages.
+/// The longest a waiter sleeps without looking again, unless set otherwise: the safety net under lost messages.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
+/// What may be set for it.
+pub(crate) const POLL_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(3_600);
 /// The same for a waiter that has others before it in a queue on the server.
 pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// For how long a waiter for a fair lock counts, after the present lease, without being heard of again.

@@ -6,8 +6,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use redlatch_engine::SystemClock;
 
 use super::{
-    AddressMap, CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, REDISSON_FAIR_WAIT, RENEWAL_BATCH_MAX,
-    RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions, WATCHDOG_LEASE,
+    AddressMap, CONNECT_TIMEOUT, Config, OUTAGE_TOLERANCE, POLL_INTERVAL_MAX, REDISSON_FAIR_WAIT,
+    RENEWAL_BATCH_MAX, RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions,
+    WATCHDOG_LEASE,
 };
 use crate::call_hook::CallHook;
 
@@ -111,6 +112,7 @@ impl Default for Config {
             response_timeout: RESPONSE_TIMEOUT,
             outage_tolerance: OUTAGE_TOLERANCE,
             turn_time_max: TURN_TIME_MAX,
+            poll_interval_max: POLL_INTERVAL_MAX,
             engine_binary: None,
             engine_dir: None,
             clock: Arc::new(SystemClock),

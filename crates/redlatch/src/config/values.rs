@@ -6,7 +6,7 @@ use redlatch_engine::Clock;
 
 use super::{
     address_map::AddressMap,
-    defaults::{FAIR_WAIT_MAX, LEASE_MAX, RENEWAL_BATCH_MAX, WATCHDOG_LEASE_MIN},
+    defaults::{FAIR_WAIT_MAX, LEASE_MAX, POLL_INTERVALS, RENEWAL_BATCH_MAX, WATCHDOG_LEASE_MIN},
     options::{ScriptMode, Secret, ShardedPubSub, TlsOptions},
 };
 use crate::{
@@ -41,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) response_timeout: Duration,
     pub(crate) outage_tolerance: Duration,
     pub(crate) turn_time_max: Duration,
+    pub(crate) poll_interval_max: Duration,
     pub(crate) engine_binary: Option<PathBuf>,
     pub(crate) engine_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -71,6 +72,7 @@ impl fmt::Debug for Config {
             response_timeout,
             outage_tolerance,
             turn_time_max,
+            poll_interval_max,
             engine_binary,
             engine_dir,
             clock: _,
@@ -94,6 +96,7 @@ impl fmt::Debug for Config {
             .field("response_timeout", response_timeout)
             .field("outage_tolerance", outage_tolerance)
             .field("turn_time_max", turn_time_max)
+            .field("poll_interval_max", poll_interval_max)
             .field("engine_binary", engine_binary)
             .field("engine_dir", engine_dir)
             .finish_non_exhaustive()
@@ -126,6 +129,13 @@ impl Config {
                     format!("a {name} of {value:?} is outside 1 ms to 1 h"),
                 ));
             }
+        }
+        if !POLL_INTERVALS.contains(&self.poll_interval_max) {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                format!("a poll interval of {:?} is outside 10 ms to 1 h", self.poll_interval_max),
+            )
+            .remedy("the default of 800 ms suits most; longer asks the server less often and finds a lost message later"));
         }
         if self.redisson_fair_wait > FAIR_WAIT_MAX {
             return Err(Error::new(

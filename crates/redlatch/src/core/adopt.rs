@@ -91,12 +91,14 @@ impl Core {
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")
-        } else if self.is_closed() {
-            self.closed_error()
         } else {
-            // A shutdown that begins now gives it back like any other.
+            // In this order: a shutdown that begins after the look gives it back like any other.
             self.took(&lease, None);
-            return Ok((Taken::Up(lease), Some(pending)));
+            if !self.is_closed() {
+                return Ok((Taken::Up(lease), Some(pending)));
+            }
+            self.lanes.forget(&lease);
+            self.closed_error()
         };
         lease.give_back();
         self.move_back(&left, &lease.owner).await;

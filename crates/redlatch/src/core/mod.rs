@@ -303,9 +303,23 @@ impl Core {
         number: i64,
         apart: bool,
     ) -> Result<Numbers, Fault> {
+        if !apart {
+            let (script, key) = (call.script, call.keys.first().cloned());
+            self.keeper.touch();
+            return self.read(script, key.as_deref().unwrap_or_default(), self.run(call).await, number);
+        }
+        let keys = call.keys.clone();
+        let reply = self.run_unwatched(call, number).await;
+        self.watch_behind(&keys);
+        reply
+    }
+
+    /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
+    /// anew themselves, where the script has ended that.
+    pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
-        let run = if apart { self.run_apart(call) } else { self.run(call) };
+        let run = self.run_apart(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 

@@ -27,6 +27,10 @@ use crate::{
     store::Fault,
 };
 
+/// How often a hold is asked to last less long, when the server's time has gone on within a script.
+const SHORTENINGS_MAX: u32 = 3;
+/// How far its ends may lie apart that are told meanwhile.
+const SAME_END_MS: u64 = 100;
 /// How many leases of one server have their renewal under way at once, and how many calls carry them.
 const LEASES_UNDER_WAY_MAX: usize = 800;
 const BATCHES_UNDER_WAY_MAX: usize = 256;
@@ -91,7 +95,7 @@ impl Core {
         // is given up when it owes an answer for too long.
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
         let core = self.clone();
-        let mut asked = async move { core.run_checked(call, number, true).await }.boxed();
+        let mut asked = async move { core.run_unwatched(call, number).await }.boxed();
         let outcome = tokio::time::timeout(limit, &mut asked).await;
         if outcome.is_err() {
             self.keeper.handle().spawn(self.clone().count_late(
@@ -205,7 +209,8 @@ impl Core {
     }
 
     /// Leaves a hold for a time that may be shorter than what is left of it; `false` if it is lost. With `ends_ms`, when the hold ends
-    /// here, what arrives after its end changes nothing, because another process may hold under the owner by then.
+    /// here, what arrives when the server's end has come or has moved changes nothing, because another process may hold under the owner
+    /// by then.
     pub(crate) async fn shorten(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -219,14 +224,27 @@ impl Core {
         };
         // Another server has another clock, and may not have the hold.
         let reign = self.store.reign(&keys.key);
-        let asked = self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
-        let end_ms = asked.get(1).copied().unwrap_or_default();
-        // What has an end is this hold only if it was good when it was asked for.
-        if end_ms <= 0 || self.now_ms() >= ends_ms {
-            return Ok(false);
+        let mut first_ms = None;
+        for _ in 0..SHORTENINGS_MAX {
+            let asked =
+                self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
+            let end_ms = asked.get(1).copied().unwrap_or_default();
+            // What has an end is this hold only if it was good when it was asked for.
+            if end_ms <= 0 || self.now_ms() >= ends_ms {
+                return Ok(false);
+            }
+            if end_ms.abs_diff(*first_ms.get_or_insert(end_ms)) > SAME_END_MS {
+                break;
+            }
+            let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
+            match self.run_checked(call, owner.number(), false).await?.get(1) {
+                Some(&1) => return Ok(true),
+                Some(&2) => {}
+                _ => return Ok(false),
+            }
         }
-        let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
-        Ok(self.run_checked(call, owner.number(), false).await?.get(1) == Some(&1))
+        // It lasts for longer, because it was renewed, or another process has entered.
+        Ok(true)
     }
 
     /// As [`renew_one`](Self::renew_one), and asks replicas whether they have it, and with it all that the server did before.
@@ -252,7 +270,7 @@ impl Core {
     pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], 0);
-        Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
+        Ok(self.run_unwatched(call, number).await?.get(1) == Some(&1))
     }
 
     /// Looks whether a hold is still there, and tells its holder if it is not.
@@ -296,8 +314,7 @@ impl Core {
             let told_ms = told_ms(&open, now_ms).unwrap_or(0);
             let call = first.recipe.renew(number, &keys_and_owners(&open), told_ms);
             let outcome =
-                tokio::time::timeout(self.config.response_timeout, self.run_checked(call, number, true))
-                    .await;
+                tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number)).await;
             if open.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
                 for lease in batch {
                     let core = self.clone();
@@ -314,6 +331,10 @@ impl Core {
                         lease.seen(sent_ms);
                         doubt |= lease.asked_ms() < self.doubt_ms();
                     }
+                }
+                if told_ms > 0 || !gone.is_empty() {
+                    // What was asked to be told meanwhile may have ended with what this has changed.
+                    self.watch_renewed(open.clone());
                 }
                 self.all_gone(&gone).await;
                 break;

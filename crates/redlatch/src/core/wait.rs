@@ -266,18 +266,20 @@ impl Waker {
     ) -> Result<(), Error> {
         // One millisecond after the TTL, when the server has certainly let go.
         let until_expiry = hint.map_or(Duration::MAX, |hint| hint + Duration::from_millis(1));
-        self.pause(
-            core,
-            until_expiry.min(jittered(POLL_INTERVAL_MAX)),
-            Until::MessageOrConfirmation,
-            deadline,
-        )
-        .await
+        let poll = self.poll_interval(core);
+        self.pause(core, until_expiry.min(jittered(poll)), Until::MessageOrConfirmation, deadline).await
     }
 
     /// Sleeps behind others who wait on the server: whoever comes first is told there, so looking is only for trouble.
     pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
-        self.pause(core, jittered(QUEUE_POLL_INTERVAL_MAX), Until::MessageOrConfirmation, deadline).await
+        let poll = self.poll_interval(core).max(QUEUE_POLL_INTERVAL_MAX);
+        self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
+    }
+
+    /// What is set is for those who hear messages: without them a long one would be the time to be woken.
+    fn poll_interval(&self, core: &Core) -> Duration {
+        let set = core.config.poll_interval_max;
+        if matches!(self.state, State::Subscribed(_)) { set } else { set.min(POLL_INTERVAL_MAX) }
     }
 
     /// Sleeps for a time, or until a task of this process wakes it: then `true`.

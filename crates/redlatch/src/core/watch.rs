@@ -125,6 +125,19 @@ impl Core {
         });
     }
 
+    /// A script of our own has run on the keeper's connection, and has ended the watching of what it changed without a word.
+    pub(super) fn watch_behind(self: &Arc<Self>, keys: &[Arc<[u8]>]) {
+        let leases: Vec<_> = keys.iter().flat_map(|key| self.leases_behind(key)).collect();
+        self.watch_again(&leases);
+    }
+
+    /// The holds that the background thread has taken in and that end with this key.
+    fn leases_behind(&self, key: &[u8]) -> Vec<Arc<Lease>> {
+        let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
+        let ends_with = |lease: &Arc<Lease>| lease.watched()[..] == *key && lease.is_held();
+        behind.filter(|lease| ends_with(lease) && lease.schedule.adopted.load(Relaxed)).collect()
+    }
+
     /// Watches the keys of those that a change has not ended: at once, unless that was so a moment ago.
     fn watch_again(self: &Arc<Self>, leases: &[Arc<Lease>]) {
         let now_ms = self.now_ms();
@@ -240,7 +253,7 @@ impl Core {
         let (number, sent_ms) = (self.fresh_number(), self.now_ms());
         let call = first.recipe.renew(number, &keys_and_owners(&batch), 0);
         let limit = self.config.response_timeout;
-        match tokio::time::timeout(limit, self.run_checked(call, number, true)).await {
+        match tokio::time::timeout(limit, self.run_unwatched(call, number)).await {
             Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
                 let mut gone = Vec::new();
                 for (lease, held) in batch.iter().zip(&reply[1..]) {
@@ -251,6 +264,10 @@ impl Core {
                     }
                 }
                 self.all_gone(&gone).await;
+                // The look may have taken what was left of them out of a hash that others have, which ends the watching of it.
+                for lease in &gone {
+                    self.watch_behind(std::slice::from_ref(lease.watched()));
+                }
             }
             Ok(Err(fault)) if fault.is_split() && batch.len() > 1 => self.look_singly(batch).await,
             _ => self.watch_later(&batch),

@@ -85,8 +85,8 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
 
-    /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, and `{number, end}` to a question
-    /// for its end.
+    /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, 2 when its end has moved, and
+    /// `{number, end}` to a question for its end.
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
         meant.named(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
     }
@@ -202,7 +202,7 @@ pub(crate) enum Meant {
     Any,
     /// It asks when the hold ends by the server's clock, and changes nothing.
     WhichEnd,
-    /// The one that ends then: what is there later is another process's, though it counts alike.
+    /// The one that ends then: what ends at another moment may be another process's, though it counts alike.
     EndsAt(i64),
 }
 

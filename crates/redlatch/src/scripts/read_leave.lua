@@ -37,7 +37,7 @@ for i = 1, looked do redis.call('del', own .. i) end
 local left, kept = 0, false
 if longest == 0 then left = -1 end
 if redis.call('hlen', key) > 1 then
-  local enough = ttl - 10
+  local enough = math.max(ttl - 10, 1)
   if redis.call('hget', key, 'mode') == 'write' or (ttl >= 0 and longest > 0 and longest < enough) then
     kept = true
   else

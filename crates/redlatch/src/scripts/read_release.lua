@@ -27,7 +27,7 @@ if ARGV[5] and count and count ~= ARGV[5] then
 end
 local found, ttl = redis.call('hdel', key, owner), redis.call('pttl', key)
 -- Moments that lie this close together count as the same: servers before 7 let time go on while a script runs.
-local enough = ttl - 10
+local enough = math.max(ttl - 10, 1)
 if count == '1' and ttl >= 0 then
   -- The field `mode` and that of a writer have no such key, so neither is taken for a reader.
   local other = redis.call('hrandfield', key)

@@ -4,11 +4,11 @@
 -- ARGV[1] number, echoed   ARGV[2] owner   ARGV[3] time in ms   ARGV[4] as in shorten.lua
 --
 -- Check:  the hash of a read-write lock has the owner's field, and one of its timeout keys is there (R5); its end has not
---         come, as in shorten.lua.
+--         come and is still the same, as in shorten.lua.
 -- Change: the timeout key is set to the time, and the TTL of the hash falls to what the longest reader needs, if this hold may be the one
 --         that had set it; while the owner writes, the TTL stays. If the owner reads more than once, another process may count on what is
 --         left: then both only grow.
--- Reply:  {number, 1} when it is held, {number, its end} when that was asked for, otherwise {number, 0}.
+-- Reply:  as in shorten.lua.
 -- Repeat: harmless.
 local key, base, owner, time = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])
 local own = base .. owner .. ':rwlock_timeout:'
@@ -27,6 +27,10 @@ if longest == 0 or (now and ARGV[4] ~= '0' and now >= tonumber(ARGV[4])) then
   return {tonumber(ARGV[1]), 0}
 end
 if ARGV[4] == '0' then return {tonumber(ARGV[1]), now + longest} end
+if now and math.abs(now + longest - tonumber(ARGV[4])) > 10 then
+  redis.call('hdel', key, '')
+  return {tonumber(ARGV[1]), 2}
+end
 for i = 1, count do
   local left = redis.call('pttl', own .. i)
   if left > 0 and (count == 1 or left < time) then redis.call('pexpire', own .. i, ARGV[3]) end

@@ -8,7 +8,7 @@ local function needed_by_readers(key, base, enough)
     for at = 1, #fields, 2 do
       for i = 1, math.min(tonumber(fields[at + 1]) or 0, 1000) do
         needed = math.max(needed, redis.call('pttl', base .. fields[at] .. ':rwlock_timeout:' .. i))
-        if needed >= enough then return true end
+        if needed > 0 and needed >= enough then return true end
       end
     end
     return #fields < 6

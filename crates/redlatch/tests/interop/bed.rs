@@ -56,12 +56,16 @@ pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// A server, a Java process and clients, started once for each release and ended with the test process.
+/// Longer than a test: how often those look who are to be told.
+const NEVER: Duration = Duration::from_secs(3_600);
+
 pub(crate) struct Bed {
     pub(crate) server: RedisServer,
     pub(crate) java: Redisson,
-    /// Two clients with the usual lease of 30 s, and one whose renewed leases are short.
+    /// Two clients with the usual lease of 30 s, two whose waiters do not look by themselves, and one whose renewed leases are short.
     pub(crate) ours: Client,
     pub(crate) ours_too: Client,
+    pub(crate) patient: [Client; 2],
     pub(crate) brisk: Client,
     next: AtomicU64,
 }
@@ -117,10 +121,11 @@ impl Bed {
         let java = Redisson::start(version, &server.url(), None).unwrap_or_else(|error| panic!("{error}"));
         let brisk = Connection::single(&server.url()).named("brisk").watchdog(BRISK);
         java.connect(&brisk).unwrap_or_else(|error| panic!("{error}"));
-        let connect =
-            |lease| run(Client::builder().url(server.url()).watchdog_lease(lease).connect()).unwrap();
-        let (ours, ours_too, brisk) = (connect(ms(30_000)), connect(ms(30_000)), connect(BRISK));
-        Self { server, java, ours, ours_too, brisk, next: AtomicU64::new(1) }
+        let builder = || Client::builder().url(server.url());
+        let [ours, ours_too] = [(); 2].map(|()| run(builder().connect()).unwrap());
+        let patient = [(); 2].map(|()| run(builder().poll_interval_max(NEVER).connect()).unwrap());
+        let brisk = run(builder().watchdog_lease(BRISK).connect()).unwrap();
+        Self { server, java, ours, ours_too, patient, brisk, next: AtomicU64::new(1) }
     }
 
     /// A name that no other test uses.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How much later than a moment something may be that looks only now and then, on a machine that is busy.
-const LATE: Duration = Duration::from_millis(1_500);
+const LATE: Duration = Duration::from_secs(5);
 /// The longest pause between two looks of a waiter of ours that is not the next, with its jitter.
 const LOOK: Duration = Duration::from_millis(3_600);
 
@@ -103,7 +103,7 @@ fn in_order(bed: &Bed, languages: &[bool]) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     println!("{} grants in {:?}", languages.len(), released.elapsed());
     assert_eq!(*order.lock().unwrap(), (0..languages.len()).collect::<Vec<_>>(), "{languages:?}");
-    assert!(awake(released) < WAKE_LIMIT * languages.len() as u32, "somebody was not told");
+    assert!(awake(released) < WAKE_LIMIT * languages.len() as u32, "one was not told");
     nothing_is_left(bed, &name);
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn a_fair_release_by_java_wakes_us_at_once(version: RedissonVersion) 
     let sample = || {
         let name = bed.name("fair-wake-rust");
         java.lock(&name);
-        let task = waiting(&bed.ours.fair_lock(name.as_str()));
+        let task = waiting(&bed.patient[0].fair_lock(name.as_str()));
         until_queued(&bed, &name, 1);
         let released_at = Instant::now();
         java.unlock(&name);
@@ -339,7 +339,7 @@ pub(crate) fn a_forced_unlock_of_a_fair_lock_tells_the_next_of_the_other_languag
     let reply = waiting_java.wait(LIMIT).unwrap();
     assert!(reply.as_bool().unwrap());
     assert!(reply.awake_after(forced_at) < WAKE_LIMIT, "{:?}", reply.awake_after(forced_at));
-    let task = waiting(&lock);
+    let task = waiting(&bed.patient[0].fair_lock(name.as_str()));
     until_queued(&bed, &name, 1);
     let forced_at = Instant::now();
     assert!(java.force_unlock(&name));

@@ -5,7 +5,10 @@ use std::time::Instant;
 use redlatch::{Lease, Unlocked, Wait};
 use redlatch_testkit::redisson::RedissonVersion;
 
-use crate::bed::{BLOCKED, Bed, LIMIT, awake, ms, run, runtime};
+use crate::{
+    bed::{BLOCKED, Bed, LIMIT, awake, ms, run, runtime},
+    waking::WAKE_LIMIT,
+};
 
 pub(crate) fn waits_and_leases_are_limited_in_both_languages(version: RedissonVersion) {
     let bed = Bed::of(version);
@@ -16,7 +19,7 @@ pub(crate) fn waits_and_leases_are_limited_in_both_languages(version: RedissonVe
     let reply = java.wait_for(&name, 600, 700).wait(LIMIT).unwrap();
     assert!(!reply.as_bool().unwrap(), "we hold, and renew");
     // Java counts the wait in whole milliseconds of the wall clock.
-    assert!(reply.elapsed() >= ms(590) && reply.elapsed() < ms(2_000), "{:?}", reply.elapsed());
+    assert!(reply.elapsed() >= ms(590) && reply.elapsed() < ms(600) + WAKE_LIMIT, "{:?}", reply.elapsed());
     // The lease must outlast the next wait of ours: the newer release begins a renewed hold with the last lease that it had.
     let waiting = java.wait_for(&name, 10_000, 4_000);
     assert!(waiting.is_still_waiting_after(BLOCKED));
@@ -31,7 +34,7 @@ pub(crate) fn waits_and_leases_are_limited_in_both_languages(version: RedissonVe
     let begin = Instant::now();
     assert!(run(lock.lock_for(ms(600))).unwrap().is_none(), "Java holds, and renews");
     // So do we, by the clock that counts while a machine sleeps.
-    assert!(begin.elapsed() >= ms(598) && awake(begin) < ms(2_000), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() >= ms(598) && awake(begin) < ms(600) + WAKE_LIMIT, "{:?}", begin.elapsed());
     let waiter = bed.ours.lock(name.as_str());
     let waiting = runtime()
         .spawn(async move { waiter.acquire().wait(Wait::AtMost(LIMIT)).lease(Lease::Fixed(ms(700))).await });
@@ -57,9 +60,12 @@ pub(crate) fn the_spin_lock_is_the_same_lock(version: RedissonVersion) {
         assert!(!waiting.is_finished());
         let unlocked_at = Instant::now();
         java.unlock(&name);
-        // No message says so; the next look does.
         let guard = run(waiting).unwrap().unwrap();
-        assert!(awake(unlocked_at) < ms(2_000), "{kind}: found free only after {:?}", unlocked_at.elapsed());
+        assert!(
+            awake(unlocked_at) < ms(800) + WAKE_LIMIT,
+            "{kind}: found free only after {:?}",
+            unlocked_at.elapsed()
+        );
         assert!(!java.try_lock(&name), "{kind}");
         let waiting = java.wait_for(&name, 10_000, -1);
         assert!(waiting.is_still_waiting_after(BLOCKED), "{kind}");

@@ -172,7 +172,7 @@ pub(crate) fn dead_readers_of_ours_do_not_outlast_javas_living_ones(version: Red
         RedissonVersion::Old3_15_1 => {
             assert_at_the_end_of(left, unlocked_at, unlocked_at + reply.finished_after(unlocked))
         }
-        RedissonVersion::Newest => assert!(reply.awake_after(unlocked) < ms(1_000)),
+        RedissonVersion::Newest => assert!(reply.awake_after(unlocked) < LATE),
     }
     java.write.unlock(&name);
     is_gone(&bed, &name);

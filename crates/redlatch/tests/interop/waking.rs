@@ -1,4 +1,4 @@
-//! Wake-ups: a release in one language ends the wait in the other within 200 ms.
+//! Wake-ups: a release in one language ends the wait in the other, by a message. No waiter here looks before the limit.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,12 +7,11 @@ use redlatch_testkit::redisson::RedissonVersion;
 
 use crate::bed::{BRISK, Bed, Java, LIMIT, awake, awake_between, ms, run, runtime};
 
-/// How soon after a release a waiter of the other language must hold the lock.
-pub(crate) const WAKE_LIMIT: Duration = Duration::from_millis(200);
-/// One look at the lock by chance must not pass for a wake-up, so several are measured.
+/// How soon after a release a waiter of the other language holds the lock, on a machine that is busy. One who is not told finds out
+/// when its time is up or the lease is over, which takes 8 s and more.
+pub(crate) const WAKE_LIMIT: Duration = Duration::from_secs(5);
+/// How often it is tried.
 pub(crate) const SAMPLES: usize = 15;
-/// How many of them may be slow.
-const SLOW_MAX: usize = 3;
 
 /// Lets a Java thread wait for the lock while `release` frees it. How long after the beginning of the release it held
 /// the lock, or `None` if it gave up after `wait_ms`.
@@ -54,8 +53,7 @@ pub(crate) fn judge(what: &str, version: RedissonVersion, mut samples: Vec<Durat
     samples.sort();
     let (median, max) = (samples[samples.len() / 2], samples[samples.len() - 1]);
     println!("{version:?}: {what}: p50 {median:?}, max {max:?} of {}", samples.len());
-    // Who is not told finds out when it looks, after 340 ms at the earliest. A busy machine may be that slow now and then.
-    assert!(samples[SAMPLES - 1 - SLOW_MAX] < WAKE_LIMIT, "{what}: {samples:?}");
+    assert!(max < WAKE_LIMIT, "{what}: {samples:?}");
 }
 
 pub(crate) fn a_release_by_us_wakes_java_at_once(version: RedissonVersion) {
@@ -83,7 +81,7 @@ pub(crate) fn a_release_by_java_wakes_us_at_once(version: RedissonVersion) {
     let sample = || {
         let name = bed.name("wake-rust");
         java.lock(&name);
-        let woken = rust_woken(&bed, &bed.ours, &name, 10_000, || java.unlock(&name));
+        let woken = rust_woken(&bed, &bed.patient[0], &name, 10_000, || java.unlock(&name));
         let (guard, latency) = woken.expect("the lock was released");
         run(guard.unlock()).unwrap();
         latency
@@ -99,7 +97,7 @@ pub(crate) fn a_forced_unlock_by_java_wakes_us_and_tells_our_holder(version: Red
     let holder = run(bed.brisk.lock(name.as_str()).lock()).unwrap();
     let lost = runtime().spawn(holder.lost());
     let forced_at = Instant::now();
-    let woken = rust_woken(&bed, &bed.ours, &name, 10_000, || assert!(java.force_unlock(&name)));
+    let woken = rust_woken(&bed, &bed.patient[0], &name, 10_000, || assert!(java.force_unlock(&name)));
     let (next, latency) = woken.expect("the lock was freed");
     assert!(latency < WAKE_LIMIT, "woken only after {latency:?}");
     let reason = run(lost).unwrap();

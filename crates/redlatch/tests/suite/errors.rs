@@ -152,7 +152,7 @@ async fn each_operation(text: &'static str, kind: ErrorKind) {
     let start = Instant::now();
     let error = soon("an answer", lock.lock_for(SHORT)).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), kind, "lock_for with {text}: {error}");
-    assert!(awake(start) < SHORT + ms(400), "{text}: {:?}", start.elapsed());
+    assert!(awake(start) < SHORT + LATE, "{text}: {:?}", start.elapsed());
     set("release");
     let guard = lock.try_lock().await.unwrap().unwrap();
     let outcome = soon("an answer", guard.unlock()).await;
@@ -338,7 +338,7 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
         soon(&format!("{what}: lock.lock_for(ms(100))"), lock.lock_for(ms(100))).await.is_err(),
         "{what}"
     );
-    assert!(awake(start) < ms(100 + 400), "{what}: {:?}", start.elapsed());
+    assert!(awake(start) < ms(100) + LATE, "{what}: {:?}", start.elapsed());
     assert!(soon(&format!("{what}: client.inspect(x)"), client.inspect("x")).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: lock.is_locked()"), lock.is_locked()).await.is_err(), "{what}");
     assert!(soon(&format!("{what}: lock.force_unlock()"), lock.force_unlock()).await.is_err(), "{what}");
@@ -370,7 +370,7 @@ async fn a_server_that_hangs_up_on_every_greeting_is_unreachable() {
     let start = Instant::now();
     let error = Client::connect(&server.url()).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    assert!(awake(start) < Duration::from_secs(2));
+    assert!(awake(start) < LATE, "{:?}", start.elapsed());
 }
 
 /// Answers come in order, so callers that give up say nothing about a server; those who wait on must not wait for ever.

@@ -177,10 +177,11 @@ impl Fixture {
         async { builder.connect().await.expect("the store is there") }
     }
 
-    /// A client that connects with its first call.
+    /// A client whose waiters wake by a message or not within a test: they do not look by themselves, and leases last longer.
     #[track_caller]
-    pub(crate) fn lazy_client(&self) -> Client {
-        self.builder().connect_lazy().expect("nothing is asked yet")
+    pub(crate) fn patient(&self) -> impl Future<Output = Client> + Send + use<> {
+        let builder = patient(self.builder());
+        async { builder.connect().await.expect("the store is there") }
     }
 
     /// A client whose renewed leases are short, so that tests of renewal are.
@@ -197,12 +198,18 @@ impl Fixture {
     }
 }
 
+/// The settings of such a client.
+pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
+    builder.poll_interval_max(Duration::from_secs(3_600)).watchdog_lease(Duration::from_secs(600))
+}
+
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What a busy machine may add to a moment: how exact a moment is, is for the benchmark to say.
-pub(crate) const LATE: Duration = ms(300);
+/// What a busy machine may add to a moment. What would happen instead comes later still: how exact a moment is, is for the benchmark
+/// to say.
+pub(crate) const LATE: Duration = ms(5_000);
 
 /// The lease in tests of renewal. It is renewed every 1.5 s and has 3 s left when that is due, so that a machine that stands
 /// still for two seconds loses no hold.

@@ -1,6 +1,6 @@
 //! A master and its replicas without sentinels: who is the master is asked of the servers themselves.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redlatch::{Client, ErrorKind, LossReason, Owner, Unlocked, Wait};
 use redlatch_testkit::{
@@ -151,11 +151,11 @@ async fn either_right_to_ask_for_the_role_is_enough() {
     assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
     assert!(error.to_string().contains("right to role"), "{error}");
     let start = Instant::now();
-    let connect = Client::builder().url(pair.url("blind:hunter2@")).connect_timeout(ms(1_500)).connect();
+    let connect = Client::builder().url(pair.url("blind:hunter2@")).connect_timeout(ms(60_000)).connect();
     let error = connect.await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < ms(30_000), "{:?}", start.elapsed());
 }
 
 /// The old master has been cut off and does not know it: it lists a replica as before, and the one that was promoted has none.

@@ -15,7 +15,7 @@ use redlatch_testkit::{
 use crate::fixture::{ms, soon};
 
 /// How soon a notice has to come that does not wait for a renewal; the machine may be busy.
-const AT_ONCE: Duration = ms(3_000);
+const AT_ONCE: Duration = ms(10_000);
 
 fn fails_over(set: &SentinelSet) -> usize {
     set.failover().unwrap()

@@ -5,7 +5,7 @@ use std::time::Instant;
 use redlatch::{Client, ErrorKind, TlsOptions};
 use redlatch_testkit::server::{RedisServer, TlsFiles};
 
-use crate::fixture::{awake, ms, soon};
+use crate::fixture::{LATE, awake, ms, soon};
 
 /// The core of what a lock does, over whatever connection the client has.
 async fn works(client: &Client) {
@@ -41,12 +41,12 @@ async fn tls_is_checked_both_ways() {
         let error = Client::builder()
             .url(url)
             .tls(tls)
-            .connect_timeout(ms(1_500))
+            .connect_timeout(ms(60_000))
             .connect()
             .await
             .map(|_| ())
             .unwrap_err();
-        assert!(awake(start) < ms(2_000), "{:?}", start.elapsed());
+        assert!(awake(start) < LATE, "{:?}", start.elapsed());
         error
     };
     // A certificate of nobody we trust.

@@ -36,11 +36,11 @@ async fn works(builder: ClientBuilder) {
     client.lock("encrypted").lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// The refusal, which must not take longer than a person wants to wait. The limit of the connection would be 5 s.
+/// The refusal, which does not take as long as a connection may.
 async fn refused(builder: ClientBuilder) -> Error {
     let start = Instant::now();
-    let error = builder.connect().await.map(|_| ()).unwrap_err();
-    assert!(start.elapsed() < ms(4_000), "{:?} for: {error}", start.elapsed());
+    let error = builder.connect_timeout(ms(60_000)).connect().await.map(|_| ()).unwrap_err();
+    assert!(start.elapsed() < ms(30_000), "{:?} for: {error}", start.elapsed());
     error
 }
 

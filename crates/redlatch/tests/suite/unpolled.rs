@@ -316,3 +316,24 @@ async fn a_release_that_is_not_polled_keeps_its_owner_out_of_nothing() {
         soon("the end of a call that was not polled", call).await;
     }
 }
+
+/// It let go of the lock, because the guard went with a future that had not begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detach_for_that_is_not_polled_leaves_the_lock_held() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").lock().await.unwrap();
+    tokio::select! {
+        biased;
+        () = std::future::ready(()) => {}
+        _ = guard.detach_for(ms(600_000)) => unreachable!("the other one comes first"),
+    }
+    soon("the time that was asked for", async {
+        while other.lock("x").remaining_ttl().await.unwrap().expect("it is held") < ms(300_000) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert!(other.lock("x").try_lock().await.unwrap().is_none());
+}

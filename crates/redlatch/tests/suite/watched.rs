@@ -8,11 +8,12 @@ use redlatch::{
     acl::{Kind, Rights},
 };
 use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
     server::{RedisServer, ServerProgram},
     topology::{RedisCluster, SentinelSet},
 };
 
-use crate::fixture::{RENEWED, ms, renewed, soon};
+use crate::fixture::{RENEWED, SOON, ms, renewed, soon};
 
 /// Its renewal comes after more than three minutes.
 const LONG: Duration = Duration::from_secs(600);
@@ -95,6 +96,41 @@ async fn a_hold_that_ended_before_it_was_watched_is_told_as_soon() {
     server.cmd(&["HSET", "early", "somebody", "1"]).unwrap();
     let reason = soon("the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::TakenOver { by: "somebody".into() });
+}
+
+/// What takes another hold off the same hash runs where the watching is, and ended it without a word: the end of a sister that had
+/// expired, and the undoing of one whose task was dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_watched_on_when_another_one_of_the_same_hash_has_gone() {
+    for sister in ["expires", "is dropped"] {
+        let server = RedisServer::start().unwrap();
+        let proxy = Proxy::start(&server.url()).unwrap();
+        let client = client(Client::builder().url(proxy.url()).response_timeout(SOON)).await;
+        let lock = client.read_write_lock("both");
+        let reader = lock.read().acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
+        until_watched(&[&server], 1).await;
+        if sister == "expires" {
+            let short = lock.read().lock_with_lease(ms(600)).await.unwrap();
+            soon("its end", short.lost()).await;
+        } else {
+            let slow = Match::script().arg_contains(redlatch::scripts::READ_ACQUIRE.sha1()).nth(1);
+            let slow = proxy.rule(slow, Action::DelayReply(ms(150)));
+            let taking = lock.read();
+            let dropped = tokio::time::timeout(ms(50), taking.lock()).await;
+            assert!(dropped.is_err(), "the answer is on its way");
+            proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        }
+        soon("the end of the other one", async {
+            while server.cmd(&["HLEN", "both"]).unwrap() != redis::Value::Int(2) {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        until_watched(&[&server], 1).await;
+        assert!(client.read_write_lock("both").read().is_locked().await.unwrap() && reader.is_valid());
+        server.cmd(&["DEL", "both"]).unwrap();
+        assert_eq!(soon("the loss", reader.lost()).await, LossReason::Deleted, "the other one {sister}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

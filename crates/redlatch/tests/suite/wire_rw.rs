@@ -458,3 +458,32 @@ async fn the_documented_rights_are_enough() {
     next.unlock().await.unwrap();
     assert_keyspace!(server, tolerance_ms = 1_000, []);
 }
+
+/// A field of a reader whose time was over hid one that still had some milliseconds, and the hash was deleted under it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_whose_time_is_over_hides_none_that_reads_for_some_milliseconds() {
+    const STATE: &str = "
+        redis.call('del', KEYS[1])
+        redis.call('hset', KEYS[1], 'mode', 'read', 'over', '1', 'goes', '1', 'stays', '1')
+        redis.call('set', KEYS[2] .. 'goes:rwlock_timeout:1', '1', 'px', '9')
+        redis.call('set', KEYS[2] .. 'stays:rwlock_timeout:1', '1', 'px', '9')
+        redis.call('pexpire', KEYS[1], '9')";
+    let server = RedisServer::start().unwrap();
+    for (name, script, last) in [
+        ("read_release", &scripts::READ_RELEASE, None),
+        ("read_leave", &scripts::READ_LEAVE, Some(["0", "9"])),
+    ] {
+        let source = script.source();
+        let text = format!(
+            "{STATE}\nlocal function run()\n{source}\nend\nrun()\n
+            return {{redis.call('exists', KEYS[1]), redis.call('pttl', KEYS[2] .. 'stays:rwlock_timeout:1')}}"
+        );
+        // Which reader a look finds first is chance.
+        for _ in 0..100 {
+            let mut call = vec!["EVAL", &text, "2", "x", "{x}:", "7", "goes", "channel", "publish"];
+            call.extend(last.iter().flatten());
+            let (there, left): (i64, i64) = redis::from_redis_value(server.cmd(&call).unwrap()).unwrap();
+            assert!(there == 1 || left <= 1, "{name}: no hash, and a reader has {left} ms");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use redlatch::{Client, ErrorKind, Lease, LossReason, Unlocked};
 use redlatch_testkit::{assert_keyspace, server::KeyContent};
 
 use crate::{
-    fixture::{RENEWED, awake, ms, renewed, soon},
+    fixture::{LATE, RENEWED, awake, ms, patient, renewed, soon},
     forms::{Form, in_every_form},
     wire_rw::{hash, near, one, pttl, timeout},
 };
@@ -188,8 +188,8 @@ async fn trap_r5_a_reader_whose_time_is_over_is_told_though_others_keep_the_hash
 }
 
 async fn trap_r6_a_downgrade_lets_waiting_readers_in_at_once(on: Form) {
-    let (server, client) = on.alone().await;
-    let other = Client::connect(&server.url()).await.unwrap();
+    let (server, client) = on.with(patient).await;
+    let other = patient(Client::builder().url(server.url())).connect().await.unwrap();
     let write = client.read_write_lock("x").write().lock().await.unwrap();
     let waiting = other.read_write_lock("x");
     let reader = tokio::spawn(async move { waiting.read().lock().await.unwrap() });
@@ -199,12 +199,10 @@ async fn trap_r6_a_downgrade_lets_waiting_readers_in_at_once(on: Form) {
         }
     })
     .await;
-    // Past the second look, from which the reader sleeps until a message or its next poll.
+    // Past the second look, from which the reader sleeps until a message.
     tokio::time::sleep(ms(50)).await;
-    let start = std::time::Instant::now();
     let read = write.downgrade().await.unwrap();
     let beside = soon("the reader", reader).await.unwrap();
-    assert!(awake(start) < ms(250), "woken, not by chance of a poll: {:?}", start.elapsed());
     assert!(read.is_valid() && beside.is_valid());
 }
 
@@ -234,7 +232,7 @@ async fn trap_r9_asking_to_write_while_reading_is_refused_at_once(on: Form) {
     let error = soon("the refusal", std::future::IntoFuture::into_future(upgrade)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
     assert!(error.to_string().contains("\"x\""), "{error}");
-    assert!(awake(start) < ms(1_000), "{:?}", start.elapsed());
+    assert!(awake(start) < LATE, "{:?}", start.elapsed());
     assert!(read.is_valid());
     let other = client.owner();
     assert!(lock.write().acquire().owner(&other).await.unwrap().is_none(), "others are merely busy");

@@ -9,6 +9,7 @@ use crate::{
     core::{
         Core,
         attempt::already_held,
+        flight::Driven,
         lease::Lease as CoreLease,
         lost::lost_error,
         release::{Polled, Unlocked},
@@ -328,17 +329,28 @@ impl Guard {
     ///
     /// # Cancel safety
     ///
-    /// The guard is gone; the hold stays until `time` or the lease is over.
+    /// It begins at the call, whether the future is polled or not: the guard is gone, and the hold stays until `time` or the lease is over.
     ///
     /// # Errors
     ///
-    /// A time out of range; a server that is unreachable or refuses: the hold then lasts until its lease is over, and a request that was
+    /// A time out of range, or a client that was shut down: the hold is then given back. A server that is unreachable or refuses: the hold then lasts until its lease is over, and a request that was
     /// not answered may still shorten it, unless another process has adopted it meanwhile.
-    pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
+    pub fn detach_for(self, time: Duration) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
+        let by = self.lease.clone();
+        let begun = self.begin_to_detach(time);
+        async move {
+            let Some(shortening) = begun? else { return Ok(false) };
+            let kept = shortening.outcome().await.and_then(identity);
+            kept.map_err(|error| error.on(&by.keys.name).by(&by.owner))
+        }
+    }
+
+    /// `None` if it was lost.
+    fn begin_to_detach(self, time: Duration) -> Result<Option<Driven<Result<bool, Error>>>, Error> {
         let time_ms = lease_ms(time).map_err(|error| error.on(self.name()))?;
         self.core.check_open()?;
         if self.loss().is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         // Other guards of this process that share the hold count on what is left of it.
         let shared = self.lease.holds().count > 1;
@@ -365,8 +377,7 @@ impl Guard {
             },
             |_| {},
         );
-        let kept = shortening.outcome().await.and_then(identity);
-        kept.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
+        Ok(Some(shortening))
     }
 
     /// Does the work while the lock is held, and stops polling it when the hold is lost.

@@ -398,13 +398,19 @@ impl Holding {
     }
 
     /// Leaves every member held for exactly this long.
-    pub(crate) async fn detach_for(mut self, time: Duration) -> Vec<(LockName, Result<bool, Error>)> {
-        // All at once: those that wait for an answer of another are renewed meanwhile.
-        let detaching = std::mem::take(&mut self.guards).into_iter().map(async |guard| {
-            let name = guard.name().clone();
-            (name, guard.detach_for(time).await)
-        });
-        join_all(detaching).await
+    pub(crate) fn detach_for(
+        mut self,
+        time: Duration,
+    ) -> impl Future<Output = Vec<(LockName, Result<bool, Error>)>> + Send + 'static {
+        // All begin here, before anything that may be dropped without having been polled has them.
+        let detaching: Vec<_> = std::mem::take(&mut self.guards)
+            .into_iter()
+            .map(|guard| {
+                let (name, detached) = (guard.name().clone(), guard.detach_for(time));
+                async move { (name, detached.await) }
+            })
+            .collect();
+        join_all(detaching)
     }
 
     /// Gives everything back; one request for those that go together.

@@ -49,9 +49,12 @@ impl<S: SetMarker> SetGuard<S> {
     ///
     /// # Cancel safety
     ///
-    /// Members that have not been asked for yet are given back.
-    pub async fn detach_for(self, time: Duration) -> Vec<(LockName, Result<bool, Error>)> {
-        self.0.detach_for(time).await
+    /// It begins at the call, whether the future is polled or not.
+    pub fn detach_for(
+        self,
+        time: Duration,
+    ) -> impl Future<Output = Vec<(LockName, Result<bool, Error>)>> + Send + 'static {
+        self.0.detach_for(time)
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.

@@ -24,19 +24,17 @@ pub(crate) async fn a_held_lock_is_busy_for_everybody_else(on: Fixture) {
 }
 
 pub(crate) async fn a_release_wakes_a_waiter_of_another_client(on: Fixture) {
-    let (a, b) = (on.client().await, on.client().await);
+    let (a, b) = (on.patient().await, on.patient().await);
     let name = on.name("x");
     let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     let lock = on.lock(&b, name.as_str());
     let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
-    // The waiter sleeps up to its poll interval, so a release that is noticed at once was noticed by its message.
+    // It has looked after its subscription, and does not look by itself again.
     tokio::time::sleep(ms(300)).await;
     assert!(!waiter.is_finished());
-    let released = Instant::now();
     guard.unlock().await.unwrap();
     let guard = soon("the waiter's grant", waiter).await.unwrap();
     assert!(guard.is_valid());
-    assert!(awake(released) < LATE, "woken by the message, not by the poll: {:?}", released.elapsed());
 }
 
 pub(crate) async fn a_wait_ends_when_its_time_is_up(on: Fixture) {
@@ -47,7 +45,7 @@ pub(crate) async fn a_wait_ends_when_its_time_is_up(on: Fixture) {
         let start = Instant::now();
         assert!(on.lock(client, name.as_str()).lock_for(ms(250)).await.unwrap().is_none());
         assert!(start.elapsed() >= ms(245), "gave up early: {:?}", start.elapsed());
-        assert!(awake(start) < ms(1_000), "gave up late: {:?}", start.elapsed());
+        assert!(awake(start) < ms(250) + LATE, "gave up late: {:?}", start.elapsed());
     }
     assert!(on.lock(&a, name.as_str()).lock_for(ms(0)).await.unwrap().is_none());
 }

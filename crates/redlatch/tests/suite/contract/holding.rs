@@ -12,7 +12,7 @@ pub(crate) async fn a_fixed_lease_ends_and_its_holder_is_told(on: Fixture) {
     let lost = soon("the announcement", guard.lost()).await;
     let told = awake(start);
     assert_eq!(lost, LossReason::Expired);
-    assert!(told < ms(400) + LATE, "told after the server may have let go: {told:?}");
+    assert!(told < ms(400) + LATE, "{told:?}");
     assert!(!guard.is_valid());
     let next = soon("the next grant", on.lock(&b, name.as_str()).lock()).await.unwrap();
     // The holder's own deadline is 10 ms before the server's, and a kind may give up what is over then.

@@ -3,7 +3,8 @@ use redlatch::ErrorKind;
 use crate::fixture::{Fixture, LATE, awake, ms, soon};
 
 pub(crate) async fn a_latch_opens_at_zero(on: Fixture) {
-    let (client, other) = (on.client().await, on.client().await);
+    // The waiters do not look by themselves.
+    let (client, other) = (on.patient().await, on.patient().await);
     let (ours, theirs) = (client.count_down_latch(on.name("l")), other.count_down_latch(on.name("l")));
     soon("an open latch", ours.wait()).await.unwrap();
     assert!(ours.set_if_absent(3).await.unwrap());
@@ -19,12 +20,10 @@ pub(crate) async fn a_latch_opens_at_zero(on: Fixture) {
     tokio::time::sleep(ms(30)).await;
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "one is left");
     assert_eq!(ours.count().await.unwrap(), 1);
-    let opened = std::time::Instant::now();
     assert_eq!(theirs.count_down().await.unwrap(), 0);
     for waiter in waiters {
         soon("each waiter's way", waiter).await.unwrap().unwrap();
     }
-    assert!(awake(opened) < LATE, "woken by the message: {:?}", opened.elapsed());
     assert_eq!(ours.count_down().await.unwrap(), 0, "an open latch stays open");
     assert_eq!(ours.count().await.unwrap(), 0);
     assert!(ours.set_if_absent(1).await.unwrap(), "it can be closed again");
@@ -46,17 +45,15 @@ pub(crate) async fn a_wait_for_a_latch_ends_when_its_time_is_up(on: Fixture) {
 }
 
 pub(crate) async fn deleting_lets_everybody_through(on: Fixture) {
-    let (client, other) = (on.client().await, on.client().await);
+    let (client, other) = (on.patient().await, on.client().await);
     let latch = client.count_down_latch(on.name("l"));
     assert!(!latch.delete().await.unwrap());
     latch.set_if_absent(2).await.unwrap();
     let waiting = latch.clone();
     let waiter = tokio::spawn(async move { waiting.wait().await });
     tokio::time::sleep(ms(50)).await;
-    let deleted = std::time::Instant::now();
     assert!(other.count_down_latch(on.name("l")).delete().await.unwrap());
     soon("the waiter's way", waiter).await.unwrap().unwrap();
-    assert!(awake(deleted) < LATE, "woken by the message: {:?}", deleted.elapsed());
     assert_eq!(latch.count().await.unwrap(), 0);
 }
 

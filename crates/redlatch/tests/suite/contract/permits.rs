@@ -11,12 +11,20 @@ use redlatch::{
 };
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
+use crate::fixture::{Fixture, LATE, RENEWED, ms, renewed, soon};
 
 const UNKNOWN: &str = "00112233445566778899aabbccddeeff";
 
 async fn semaphore(on: &Fixture, permits: u32) -> (Client, PermitSemaphore) {
-    let client = on.client().await;
+    of(on.client().await, on, permits).await
+}
+
+/// The same whose waiters do not look by themselves.
+async fn patient(on: &Fixture, permits: u32) -> (Client, PermitSemaphore) {
+    of(on.patient().await, on, permits).await
+}
+
+async fn of(client: Client, on: &Fixture, permits: u32) -> (Client, PermitSemaphore) {
     let semaphore = client.permit_semaphore(on.name("p"));
     assert!(semaphore.set_if_absent(permits).await.unwrap());
     (client, semaphore)
@@ -65,8 +73,8 @@ fn waiting(semaphore: &PermitSemaphore, n: u32) -> tokio::task::JoinHandle<Permi
 
 /// testTryAcquire, testBlockingAcquire: an id of 32 digits; a waiter passes after a release.
 pub(crate) async fn a_permit_has_an_id_and_its_release_wakes_a_waiter(on: Fixture) {
-    let (_client, ours) = semaphore(&on, 1).await;
-    let other = on.client().await;
+    let (_client, ours) = patient(&on, 1).await;
+    let other = on.patient().await;
     let theirs = other.permit_semaphore(on.name("p"));
     let guard = ours.acquire().await.unwrap();
     assert!(guard.id().len() == 32 && guard.id().bytes().all(|digit| digit.is_ascii_hexdigit()), "{guard:?}");
@@ -77,10 +85,8 @@ pub(crate) async fn a_permit_has_an_id_and_its_release_wakes_a_waiter(on: Fixtur
     tokio::time::sleep(ms(100)).await;
     assert!(!waiter.is_finished());
     let id = guard.id().to_owned();
-    let released = Instant::now();
     assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
     let next = soon("the wake-up", waiter).await.unwrap();
-    assert!(awake(released) < LATE, "woken by the message: {:?}", released.elapsed());
     assert_ne!(next.id(), id, "every grant has ids of its own");
     assert_eq!(counts(&ours).await, (0, 1, 1));
     drop(next);
@@ -235,10 +241,8 @@ pub(crate) async fn the_number_is_set_once_resized_and_changed(on: Fixture) {
     assert_eq!(ours.add(2).await.unwrap(), 2);
     tokio::time::sleep(ms(50)).await;
     assert!(!waiter.is_finished());
-    let added = Instant::now();
     assert_eq!(ours.set(3).await.unwrap(), 3);
     drop(soon("the third permit", waiter).await.unwrap());
-    assert!(awake(added) < LATE, "woken by the message: {:?}", added.elapsed());
 }
 
 /// testReleaseWithoutPermits, testRelease, testReleaseAsyncMany, testReleaseManyNotExistOrExpired.
@@ -380,17 +384,15 @@ pub(crate) async fn a_guard_is_told_when_its_permits_are_gone(on: Fixture) {
 }
 
 pub(crate) async fn one_message_wakes_all_who_can_be_served(on: Fixture) {
-    let (_client, ours) = semaphore(&on, 8).await;
-    let all = take(&ours, 8, ms(60_000)).await;
+    let (_client, ours) = patient(&on, 8).await;
+    let all = take(&ours, 8, ms(600_000)).await;
     let waiters: Vec<_> = (0..8).map(|_| waiting(&ours, 1)).collect();
     tokio::time::sleep(ms(100)).await;
-    let released = Instant::now();
     all.release().await.unwrap();
     let mut guards = Vec::new();
     for waiter in waiters {
         guards.push(soon("each waiter's permit", waiter).await.unwrap());
     }
-    assert!(awake(released) < LATE, "woken by the message: {:?}", released.elapsed());
     assert_eq!(counts(&ours).await, (0, 8, 8));
 }
 

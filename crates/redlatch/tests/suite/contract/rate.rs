@@ -31,7 +31,7 @@ pub(crate) async fn permits_come_free_when_their_interval_is_over(on: Fixture) {
     }
     soon("the interval", limiter.acquire(2)).await.unwrap();
     assert!(start.elapsed() >= ms(400), "{:?}", start.elapsed());
-    assert!(awake(taken) < ms(400) + LATE, "the server's delay is exact: {:?}", taken.elapsed());
+    assert!(awake(taken) < ms(400) + LATE, "it sleeps on: {:?}", taken.elapsed());
     assert!(!limiter.try_acquire(1).await.unwrap());
     assert!(limiter.acquire_for(1, SOON).await.unwrap());
     assert!(start.elapsed() >= ms(800), "{:?}", start.elapsed());
@@ -41,7 +41,7 @@ pub(crate) async fn permits_come_free_when_their_interval_is_over(on: Fixture) {
 pub(crate) async fn a_wait_that_cannot_succeed_ends_at_once(on: Fixture) {
     let limiter = limiter(&on, Rate::per(1, LONG)).await;
     assert!(limiter.acquire_for(1, ms(0)).await.unwrap(), "a look needs no time");
-    for wait in [ms(0), ms(5_000), ms(500_000)] {
+    for wait in [ms(0), ms(50_000), ms(500_000)] {
         let start = Instant::now();
         assert!(!soon("the answer", limiter.acquire_for(1, wait)).await.unwrap());
         assert!(awake(start) < LATE, "{wait:?}: {:?}", start.elapsed());

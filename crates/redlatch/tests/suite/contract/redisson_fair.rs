@@ -13,7 +13,9 @@ use crate::fixture::{Fixture, ms, soon};
 type Order = Arc<Mutex<Vec<usize>>>;
 
 pub(crate) async fn lease_timeout(on: Fixture) {
-    const WAITERS: usize = 5;
+    const WAITERS: usize = 4;
+    // A grant whose lease is over when its answer is read counts for nothing, and a busy machine may be slow.
+    const LEASE: Duration = ms(1_000);
     let (a, b) = (on.client().await, on.client().await);
     let (name, order) = (on.name("x"), Order::default());
     let first = on.lock(&a, name.as_str()).lock_with_lease(ms(1_500)).await.unwrap();
@@ -22,7 +24,7 @@ pub(crate) async fn lease_timeout(on: Fixture) {
         let (lock, order) = (on.lock([&a, &b][n % 2], name.as_str()), order.clone());
         tasks.push(tokio::spawn(async move {
             let wait = Wait::AtMost(Duration::from_secs(30));
-            let guard = lock.acquire().wait(wait).lease(Lease::Fixed(ms(250))).await.unwrap();
+            let guard = lock.acquire().wait(wait).lease(Lease::Fixed(LEASE)).await.unwrap();
             order.lock().unwrap().push(n);
             // Never given back: the lease ends it.
             guard.expect("its turn").detach();
@@ -36,7 +38,7 @@ pub(crate) async fn lease_timeout(on: Fixture) {
     }
     assert_eq!(*order.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>());
     assert!(
-        begin.elapsed() > ms(250 * (WAITERS as u64 - 1)),
+        begin.elapsed() > LEASE * (WAITERS as u32 - 1),
         "before the leases were over: {:?}",
         begin.elapsed()
     );

@@ -6,7 +6,7 @@ use redlatch::{Client, ErrorKind, LossReason, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, ConnectionKind, Match, Nth, Scope};
 
 use super::{nothing_left, rig};
-use crate::fixture::{LATE, RENEWED, SOON, awake, ms, renewed, soon};
+use crate::fixture::{LATE, RENEWED, SOON, awake, ms, patient, renewed, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_reset_connection_costs_nobody_anything() {
@@ -55,7 +55,7 @@ async fn row_10_a_lost_acquire_reply_never_counts_twice_and_never_leaks() {
                     if let Ok(Some(guard)) = lock.lock_for(ms(200)).await {
                         guard.unlock().await.unwrap();
                     }
-                    assert!(awake(start) < ms(200 + 400), "{:?}", start.elapsed());
+                    assert!(awake(start) < ms(200) + LATE, "{:?}", start.elapsed());
                 }
             }
             assert_eq!(rig.proxy.fired(rule), 1, "the fault was there");
@@ -143,7 +143,7 @@ async fn row_13_a_silent_network_means_loss_by_the_deadline_and_an_answer_in_tim
         let start = Instant::now();
         let error = rig.client.lock("try").try_lock().await.map(|_| ()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Timeout), "{error}");
-        assert!(awake(start) < ms(3_500), "{scope:?}: {:?}", start.elapsed());
+        assert!(awake(start) < ms(3_000) + LATE, "{scope:?}: {:?}", start.elapsed());
         rig.proxy.heal().unwrap();
         drop(soon("service after the fault", rig.client.lock("after").lock()).await.unwrap());
         for name in ["dark", "other", "try"] {
@@ -163,7 +163,7 @@ async fn row_13_without_messages_waiters_look_for_themselves() {
     let start = Instant::now();
     guard.unlock().await.unwrap();
     soon("the poll", waiter).await.unwrap().unwrap();
-    assert!(awake(start) < ms(1_200), "{:?}", start.elapsed());
+    assert!(awake(start) < ms(800) + LATE, "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,7 +254,7 @@ async fn row_18_killed_subscriptions_leave_no_waiter_asleep() {
         longest
     };
     tokio::select! {
-        longest = work => assert!(longest < ms(1_300), "a hand-off took {longest:?}"),
+        longest = work => assert!(longest < ms(800) + LATE, "a hand-off took {longest:?}"),
         () = killer => {}
     }
 }
@@ -296,16 +296,16 @@ async fn a_transfer_whose_reply_is_lost_hands_the_lock_on_all_the_same() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     let rig = rig(ms(30_000)).await;
-    let guard = rig.direct.lock("gap").lock().await.unwrap();
+    let guard = rig.direct.lock("gap").lock_with_lease(ms(600_000)).await.unwrap();
     let rule = rig.proxy.rule(Match::command("SUBSCRIBE"), Action::DelayRequest(ms(100)));
-    let lock = rig.client.lock("gap");
+    // It does not look by itself.
+    let client = patient(Client::builder().url(rig.proxy.url())).connect().await.unwrap();
+    let lock = client.lock("gap");
     let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });
     rig.proxy.wait_for(Duration::from_secs(5), |log| log.count("SUBSCRIBE") == 1).await.unwrap();
     // The message goes out while nobody has subscribed yet.
     guard.unlock().await.unwrap();
-    let start = Instant::now();
     soon("the waiter's turn", waiter).await.unwrap().unwrap();
-    assert!(awake(start) < ms(380), "found by the poll, not by looking again: {:?}", start.elapsed());
     assert_eq!(rig.proxy.fired(rule), 1);
 }
 

@@ -6,7 +6,7 @@ use redlatch::{Client, Error, ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use super::{nothing_left, rig};
-use crate::fixture::{LATE, NEXT_RENEWAL, RENEWED, awake, ms, renewed, soon};
+use crate::fixture::{LATE, RENEWED, awake, ms, renewed, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_01_a_restarted_server_that_kept_its_data_loses_no_lock() {
@@ -32,15 +32,14 @@ async fn row_01_a_restarted_server_that_kept_its_data_loses_no_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_02_a_server_that_comes_back_empty_is_noticed_by_every_holder() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(ms(9_000)).connect().await.unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
     let renewed = client.lock("renewed").lock().await.unwrap();
     let fixed = client.lock("fixed").lock_with_lease(ms(60_000)).await.unwrap();
     server.kill9();
     server.restart_empty().unwrap();
-    let start = Instant::now();
+    // On reconnecting, because a renewal comes only after 40 s.
     assert_eq!(soon("the renewed holder's notice", renewed.lost()).await, LossReason::Deleted);
     assert_eq!(soon("the fixed holder's notice", fixed.lost()).await, LossReason::Deleted);
-    assert!(awake(start) < ms(3_500), "told on reconnecting, not by the deadline: {:?}", start.elapsed());
     drop(soon("a new grant", client.lock("renewed").lock()).await.unwrap());
 }
 
@@ -50,9 +49,8 @@ async fn row_02_flushed_data_is_noticed_at_the_next_renewal() {
     let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     let guard = client.lock("flushed").lock().await.unwrap();
     server.flush_all().unwrap();
-    let start = Instant::now();
+    // By its deadline it would be `Expired`.
     assert_eq!(soon("the notice", guard.lost()).await, LossReason::Deleted);
-    assert!(awake(start) < NEXT_RENEWAL, "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +93,7 @@ async fn a_server_that_goes_away_and_returns_serves_waiters_without_limit() {
     let start = Instant::now();
     let error: Error = strict.lock("w").lock().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    assert!(awake(start) < ms(2_000), "{:?}", start.elapsed());
+    assert!(awake(start) < ms(500) + LATE, "{:?}", start.elapsed());
     let lock = client.lock("w");
     let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });
     tokio::time::sleep(ms(300)).await;

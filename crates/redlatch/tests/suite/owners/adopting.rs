@@ -79,6 +79,31 @@ async fn a_shorter_lease_that_arrives_late_shortens_no_hold_that_was_taken_since
     }
 }
 
+/// Another process entered, one of the two holds was given back, and the hold of the one that had entered was made as short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shorter_lease_that_arrives_late_shortens_no_hold_that_another_process_has_entered() {
+    for kind in KINDS {
+        let rig = rig().await;
+        let guard =
+            of_kind!(rig.client, kind, lock => lock.lock_with_lease(ms(20_000)).await.unwrap().into_guard());
+        let owner = as_text(guard.owner());
+        let slow = rig.proxy.rule(script(ending(kind)[0]).nth(2), Action::DelayRequest(ms(600)));
+        let leaving = tokio::spawn(guard.detach_for(ms(200)));
+        rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
+        let long = Lease::Fixed(ms(600_000));
+        let entered = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(Hold::into_guard));
+        let entered = entered.expect("the owner holds it");
+        let third = Client::connect(&rig.server.url()).await.unwrap();
+        let left = of_kind!(third, kind, lock => lock.release(&owner).await.unwrap());
+        assert_eq!(left, Unlocked::StillHeld(1), "{kind}");
+        assert!(soon("the shorter lease", leaving).await.unwrap().unwrap(), "{kind}: it is held");
+        let left = of_kind!(rig.other, kind, lock => lock.remaining_ttl().await.unwrap().unwrap());
+        assert!(left > ms(300_000), "{kind}: {left:?}");
+        assert!(!stranger(&rig, kind).await && entered.is_valid(), "{kind}: two valid holders");
+        assert_eq!(entered.unlock().await.unwrap(), Unlocked::Released, "{kind}");
+    }
+}
+
 /// A release by text, of which the answer was slow, ended the hold of the process that had taken it up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_arrives_late_does_not_end_a_hold_that_was_taken_up() {

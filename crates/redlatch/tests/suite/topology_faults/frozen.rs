@@ -17,8 +17,8 @@ use crate::fixture::ms;
 
 const FROZEN: usize = 1;
 const LEASE: Duration = ms(8_000);
-/// What a pair or a notice may take that has nothing to wait for; a frozen server would cost seconds.
-const NORMAL: Duration = ms(1_000);
+/// What a pair or a notice may take that has nothing to wait for; a frozen server would cost what an answer may take.
+const NORMAL: Duration = ms(5_000);
 /// How long somebody waits for a lock of the frozen server.
 const PATIENCE: Duration = ms(2_500);
 
@@ -44,7 +44,7 @@ async fn a_master_that_is_frozen_for_a_minute_costs_only_its_own_locks() {
     let cluster = RedisCluster::builder().replicas_per_master(0).node_timeout(10 * NEVER).start().unwrap();
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let builder = Client::builder().url(cluster.url()).watchdog_lease(LEASE);
+        let builder = Client::builder().url(cluster.url()).watchdog_lease(LEASE).response_timeout(3 * NORMAL);
         clients.push(builder.connect().await.unwrap());
     }
     let client = clients[0].clone();

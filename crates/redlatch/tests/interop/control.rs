@@ -1,12 +1,14 @@
 //! The tests can fail: a client that gets one detail of the wire wrong is found out by the helpers that they rely on.
 
+use std::time::Duration;
+
 use redlatch_testkit::{
     redisson::{Connection, RedissonVersion},
     server::RedisServer,
 };
 
 use crate::{
-    bed::{Bed, channel_of},
+    bed::{Bed, channel_of, ms},
     golden::{Step, differences, java_trace, trace},
     waking::{WAKE_LIMIT, java_woken, rust_woken},
 };
@@ -160,7 +162,9 @@ pub(crate) fn a_release_with_other_bytes_wakes_nobody(version: RedissonVersion) 
     // What the message says does not matter to us, but that it comes on the channel does.
     for (what, change) in &wrong[..2] {
         let woken = [(); 3].map(|()| to_us(SHORT_MS, change));
-        assert!(woken.iter().any(Option::is_none), "we woke after {woken:?}: {what}");
+        // Its last look comes when its time is nearly up.
+        let is_late = |after: &Option<Duration>| after.is_none_or(|after| after >= ms(SHORT_MS / 2));
+        assert!(woken.iter().any(is_late), "we woke after {woken:?}: {what}");
     }
     java.thread.call(&format!("{client}@shutdown"), &[]).unwrap();
 }

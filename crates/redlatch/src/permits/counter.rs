@@ -52,6 +52,11 @@ impl Counter {
         }
     }
 
+    /// In which [reign](crate::store::Store::reign) the server answers that is asked now.
+    pub(crate) fn reign(&self) -> u64 {
+        self.core.store.reign(&self.key)
+    }
+
     /// Runs a script once. A dropped future is finished in the background, and `abandoned` is told the outcome then.
     pub(crate) async fn ask(
         &self,

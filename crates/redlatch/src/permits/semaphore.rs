@@ -63,7 +63,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Dropping the future ends the wait. A request that is on its way is finished in the background, and permits that it
-    /// brings are given back.
+    /// brings are given back to the server that counted them. If that one has lost its place meanwhile, or was started anew, they
+    /// are left taken: the server that answers then may have more permits than there are.
     ///
     /// # Errors
     ///
@@ -126,11 +127,11 @@ impl Semaphore {
         let permits = amount("permits", n, self.name())?;
         let wait = wait.or_look();
         let deadline = Deadline::new(core, wait);
-        let mut taker = Taker { semaphore: self, permits, left: i64::MAX };
+        let mut taker = Taker { semaphore: self, permits, left: i64::MAX, reign: self.0.reign() };
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);
         let taken = taken.map_err(|error| error.on(self.name()))?.is_some();
         if taken && core.is_closed() {
-            self.give_back(permits);
+            self.give_back(permits, taker.reign);
             return Err(core.closed_error().on(self.name()));
         }
         Ok(taken)
@@ -138,7 +139,8 @@ impl Semaphore {
 
     /// Puts `n` permits (1 to 2,147,483,647) in, and creates the semaphore if there is none.
     ///
-    /// Nothing checks that they were taken before: permits have no owner.
+    /// Nothing checks that they were taken before: permits have no owner. Where a restart or a failover has lost the take, they are
+    /// permits too many.
     ///
     /// # Cancel safety
     ///
@@ -190,7 +192,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Permits that were taken when the future was dropped are given back.
+    /// Permits that were taken when the future was dropped are given back, as with [`acquire`](Self::acquire).
     ///
     /// # Errors
     ///
@@ -198,7 +200,8 @@ impl Semaphore {
     pub async fn drain(&self) -> Result<i64, Error> {
         let _under_way = self.0.core.keeper.begin();
         self.0.ready()?;
-        let reply = self.taking(&scripts::SEMAPHORE_DRAIN, |call| call, |reply| item(reply, 2)).await;
+        let reign = self.0.reign();
+        let reply = self.taking(&scripts::SEMAPHORE_DRAIN, reign, |call| call, |reply| item(reply, 2)).await;
         Ok(item(&reply.map_err(|fault| fault.into_error().on(self.name()))?, 2))
     }
 
@@ -268,11 +271,12 @@ impl Semaphore {
         Ok(item(&reply, 1) == 1)
     }
 
-    /// Runs a script that takes permits. What it took when nobody waits for the answer any more is given back; `taken`
-    /// reads from the reply how many that are.
+    /// Runs a script that takes permits. What it took when no task waits for the answer any more is given back to the server that answered
+    /// in this reign, which is read before; `taken` reads from the reply how many that are.
     async fn taking(
         &self,
         script: &'static Script,
+        reign: u64,
         args: impl FnOnce(Call) -> Call + Send,
         taken: impl FnOnce(&[i64]) -> i64 + Send + 'static,
     ) -> Result<Numbers, Fault> {
@@ -280,7 +284,7 @@ impl Semaphore {
             let semaphore = self.clone();
             Some(Rest::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {
-                    Ok(reply) => semaphore.give_back(taken(&reply)),
+                    Ok(reply) => semaphore.give_back(taken(&reply), reign),
                     // Too few permits for somebody can be mended by hand; too many would let too many in.
                     Err(Fault::Unknown(error)) => {
                         tracing::warn!(semaphore = %semaphore.name(), %error, "permits may have been taken unseen");
@@ -292,8 +296,9 @@ impl Semaphore {
         self.0.ask(script, args, abandoned).await
     }
 
-    /// Gives permits back in the background, to the semaphore they came from: one that is gone is not created again.
-    fn give_back(&self, permits: i64) {
+    /// Gives permits back in the background, to the semaphore they came from: one that is gone is not created again, and a server that
+    /// may lack the take is not told.
+    fn give_back(&self, permits: i64, reign: u64) {
         if permits <= 0 {
             return;
         }
@@ -302,15 +307,14 @@ impl Semaphore {
             let core = semaphore.core();
             let over_ms = core.now_ms() + core.config.outage_tolerance.as_millis() as u64;
             loop {
-                let outcome = semaphore
-                    .0
-                    .ask(&scripts::SEMAPHORE_GIVE, |call| semaphore.giving(call, permits, true), |_| None)
-                    .await;
-                match outcome {
+                let giving = |call| semaphore.giving(call, permits, true).in_reign(reign);
+                match semaphore.0.ask(&scripts::SEMAPHORE_GIVE, giving, |_| None).await {
                     Ok(_) => return,
-                    // Certainly not done, so it may be asked for again.
+                    // Certainly not done, so it may be asked for again, where the take is counted.
                     Err(Fault::NotSent(error) | Fault::Server(error))
-                        if error.is_retryable() && core.now_ms() < over_ms =>
+                        if error.is_retryable()
+                            && core.now_ms() < over_ms
+                            && semaphore.0.reign() == reign =>
                     {
                         core.keeper.sleep(jittered(GIVE_BACK_DELAY)).await;
                     }
@@ -330,6 +334,8 @@ struct Taker<'a> {
     permits: i64,
     /// How many permits were left by what was won.
     left: i64,
+    /// In which the last request was sent.
+    reign: u64,
 }
 
 impl Contender for Taker<'_> {
@@ -350,8 +356,11 @@ impl Contender for Taker<'_> {
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
         let permits = self.permits;
+        self.reign = self.semaphore.0.reign();
         let taken = move |reply: &[i64]| if item(reply, 1) == 1 { permits } else { 0 };
-        match self.semaphore.taking(&scripts::SEMAPHORE_TAKE, |call| call.int(permits), taken).await {
+        let asked =
+            self.semaphore.taking(&scripts::SEMAPHORE_TAKE, self.reign, |call| call.int(permits), taken);
+        match asked.await {
             Ok(reply) => Ok(match item(&reply, 1) {
                 1 => {
                     self.left = item(&reply, 2);

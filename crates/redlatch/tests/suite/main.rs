@@ -46,6 +46,7 @@ mod resumed;
 mod review;
 mod rights;
 mod rotation;
+mod semaphore_faults;
 mod sentinel;
 mod sentinel_fakes;
 mod sentinel_memory;

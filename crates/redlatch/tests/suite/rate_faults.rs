@@ -1,6 +1,6 @@
 //! What happens to permits of a rate limiter when things break.
 
-use redlatch::{Client, ErrorKind, Rate};
+use redlatch::{Client, ErrorKind, Rate, scripts};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
@@ -66,4 +66,42 @@ async fn a_wait_rides_out_a_server_that_is_away() {
     assert!(!waiter.is_finished());
     proxy.heal().unwrap();
     soon("the grant", waiter).await.unwrap().unwrap();
+}
+
+/// What is given back is named by its grant, so it does nothing at a server that has never counted that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_the_server_has_lost_gives_no_other_permit_back() {
+    let server = tokio::task::block_in_place(|| RedisServer::start().unwrap());
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let limiter = client.rate_limiter("lost");
+    let rate = Rate::per(2, ms(3_600_000));
+    limiter.set(rate).await.unwrap();
+    limiter.acquire(1).await.unwrap();
+    let lost = Match::script().arg_contains(scripts::RATE_TAKE.sha1()).nth(1);
+    let lost = proxy.rule(lost, Action::CloseAfterRequest);
+    let giving = Match::script().arg_contains(scripts::RATE_RELEASE.sha1());
+    let giving = proxy.rule(giving, Action::CloseBeforeRequest);
+    soon("an answer", limiter.acquire(1)).await.unwrap_err();
+    soon("a try to give back", async {
+        while proxy.fired(giving) == 0 {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    assert_eq!(proxy.fired(lost), 1);
+    proxy.refuse_new().unwrap();
+    tokio::task::block_in_place(|| server.restart_empty().unwrap());
+    let direct = Client::connect(&server.url()).await.unwrap().rate_limiter("lost");
+    direct.set(rate).await.unwrap();
+    direct.acquire(2).await.unwrap();
+    proxy.clear_rules();
+    proxy.heal().unwrap();
+    soon("the end of the giving back", async {
+        while limiter.available().await.is_err() || client.stats().background_jobs > 0 {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(direct.available().await.unwrap(), 0);
 }

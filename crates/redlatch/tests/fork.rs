@@ -2,6 +2,7 @@
 //! descriptors of its parent, and connections of other tests would outlive their ends.
 
 use std::{
+    cell::RefCell,
     future::{Future, IntoFuture},
     sync::{
         Arc, Mutex, PoisonError,
@@ -398,6 +399,35 @@ fn a_guard_that_is_dropped_right_before_the_process_ends_is_released() {
         }
         assert_eq!(holder(&server, &name), None, "round {n}");
         assert_eq!(holder(&server, &format!("{name}-second")), None, "round {n}");
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<(blocking::Guard, blocking::Client)>> = const { RefCell::new(None) };
+}
+
+/// The runtime's own values of the thread are gone by the time that these go.
+#[test]
+fn a_guard_in_a_thread_local_that_goes_after_the_runtimes_is_released_before_the_process_ends() {
+    let _alone = alone();
+    let server = RedisServer::start().unwrap();
+    for n in 0..20 {
+        let (url, name) = (server.url(), format!("kept-{n}"));
+        let ended = thread::spawn(move || {
+            // First come, last dropped.
+            KEPT.with_borrow(|kept| assert!(kept.is_none()));
+            match fork::fork().unwrap() {
+                fork::Fork::Child => {
+                    let client = blocking::Client::connect(&url).unwrap();
+                    let guard = client.lock(name).lock().unwrap();
+                    KEPT.set(Some((guard, client)));
+                    std::process::exit(0)
+                }
+                fork::Fork::Parent(pid) => fork::waitpid(pid).unwrap(),
+            }
+        });
+        assert_eq!(ended.join().unwrap(), 0);
+        assert_eq!(holder(&server, &format!("kept-{n}")), None, "round {n}");
     }
 }
 

@@ -7,8 +7,9 @@
 //! The calls run on the calling thread; connections and timers live on the client's background thread. In async code they belong into
 //! `spawn_blocking` or `block_in_place`; elsewhere there they are refused.
 //!
-//! Dropping a guard releases it in the background. When the last client and guard of a process go, they wait for that, for up to
-//! 250 ms; a client in a `static` never goes, so call `unlock` before such a process ends.
+//! Dropping a guard releases it in the background. The last of a client's copies and guards to go waits for that, for up to 250 ms, also
+//! in a thread-local of the main thread; in code that a runtime polls it does not wait. A client in a `static` never goes, so call `unlock`
+//! before such a process ends.
 
 mod locks;
 mod permits;
@@ -38,7 +39,7 @@ pub use sets::{
     SetGuard,
 };
 
-use self::thread::{block_on, outside};
+use self::thread::{block_on, is_inside, outside};
 use crate::{
     ClientBuilder, LockKind, LockName, LockState, ShutdownReport, core::Core, error::Error, owner::Owner,
 };
@@ -80,17 +81,12 @@ impl Drop for Stake {
         if core.stakes.fetch_sub(1, Ordering::SeqCst) > 1
             || core.is_forked()
             || core.keeper.jobs() == 0
-            || outside().is_err()
+            || is_inside()
         {
             return;
         }
-        block_on(core.keeper.handle(), async {
-            tokio::select! {
-                biased;
-                () = core.keeper.drained() => {}
-                () = core.keeper.sleep(FAREWELL_MAX) => {}
-            }
-        });
+        // Where the values of the thread are being dropped, the runtime's own may have gone before: a channel does without.
+        let _ = core.keeper.tell_drained().recv_timeout(FAREWELL_MAX);
     }
 }
 

@@ -33,6 +33,11 @@ pub(super) fn outside() -> Result<(), Error> {
     }
 }
 
+/// Whether a thread must not block here. One that is ending may, though it cannot wait for async work any more.
+pub(super) fn is_inside() -> bool {
+    outside().is_err_and(|error| error.kind() == ErrorKind::InsideRuntime)
+}
+
 /// Whether this runs inside of a future that a runtime polls. Such code has a budget; code that may block has none.
 fn is_polled() -> bool {
     let mut context = Context::from_waker(Waker::noop());

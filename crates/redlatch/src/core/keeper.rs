@@ -12,6 +12,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -162,15 +163,20 @@ impl Keeper {
 
     /// Resolves when no work is left.
     pub(crate) async fn drained(&self) {
-        loop {
-            let done = self.shared.job_done.notified();
-            let mut done = std::pin::pin!(done);
-            done.as_mut().enable();
-            if self.shared.jobs.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            done.await;
-        }
+        self.shared.drained().await;
+    }
+
+    /// Is told when no work is left: for threads that have nothing of a runtime any more to wait with.
+    pub(crate) fn tell_drained(&self) -> mpsc::Receiver<()> {
+        let (tell, told) = mpsc::channel();
+        let shared = self.shared.clone();
+        // Not counted as work, which it waits for.
+        self.handle.spawn(async move {
+            shared.drained().await;
+            // The thread may have waited for long enough.
+            let _ = tell.send(());
+        });
+        told
     }
 
     /// A call is being made.
@@ -223,6 +229,18 @@ impl Keeper {
 }
 
 impl Shared {
+    async fn drained(&self) {
+        loop {
+            let done = self.job_done.notified();
+            let mut done = std::pin::pin!(done);
+            done.as_mut().enable();
+            if self.jobs.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            done.await;
+        }
+    }
+
     fn wake(&self) {
         self.intake.wake();
     }

@@ -1,9 +1,15 @@
 //! Where threads may block, and what a caller's runtime need not have.
 
-use std::{cell::RefCell, sync::mpsc, thread, time::Duration};
+use std::{
+    cell::RefCell,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
-use redlatch::{Client, ErrorKind, blocking};
+use redlatch::{Client, ErrorKind, blocking, scripts};
 use redlatch_testkit::{
+    proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
     topology::{RedisCluster, SentinelSet},
 };
@@ -136,6 +142,54 @@ fn a_thread_that_ends_does_not_end_the_process() {
     assert_eq!(kinds, [ErrorKind::Unsupported; 2]);
     // The guard was released; somebody who waits gets the lock.
     assert!(client.lock("last").lock_for(Duration::from_secs(20)).unwrap().is_some());
+}
+
+/// The last client of a process, which measures how long its going takes.
+struct Lasting {
+    held: Option<(blocking::Guard, blocking::Client)>,
+    told: mpsc::Sender<Duration>,
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        drop(self.held.take());
+        self.told.send(began.elapsed()).unwrap();
+    }
+}
+
+thread_local! {
+    static LASTING: RefCell<Option<Lasting>> = const { RefCell::new(None) };
+}
+
+/// What a thread stored before it came to know the runtime goes after that one's own values, and nothing waited for its release.
+#[test]
+fn the_last_client_waits_for_a_release_that_is_on_its_way_though_the_thread_has_no_runtime_any_more() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let gate = Gate::new();
+    let release = Match::script().arg_contains(scripts::RELEASE.sha1());
+    proxy.rule(release, Action::HoldReplyUntilReleased(gate.clone()));
+    let wait = |is_first: bool| {
+        let (url, (tell, told)) = (proxy.url(), mpsc::channel());
+        thread::spawn(move || {
+            if is_first {
+                // First come, last dropped.
+                LASTING.with_borrow(|lasting| assert!(lasting.is_none()));
+            }
+            let client = blocking::Client::connect(&url).unwrap();
+            let guard = client.lock(format!("lasting-{is_first}")).lock().unwrap();
+            LASTING.set(Some(Lasting { held: Some((guard, client)), told: tell }));
+        })
+        .join()
+        .unwrap();
+        told.recv_timeout(Duration::from_secs(30)).unwrap()
+    };
+    for is_first in [true, false] {
+        let waited = wait(is_first);
+        assert!(waited >= ms(250), "{waited:?}, with the thread-local first: {is_first}");
+    }
+    gate.release();
 }
 
 /// A runtime whose timers stand still, or that has none, is enough: nothing here counts on them.

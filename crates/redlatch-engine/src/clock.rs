@@ -80,6 +80,11 @@ impl SteadyClock {
         let boot_began_us = signed(clock.unix_us()) - signed(clock.boot_us());
         SteadyClock { clock, boot_began_us }
     }
+
+    /// The wall time when the boot clock shows this.
+    pub(crate) fn unix_at(&self, boot_us: u64) -> u64 {
+        boot_us.saturating_add_signed(self.boot_began_us)
+    }
 }
 
 impl Clock for SteadyClock {
@@ -88,7 +93,7 @@ impl Clock for SteadyClock {
     }
 
     fn unix_us(&self) -> u64 {
-        self.boot_us().saturating_add_signed(self.boot_began_us)
+        self.unix_at(self.boot_us())
     }
 }
 

@@ -312,7 +312,7 @@ fn select(_core: &mut Core, args: &[&[u8]]) -> Reply {
 }
 
 fn time(core: &mut Core, _args: &[&[u8]]) -> Reply {
-    let now_us = core.clock.unix_us();
+    let now_us = core.unix_us();
     let text = |number: u64| Value::Bytes(number.to_string().into_bytes());
     Ok(Value::Array(vec![text(now_us / 1_000_000), text(now_us % 1_000_000)]))
 }

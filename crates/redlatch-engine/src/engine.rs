@@ -133,7 +133,7 @@ impl Engine {
         publisher: Arc<dyn Publisher>,
         journal: Option<Box<dyn Journal>>,
     ) -> Result<Engine, EngineError> {
-        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(clock));
+        let clock = Arc::new(SteadyClock::new(clock));
         let core = Arc::new(Mutex::new(Core::new(clock, publisher, journal.is_some())));
         let lua = LuaHost::new(&core)?;
         Ok(Engine { core, lua, journal, batch: Batch::default(), strict_keys: false })
@@ -238,8 +238,19 @@ impl Engine {
     }
 
     fn begin(&mut self) {
+        let is_to_offer = {
+            let mut core = self.core();
+            core.begin();
+            core.refuse_writes.is_some() && !core.is_time_held
+        };
+        if is_to_offer {
+            self.offer_again();
+        }
+    }
+
+    /// Offers the journal the changes that it could not take.
+    fn offer_again(&mut self) {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.begin();
         if core.refuse_writes.is_some()
             && let Some(journal) = &mut self.journal
             && journal.append(&core.effects).is_ok()
@@ -248,6 +259,29 @@ impl Engine {
             core.refuse_writes = None;
             self.batch.seen = 0;
         }
+    }
+
+    /// From now on time stands still until [`Engine::go_on_to`] says how late it is, and a journal that could not be written is tried
+    /// again by [`Engine::look`] alone: nothing may be granted at a time that has passed.
+    pub(crate) fn hold_time(&mut self) {
+        self.core().is_time_held = true;
+    }
+
+    /// The boot clock as the last command or script saw it, and what it shows now.
+    pub(crate) fn look(&mut self) -> (u64, u64) {
+        self.offer_again();
+        let core = self.core();
+        (core.now_us, core.clock_us())
+    }
+
+    /// Lets time go on to what the boot clock has shown.
+    pub(crate) fn go_on_to(&mut self, now_us: u64) {
+        self.core().set_time(now_us);
+    }
+
+    /// Whether the journal could not be written.
+    pub(crate) fn refuses_writes(&self) -> bool {
+        self.core().refuse_writes.is_some()
     }
 
     /// Lets the changes of the commands that follow wait for [`Engine::end_batch`]. Until that has succeeded,
@@ -351,7 +385,7 @@ impl Engine {
     pub fn restore(&mut self, effects: impl IntoIterator<Item = Effect>, other_boot: bool) {
         let mut core = self.core();
         let journaling = std::mem::replace(&mut core.journaling, false);
-        core.now_ms = 0;
+        core.set_time(0);
         for effect in effects {
             core.apply(effect);
         }

@@ -14,7 +14,7 @@ pub(crate) mod zset;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SteadyClock};
 use crate::effect::Effect;
 use crate::fast_hash::FastMap;
 use crate::publisher::Publisher;
@@ -93,11 +93,15 @@ pub(crate) struct Core {
     index: FastMap<Arc<[u8]>, usize>,
     with_expiry: usize,
     probe_at: usize,
-    pub(crate) clock: Arc<dyn Clock>,
+    clock: Arc<SteadyClock>,
     pub(crate) publisher: Arc<dyn Publisher>,
     /// The boot clock as the current command or script sees it. It stands still within a script, so that a key
     /// cannot vanish between two of its commands.
+    pub(crate) now_us: u64,
+    /// The same in whole milliseconds.
     pub(crate) now_ms: u64,
+    /// Commands and scripts take no time of their own: it goes on when it is told to.
+    pub(crate) is_time_held: bool,
     /// Whether effects are recorded at all.
     pub(crate) journaling: bool,
     /// Set while the journal cannot be written; every write is refused with this.
@@ -119,8 +123,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(clock: Arc<dyn Clock>, publisher: Arc<dyn Publisher>, journaling: bool) -> Core {
-        let now_ms = clock.boot_ms();
+    pub(crate) fn new(clock: Arc<SteadyClock>, publisher: Arc<dyn Publisher>, journaling: bool) -> Core {
+        let now_us = clock.boot_us();
         Core {
             slots: Vec::new(),
             free: Vec::new(),
@@ -129,7 +133,9 @@ impl Core {
             probe_at: 0,
             clock,
             publisher,
-            now_ms,
+            now_us,
+            now_ms: now_us / 1000,
+            is_time_held: false,
             journaling,
             refuse_writes: None,
             wait_until_ms: 0,
@@ -158,9 +164,24 @@ impl Core {
         }
     }
 
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.clock.boot_us()
+    }
+
+    pub(crate) fn set_time(&mut self, now_us: u64) {
+        (self.now_us, self.now_ms) = (now_us, now_us / 1000);
+    }
+
+    /// Microseconds since 1970, as the current command or script sees it.
+    pub(crate) fn unix_us(&self) -> u64 {
+        self.clock.unix_at(self.now_us)
+    }
+
     /// Starts a command or script: takes the time and expires a few keys.
     pub(crate) fn begin(&mut self) {
-        self.now_ms = self.clock.boot_ms();
+        if !self.is_time_held {
+            self.set_time(self.clock_us());
+        }
         self.changed = false;
         if self.with_expiry > 0 {
             self.expire_some(2);

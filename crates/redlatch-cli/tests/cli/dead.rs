@@ -99,6 +99,54 @@ fn keeps_beyond_its_lease(kind: &[&str]) {
 }
 
 #[test]
+fn what_outlives_a_killed_run_keeps_the_lock_while_the_engine_stands_still() {
+    keeps_while_the_engine_stands_still(&[]);
+}
+
+#[test]
+fn what_outlives_a_killed_run_keeps_the_permit_while_the_engine_stands_still() {
+    keeps_while_the_engine_stands_still(&["--permits", "1"]);
+}
+
+fn keeps_while_the_engine_stands_still(kind: &[&str]) {
+    const LEASE_MS: u64 = 600;
+    let place = Place::local();
+    let run = |options: &[&str], command: &[&str]| {
+        [&["run", "job"], kind, options, &["--"], command]
+            .concat()
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let script = format!(
+        "setsid sh -c 'echo $$ > {}; exec sleep 300' > /dev/null 2>&1 & wait",
+        place.word("leaver.pid")
+    );
+    let lease = format!("{LEASE_MS}ms");
+    let first = place.start(run(&["--lease", &lease, "--grace", "100ms"], &["sh", "-c", &script]));
+    let leaver = place.pid("leaver");
+    let status = place.output(["engine", "status", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let engine = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+    let tell = |signal| kill_process(Pid::from_raw(engine).unwrap(), signal).unwrap();
+    tell(Signal::STOP);
+    eventually("the engine stands still", || {
+        let stat = std::fs::read_to_string(format!("/proc/{engine}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.trim_start().starts_with('T').then_some(())
+    });
+    first.signal(Signal::KILL);
+    drop(first);
+    // It is the time that passes: the lease ends while nobody can see that the run has died.
+    std::thread::sleep(std::time::Duration::from_millis(2 * LEASE_MS));
+    let next = place.start(run(&["-n"], &["true"]));
+    tell(Signal::CONT);
+    assert_eq!(next.finish().status.code(), Some(75), "it was granted beside the process that was left");
+    assert!(is_alive(leaver));
+    kill(leaver);
+    assert_eq!(place.code(run(&["-w", "28s"], &["true"])), 0);
+}
+
+#[test]
 fn a_run_that_ends_in_order_leaves_its_lock_to_the_next_even_if_something_goes_on() {
     let place = Place::local();
     let script = format!(

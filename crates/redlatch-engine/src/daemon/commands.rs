@@ -84,7 +84,7 @@ fn dispatch(
 }
 
 fn engine(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
-    let reply = shared.engine.borrow_mut().call(args)?;
+    let reply = shared.engine().call(args)?;
     session.out.value(&reply);
     Ok(())
 }
@@ -106,7 +106,7 @@ fn evalsha(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(),
     let (keys, rest) = split(args, "evalsha")?;
     let sha = std::str::from_utf8(args[1]).map_err(|_| NOSCRIPT)?;
     shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let mut engine = shared.engine.borrow_mut();
+    let mut engine = shared.engine();
     // Whatever is loaded may be run: without compat mode nothing else can be loaded.
     let reply = engine.eval_sha(sha, keys, rest);
     shared.scripts_run.set(shared.scripts_run.get() + 1);
@@ -126,7 +126,7 @@ fn eval(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), En
     let (keys, rest) = split(args, "eval")?;
     allowed(shared, args[1])?;
     shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let reply = shared.engine.borrow_mut().eval(args[1], keys, rest);
+    let reply = shared.engine().eval(args[1], keys, rest);
     shared.scripts_run.set(shared.scripts_run.get() + 1);
     session.out.value(&reply?);
     Ok(())
@@ -137,12 +137,12 @@ fn script(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), 
     match (verb.as_slice(), &args[2.min(args.len())..]) {
         (b"load", [source]) => {
             allowed(shared, source)?;
-            let sha = shared.engine.borrow_mut().load(source)?;
+            let sha = shared.engine().load(source)?;
             session.out.bulk(sha.as_bytes());
         }
         (b"exists", shas) if !shas.is_empty() => {
             session.out.array(shas.len());
-            let engine = shared.engine.borrow();
+            let engine = shared.engine();
             for sha in shas {
                 let known = std::str::from_utf8(sha).is_ok_and(|sha| engine.knows_script(sha));
                 session.out.int(i64::from(known));
@@ -232,7 +232,7 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             let mut found = 0;
             for key in keys {
                 // One that does not exist is not told of: whoever watches sees that it is missing.
-                if shared.engine.borrow_mut().watch(&[key]) == 1 {
+                if shared.engine().watch(&[key]) == 1 {
                     shared.hub.watch(key, &session.outbox);
                     found += 1;
                 }
@@ -244,7 +244,7 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             return Err(EngineError::fixed("NOPERM only the user whom the engine belongs to may stop it"));
         }
         (b"shutdown", []) => {
-            if shared.engine.borrow_mut().has_expiring_keys() {
+            if shared.engine().has_expiring_keys() {
                 return Err(EngineError::fixed(
                     "INUSE locks are held or leases are running; wait for them, or add FORCE to lose them",
                 ));
@@ -294,7 +294,7 @@ fn stop(shared: &Shared, session: &mut Session) {
 }
 
 fn status(shared: &Shared, session: &mut Session) {
-    let mut engine = shared.engine.borrow_mut();
+    let mut engine = shared.engine();
     let (held, locks) = (engine.expiring_key_count(), engine.expiring_keys(STATUS_LOCKS_MAX));
     let number = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     let out = &mut session.out;
@@ -333,7 +333,7 @@ fn info(shared: &Shared, session: &mut Session) {
         std::process::id(),
         shared.started.elapsed().as_secs(),
         shared.clients.get(),
-        shared.engine.borrow().key_count(),
+        shared.engine().key_count(),
     );
     session.out.bulk(text.as_bytes());
 }

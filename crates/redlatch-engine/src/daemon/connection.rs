@@ -181,7 +181,7 @@ fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut
     let mut done = 0;
     // Where the replies are that must not be sent unless the journal was written.
     let mut pending: Vec<Range<usize>> = Vec::new();
-    shared.engine.borrow_mut().begin_batch();
+    shared.engine().begin_batch();
     while !session.closing && session.out.bytes.len() < WRITE_BYTES {
         match resp::parse(&input[done..], words) {
             Ok(None) => break,
@@ -190,13 +190,13 @@ fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut
                 if !words.is_empty() {
                     let start = session.out.bytes.len();
                     commands::run(shared, session, request, words);
-                    let (changed, bytes) = shared.engine.borrow_mut().take_changed();
+                    let (changed, bytes) = shared.engine().take_changed();
                     if changed {
                         pending.push(start..session.out.bytes.len());
                     }
                     if bytes >= BATCH_BYTES {
                         keep(shared, session, &mut pending);
-                        shared.engine.borrow_mut().begin_batch();
+                        shared.engine().begin_batch();
                     }
                 }
                 done += taken;
@@ -213,7 +213,7 @@ fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut
 
 /// Writes the journal. When that fails, the replies that depend on it become errors.
 fn keep(shared: &Shared, session: &mut Session, pending: &mut Vec<Range<usize>>) {
-    if let Err(error) = shared.engine.borrow_mut().end_batch() {
+    if let Err(error) = shared.engine().end_batch() {
         let replies = std::mem::take(&mut session.out.bytes);
         let mut copied = 0;
         for refused in pending.iter() {

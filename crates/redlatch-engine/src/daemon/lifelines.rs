@@ -8,7 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::Notify;
@@ -28,9 +27,6 @@ const SPARED_MAX: usize = 65_536;
 const STRANGERS_MAX: usize = 10_000;
 /// How many keys are looked at before other clients have their turn.
 const KEYS_AT_ONCE: usize = 20_000;
-/// How often what a dead client's command holds is kept from running out, and for how long each time.
-const KEEP_INTERVAL: Duration = Duration::from_secs(1);
-const KEEP_MS: u64 = 10_000;
 
 /// One thing to do.
 #[derive(Clone, Debug)]
@@ -143,6 +139,11 @@ fn owner(text: &[u8]) -> Option<(&[u8], i64)> {
 }
 
 impl Lifelines {
+    /// The daemon sees to the dead.
+    pub(super) fn attend(&self) {
+        self.attended.set(true);
+    }
+
     /// A process has one more connection that is no lifeline.
     pub(crate) fn came(&self, user: &User) {
         if let Some(pid) = user.pid {
@@ -336,7 +337,7 @@ impl Lifelines {
     }
 
     /// Whether a trace is the client's alone.
-    fn is_claimed(&self, id: &[u8], trace: &Trace) -> bool {
+    pub(super) fn is_claimed(&self, id: &[u8], trace: &Trace) -> bool {
         let lives = self.lives.borrow();
         let Some(life) = lives.get(id).filter(|life| !life.void) else { return false };
         let number = match trace.place {
@@ -350,8 +351,15 @@ impl Lifelines {
         number.is_some_and(|number| !life.spared.contains(&number))
     }
 
+    /// The command of a dead client goes on with these holds.
+    pub(super) fn go_on_with(&self, id: &[u8], held: Vec<Trace>) {
+        if let Some(life) = self.lives.borrow_mut().get_mut(id) {
+            life.kept = Some(held);
+        }
+    }
+
     /// The holds that are to be kept, of those that are the clients' alone.
-    fn kept(&self) -> Vec<Trace> {
+    pub(super) fn kept(&self) -> Vec<Trace> {
         let lives = self.lives.borrow();
         let open = lives.iter().filter(|(_, life)| life.command == Stage::Open);
         let all = open.flat_map(|(id, life)| life.kept.iter().flatten().map(move |trace| (id, trace)));
@@ -365,8 +373,16 @@ impl Lifelines {
         ended.map(|life| life.process.clone()).filter(|process| !process.has_ended()).collect()
     }
 
-    fn keeps_any(&self) -> bool {
-        self.lives.borrow().values().any(|life| life.command == Stage::Open && life.kept.is_some())
+    /// The clients that have died and whose commands may go on, before what these go on with has been found.
+    pub(super) fn unseen(&self) -> Vec<Vec<u8>> {
+        let goes_on = |life: &Life| match life.command {
+            Stage::Open => true,
+            Stage::Absent => life.has_command && life.own == Stage::Open,
+            Stage::Ended => false,
+        };
+        let lives = self.lives.borrow();
+        let open = lives.iter().filter(|(_, life)| !life.void && life.kept.is_none() && goes_on(life));
+        open.filter(|(_, life)| life.process.has_ended()).map(|(id, _)| id.clone()).collect()
     }
 }
 
@@ -389,22 +405,22 @@ pub(crate) struct User {
 }
 
 /// Sees to what dead clients leave, as long as the daemon runs.
-pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Undertaker>>) {
-    let Some(undertaker) = undertaker else { return std::future::pending().await };
-    shared.lifelines.attended.set(true);
+pub(super) async fn attend(shared: &Rc<Shared>) {
+    let Some(undertaker) = shared.gate.undertaker() else { return std::future::pending().await };
+    shared.lifelines.attend();
     loop {
         while let Some((id, rite)) = shared.lifelines.next() {
-            let traces = search(shared, &*undertaker, &id).await;
+            let traces = search(shared, undertaker, &id).await;
             let claimed = |trace: &&Trace| shared.lifelines.is_claimed(&id, trace);
             let mut is_there = |key: &[u8]| {
-                let found = shared.engine.borrow_mut().call(&[b"exists".as_slice(), key]);
+                let found = shared.engine().call(&[b"exists".as_slice(), key]);
                 matches!(found, Ok(Value::Int(1)))
             };
             match rite {
                 Rite::Bury => {
                     for trace in traces.iter().filter(claimed) {
                         let steps = undertaker.release(trace, &mut is_there);
-                        perform(&mut shared.engine.borrow_mut(), steps);
+                        perform(&mut shared.engine(), steps);
                     }
                     tracing::info!(client = %String::from_utf8_lossy(&id), holds = traces.len(), "a client has died");
                     shared.lifelines.forget(&id);
@@ -415,29 +431,19 @@ pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Under
                         traces.into_iter().partition(|trace| trace.place == TracePlace::Queue);
                     for trace in queued.iter().filter(claimed) {
                         let steps = undertaker.release(trace, &mut is_there);
-                        perform(&mut shared.engine.borrow_mut(), steps);
+                        perform(&mut shared.engine(), steps);
                     }
-                    if let Some(life) = shared.lifelines.lives.borrow_mut().get_mut(&id) {
-                        life.kept = Some(held);
-                    }
+                    shared.lifelines.go_on_with(&id, held);
+                    shared.gate.keep_soon();
+                    drop(shared.engine());
                 }
             }
         }
-        for trace in shared.lifelines.kept() {
-            perform(&mut shared.engine.borrow_mut(), undertaker.keep(&trace, KEEP_MS));
-        }
         let mut deaths: FuturesUnordered<_> =
             shared.lifelines.dying().into_iter().map(Process::ended).collect();
-        let event = async {
-            tokio::select! {
-                () = shared.lifelines.work.notified() => {}
-                Some(()) = deaths.next() => {}
-            }
-        };
-        if shared.lifelines.keeps_any() {
-            let _due = tokio::time::timeout(KEEP_INTERVAL, event).await;
-        } else {
-            event.await;
+        tokio::select! {
+            () = shared.lifelines.work.notified() => {}
+            Some(()) = deaths.next() => {}
         }
     }
 }
@@ -446,8 +452,7 @@ pub(super) async fn attend(shared: &Rc<Shared>, undertaker: Option<Box<dyn Under
 async fn search(shared: &Rc<Shared>, undertaker: &dyn Undertaker, id: &[u8]) -> Vec<Trace> {
     let (mut found, mut from) = (Vec::new(), 0);
     loop {
-        let (queues, permits) = (undertaker.queues_begin_with(), undertaker.permits_end_with());
-        let (traces, next) = shared.engine.borrow().traces(id, queues, permits, from, KEYS_AT_ONCE);
+        let (traces, next) = traces_from(&shared.engine(), undertaker, id, from);
         found.extend(traces);
         match next {
             Some(next) => from = next,
@@ -457,7 +462,18 @@ async fn search(shared: &Rc<Shared>, undertaker: &dyn Undertaker, id: &[u8]) -> 
     }
 }
 
-fn perform(engine: &mut Engine, steps: Vec<Step>) {
+/// What belongs to a client in so many keys from one on, and where to go on.
+pub(super) fn traces_from(
+    engine: &Engine,
+    undertaker: &dyn Undertaker,
+    id: &[u8],
+    from: usize,
+) -> (Vec<Trace>, Option<usize>) {
+    let (queues, permits) = (undertaker.queues_begin_with(), undertaker.permits_end_with());
+    engine.traces(id, queues, permits, from, KEYS_AT_ONCE)
+}
+
+pub(super) fn perform(engine: &mut Engine, steps: Vec<Step>) {
     for step in steps {
         let outcome = match step {
             Step::Script { source, keys, args } => engine.eval(source.as_bytes(), &keys, &args),

@@ -8,6 +8,7 @@ mod access;
 mod claim;
 mod commands;
 mod connection;
+mod gate;
 mod lifelines;
 mod process;
 mod pubsub;
@@ -15,7 +16,7 @@ mod refusals;
 mod resp;
 mod session;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -45,6 +46,7 @@ use crate::place::own_uid;
 pub use crate::trace::{Trace, TracePlace, permit_mark};
 use claim::Claim;
 use connection::Stream;
+use gate::Gate;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;
 use refusals::Refusals;
@@ -196,7 +198,7 @@ fn because(kind: DaemonErrorKind, what: &'static str) -> impl FnOnce(io::Error) 
 
 /// What all connections share. One thread owns it, hence no locks.
 pub(crate) struct Shared {
-    engine: RefCell<Engine>,
+    gate: Gate,
     hub: Arc<Hub>,
     /// SHA-1 of the scripts that may be run without `compat`.
     allowed: HashSet<String>,
@@ -220,7 +222,7 @@ pub(crate) struct Shared {
 impl Shared {
     fn new(engine: Engine, hub: Arc<Hub>, allowed: HashSet<String>, epoch: u32, compat: bool) -> Shared {
         Shared {
-            engine: RefCell::new(engine),
+            gate: Gate::new(engine),
             hub,
             allowed,
             epoch,
@@ -236,6 +238,11 @@ impl Shared {
             stop: Cell::new(None),
             stopping: Notify::new(),
         }
+    }
+
+    /// The engine, when what has to be kept is kept.
+    fn engine(&self) -> RefMut<'_, Engine> {
+        self.gate.engine(&self.lifelines)
     }
 
     fn is_full(&self) -> bool {
@@ -332,6 +339,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     }
     let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
     shared.connections_max = room_for_clients();
+    shared.gate.set_undertaker(config.undertaker.take());
     let shared = Rc::new(shared);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -399,14 +407,13 @@ async fn serve(
         ready();
     }
     let arrivals = RefCell::new(Vec::new());
-    let undertaker = config.undertaker.take();
     let service = (config.idle_exit, config.shared);
     let claim = RefCell::new(claim);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
         Some(oversee(shared, &arrivals, (door, &claim), tcp.as_ref(), signals, service).await)
     }));
-    tasks.push(Box::pin(lifelines::attend(shared, undertaker).map(|()| None)));
+    tasks.push(Box::pin(lifelines::attend(shared).map(|()| None)));
     let reason = poll_fn(|cx| {
         loop {
             match tasks.poll_next_unpin(cx) {
@@ -428,7 +435,7 @@ async fn serve(
         // Socket and journal are the other one's.
         return Ok(reason);
     }
-    if let Err(error) = shared.engine.borrow_mut().close_journal() {
+    if let Err(error) = shared.engine().close_journal() {
         tracing::warn!(%error, "the journal could not be ended");
     }
     // While this holds the claim, the socket is its own; a moment later it may be the successor's.
@@ -523,7 +530,7 @@ async fn oversee(
                 match claim.borrow_mut().is_held() {
                     Ok(true) => {
                         door.mend();
-                        if let Err(error) = shared.engine.borrow_mut().mend_journal() {
+                        if let Err(error) = shared.engine().mend_journal() {
                             tracing::error!(%error, "the journal was deleted and cannot be made again");
                         }
                     }
@@ -533,8 +540,8 @@ async fn oversee(
                     }
                     Err(error) => tracing::error!(%error, "the lock file was deleted and cannot be made again"),
                 }
-                shared.engine.borrow_mut().expire_some(EXPIRE_PER_TICK);
-                if shared.clients.get() + shared.lines.get() > 0 || shared.engine.borrow_mut().has_expiring_keys() {
+                shared.engine().expire_some(EXPIRE_PER_TICK);
+                if shared.clients.get() + shared.lines.get() > 0 || shared.engine().has_expiring_keys() {
                     idle_since = Instant::now();
                 } else if idle_exit.is_some_and(|idle| idle_since.elapsed() >= idle) {
                     return ExitReason::Idle;

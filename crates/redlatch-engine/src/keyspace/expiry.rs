@@ -13,7 +13,7 @@ pub(crate) enum Unit {
 }
 
 fn unix_ms(core: &Core) -> i64 {
-    i64::try_from(core.clock.unix_us() / 1000).unwrap_or(i64::MAX / 2)
+    i64::try_from(core.unix_us() / 1000).unwrap_or(i64::MAX / 2)
 }
 
 /// The moment on the boot clock that a relative or absolute amount names; 0 when it lies before the start of

@@ -381,7 +381,7 @@ impl Engine {
     }
 
     /// Makes recorded changes again, without writing them to the journal. After a restart of the machine
-    /// (`other_boot`) the recorded times mean nothing, and keys that expire are dropped.
+    /// (`other_boot`) the recorded times mean nothing, and keys that expire are dropped. What has its time in another way is left.
     pub fn restore(&mut self, effects: impl IntoIterator<Item = Effect>, other_boot: bool) {
         let mut core = self.core();
         let journaling = std::mem::replace(&mut core.journaling, false);
@@ -394,6 +394,27 @@ impl Engine {
         }
         core.begin();
         core.journaling = journaling;
+    }
+
+    /// Does something that the journal is told by its next rewrite.
+    pub(crate) fn unrecorded(&mut self, work: impl FnOnce(&mut Engine)) {
+        let journaling = std::mem::replace(&mut self.core().journaling, false);
+        work(self);
+        self.core().journaling = journaling;
+    }
+
+    /// The keys of sorted sets, with their members, and of lists.
+    pub(crate) fn collections(&self) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+        let core = self.core();
+        let found = core.slots_from(0).filter_map(|(_, slot)| {
+            let members = match &slot.data {
+                Data::SortedSet(set) => set.iter().map(|(member, _)| member.to_vec()).collect(),
+                Data::List(_) => Vec::new(),
+                Data::Str(_) | Data::Hash(_) => return None,
+            };
+            Some((slot.key.to_vec(), members))
+        });
+        found.collect()
     }
 
     /// Grants nothing before this time on the boot clock: what holds it may be missing. What is there is renewed and released as

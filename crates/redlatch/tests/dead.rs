@@ -2,13 +2,19 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read},
-    path::PathBuf,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc,
     time::Duration,
 };
 
-use redlatch::{Client, Lease, LockKind, Owner, Wait, blocking};
+use redlatch::{Client, Lease, LockKind, Owner, Wait, blocking, scripts, store::Bequests};
+use redlatch_engine::{
+    connect::LocalPaths,
+    daemon::{self, DaemonConfig, ExitReason},
+};
 
 /// A lease that no test outlives: what is free before it ends was freed.
 const LONG: Duration = Duration::from_secs(600);
@@ -351,4 +357,84 @@ fn an_engine_that_is_killed_frees_nothing_and_the_next_one_frees_what_is_new() {
     assert!(client.lock("new").lock_for(LIMIT).unwrap().is_some());
     assert!(!free(&client, "old"), "its lease ends what was held before");
     assert!(!free(&client, "ours") && held.is_valid());
+}
+
+/// An engine in this process, in the run of the machine that has this name, which takes every command.
+fn engine_of_boot(dir: &str, boot: &str) -> (std::thread::JoinHandle<ExitReason>, PathBuf) {
+    let paths = LocalPaths::in_dir(dir.into(), None).unwrap();
+    let mut config = DaemonConfig::new(paths.socket.clone(), paths.dir, scripts::EPOCH);
+    config.allowed_scripts = scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
+    config.undertaker = Some(Box::new(Bequests));
+    config.compat = true;
+    config.boot_id = boot.to_owned();
+    let (ready, is_ready) = mpsc::channel();
+    config.ready = Some(Box::new(move || ready.send(()).unwrap()));
+    let engine = std::thread::spawn(move || daemon::run(config).unwrap());
+    is_ready.recv_timeout(LIMIT).unwrap();
+    (engine, paths.socket)
+}
+
+/// Sends one command, and answers the first line of the reply.
+fn ask(socket: &Path, words: &[&str]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    write!(stream, "*{}\r\n{}", words.len(), words.concat()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn nothing_that_was_held_or_waited_for_outlives_a_restart_of_the_machine() {
+    let bed = Bed::new();
+    let (engine, socket) = engine_of_boot(&bed.path(), "one");
+    let names = ["few", "in{a}tag", "{braced}"];
+    {
+        let client = bed.client();
+        for name in names {
+            assert!(client.permit_semaphore(name).set_if_absent(3).unwrap());
+        }
+        assert!(client.semaphore("plain").set_if_absent(2, None).unwrap());
+    }
+    // They outlive their process, and so nothing but the restart frees them.
+    let (worker, _) = bed.worker("detached=held kept=few kept=in{a}tag kept={braced}");
+    worker.kill();
+    // One without an end, as Java takes it; one in the digits of older releases.
+    let taken =
+        [("922337203685477", "0123456789abcdef"), ("922337203685477", "00112233445566778899aabbccddeeff")];
+    for (ends, id) in taken {
+        assert_eq!(ask(&socket, &["DECRBY", "few", "1"]).as_bytes()[0], b':');
+        assert_eq!(ask(&socket, &["ZADD", "{few}:timeout", ends, id]), ":1");
+    }
+    // A waiter that has died with the machine, one without a time, and what is no permit though its key ends so.
+    let place = "7a1e8d2c-0f0e-4ed1-a7c4-0123456789ab:1";
+    for name in ["{turn}", "{lost}"] {
+        assert_eq!(ask(&socket, &["RPUSH", &format!("redisson_lock_queue:{name}"), place]), ":1");
+    }
+    assert_eq!(ask(&socket, &["ZADD", "redisson_lock_timeout:{turn}", "99999999999999", place]), ":1");
+    assert_eq!(ask(&socket, &["ZADD", "jobs:timeout", "5", "a job"]), ":1");
+    assert_eq!(ask(&socket, &["REDLATCH", "SHUTDOWN", "FORCE"]), "+OK");
+    engine.join().unwrap();
+
+    let (engine, socket) = engine_of_boot(&bed.path(), "two");
+    {
+        let client = bed.client();
+        for name in names {
+            let permits = client.permit_semaphore(name);
+            assert_eq!((permits.available().unwrap(), permits.total().unwrap()), (3, 3), "{name}");
+        }
+        assert!(free(&client, "held"));
+        for name in ["turn", "lost"] {
+            assert!(client.fair_lock(name).try_lock().unwrap().is_some(), "{name}");
+        }
+        assert_eq!(client.semaphore("plain").available().unwrap(), 2);
+    }
+    assert_eq!(ask(&socket, &["ZCARD", "jobs:timeout"]), ":1");
+    assert_eq!(ask(&socket, &["REDLATCH", "SHUTDOWN", "FORCE"]), "+OK");
+    engine.join().unwrap();
+    // What it gave back is in its journal.
+    let (engine, socket) = engine_of_boot(&bed.path(), "two");
+    assert_eq!(bed.client().permit_semaphore("few").available().unwrap(), 3);
+    assert_eq!(ask(&socket, &["REDLATCH", "SHUTDOWN", "FORCE"]), "+OK");
+    engine.join().unwrap();
 }

@@ -40,6 +40,11 @@ pub enum Step {
         /// Its arguments.
         args: Vec<Vec<u8>>,
     },
+    /// Delete these keys.
+    Delete {
+        /// The keys.
+        keys: Vec<Vec<u8>>,
+    },
     /// Send a message.
     Publish {
         /// The channel.
@@ -59,6 +64,15 @@ pub trait Undertaker: Send {
 
     /// Gives back what a dead client has left. Of two keys that a trace may be about, the one is meant that `is_there`.
     fn release(&self, trace: &Trace, is_there: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step>;
+
+    /// Gives back all that is under this key of a sorted set with these members, or of a list, if it is of holds or places in queues: after
+    /// a restart of the machine all holders and waiters are dead.
+    fn give_back(
+        &self,
+        key: &[u8],
+        members: &[Vec<u8>],
+        is_there: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Vec<Step>;
 
     /// Sees to it that a hold lasts for so many milliseconds more at least.
     fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step>;
@@ -412,10 +426,7 @@ pub(super) async fn attend(shared: &Rc<Shared>) {
         while let Some((id, rite)) = shared.lifelines.next() {
             let traces = search(shared, undertaker, &id).await;
             let claimed = |trace: &&Trace| shared.lifelines.is_claimed(&id, trace);
-            let mut is_there = |key: &[u8]| {
-                let found = shared.engine().call(&[b"exists".as_slice(), key]);
-                matches!(found, Ok(Value::Int(1)))
-            };
+            let mut is_there = |key: &[u8]| exists(&mut shared.engine(), key);
             match rite {
                 Rite::Bury => {
                     for trace in traces.iter().filter(claimed) {
@@ -473,10 +484,27 @@ pub(super) fn traces_from(
     engine.traces(id, queues, permits, from, KEYS_AT_ONCE)
 }
 
+fn exists(engine: &mut Engine, key: &[u8]) -> bool {
+    matches!(engine.call(&[b"exists".as_slice(), key]), Ok(Value::Int(1)))
+}
+
+/// Gives back what was held and waited for before the machine was started anew, as far as it did not end by itself.
+pub(super) fn bury_all(engine: &mut Engine, undertaker: &dyn Undertaker) {
+    for (key, members) in engine.collections() {
+        let steps = undertaker.give_back(&key, &members, &mut |key| exists(engine, key));
+        perform(engine, steps);
+    }
+}
+
 pub(super) fn perform(engine: &mut Engine, steps: Vec<Step>) {
     for step in steps {
         let outcome = match step {
             Step::Script { source, keys, args } => engine.eval(source.as_bytes(), &keys, &args),
+            Step::Delete { keys } => {
+                let words: Vec<&[u8]> =
+                    std::iter::once(b"del".as_slice()).chain(keys.iter().map(Vec::as_slice)).collect();
+                engine.call(&words)
+            }
             Step::Publish { channel, payload } => {
                 engine.call(&[b"publish".as_slice(), &channel, payload.as_bytes()])
             }

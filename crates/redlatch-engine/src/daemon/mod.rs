@@ -315,6 +315,10 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     let mut engine = Engine::with_journal(clock, Arc::clone(&hub) as _, Box::new(journal))
         .map_err(|error| DaemonError::new(DaemonErrorKind::System, error))?;
     engine.restore(recovered.effects, recovered.other_boot);
+    if let Some(undertaker) = config.undertaker.as_deref().filter(|_| recovered.other_boot) {
+        // The rewrite tells the journal. Until then the old one is there with the old boot, and all of this is done again.
+        engine.unrecorded(|engine| lifelines::bury_all(engine, undertaker));
+    }
     engine.wait_until(recovered.wait_until_ms);
     match engine.rewrite_journal() {
         // Holders can go on with what is there, and those who ask for more are told why they get nothing.

@@ -31,6 +31,10 @@ impl Undertaker for Keeper {
         Vec::new()
     }
 
+    fn give_back(&self, _: &[u8], _: &[Vec<u8>], _: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        Vec::new()
+    }
+
     fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step> {
         let (source, of) = match trace.place {
             TracePlace::Permit => (

@@ -15,8 +15,14 @@ use crate::{
 const WRITE_SUFFIX: &str = ":write";
 /// What the sorted sets with the times of waiters begin with.
 const QUEUES: &[u8] = b"redisson_lock_timeout:";
+/// What the lists of waiters begin with.
+const PLACES: &[u8] = b"redisson_lock_queue:";
 /// What the sorted sets of permits end with.
 const PERMITS: &[u8] = b":timeout";
+/// The bytes of a permit's id, and those of one in the digits of older releases of Redisson.
+const ID_BYTES: [usize; 2] = [16, 32];
+/// How many permits are given back by one script.
+const PERMITS_AT_ONCE: usize = 1_000;
 
 /// Gives back what dead clients of the local engine held, by the scripts of each kind.
 #[derive(Debug, Clone, Copy)]
@@ -33,15 +39,8 @@ impl Undertaker for Bequests {
 
     fn release(&self, trace: &Trace, is_there: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
         if trace.place == TracePlace::Permit {
-            let mut names: Vec<_> =
-                Keys::behind(&trace.key).into_iter().filter(|keys| keys.kind == Kind::Permits).collect();
-            let at = names.iter().position(|keys| is_there(&keys.key)).unwrap_or_default();
-            if names.is_empty() {
-                return Vec::new();
-            }
-            let permit = Owner::of_permits(&trace.field, 0);
-            let permits = Permits::for_publishing("publish");
-            return vec![script(permits.release(&names.swap_remove(at), &permit, "publish", Expected::Any))];
+            let keys = permits_behind(&trace.key, is_there);
+            return keys.into_iter().map(|keys| give(&keys, &trace.field)).collect();
         }
         let (field, is_write) = side(&trace.field);
         let Ok(owner) = field.parse::<Owner>() else { return Vec::new() };
@@ -67,6 +66,24 @@ impl Undertaker for Bequests {
         }
     }
 
+    /// Permits without an end go back as well, because nobody is left who has them. Sets whose members are no ids of permits are not ours.
+    fn give_back(
+        &self,
+        key: &[u8],
+        members: &[Vec<u8>],
+        is_there: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Vec<Step> {
+        if key.starts_with(QUEUES) || key.starts_with(PLACES) {
+            return vec![Step::Delete { keys: vec![key.to_vec()] }];
+        }
+        if !key.ends_with(PERMITS) || members.iter().any(|id| !ID_BYTES.contains(&id.len())) {
+            return Vec::new();
+        }
+        let Some(keys) = permits_behind(key, is_there) else { return Vec::new() };
+        let digits: Vec<String> = members.iter().map(|id| digits(id)).collect();
+        digits.chunks(PERMITS_AT_ONCE).map(|some| give(&keys, &some.concat())).collect()
+    }
+
     fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step> {
         let (owner, is_write) = side(&trace.field);
         let keys = Keys::new(LockName::unchecked(&trace.key), Kind::Read);
@@ -82,6 +99,27 @@ impl Undertaker for Bequests {
             TracePlace::Permit => call.bytes(&members(owner)),
             _ => call.text(&owner.into()),
         })]
+    }
+}
+
+/// The permits whose set this is. Of two names that it may be of, the one is meant whose counter is there.
+fn permits_behind(key: &[u8], is_there: &mut dyn FnMut(&[u8]) -> bool) -> Option<Keys> {
+    let mut names: Vec<_> = Keys::behind(key).into_iter().filter(|keys| keys.kind == Kind::Permits).collect();
+    let at = names.iter().position(|keys| is_there(&keys.key)).unwrap_or_default();
+    (!names.is_empty()).then(|| names.swap_remove(at))
+}
+
+/// Gives permits back whose ids are these digits.
+fn give(keys: &Keys, digits: &str) -> Step {
+    let permits = Permits::for_publishing("publish");
+    script(permits.release(keys, &Owner::of_permits(digits, 0), "publish", Expected::Any))
+}
+
+/// The digits of a permit's id. Older releases of Redisson have written the digits themselves.
+fn digits(id: &[u8]) -> String {
+    match std::str::from_utf8(id) {
+        Ok(digits) if id.len() == ID_BYTES[1] => digits.to_owned(),
+        _ => id.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }
 

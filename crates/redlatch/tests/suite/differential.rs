@@ -147,7 +147,12 @@ fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, Vec<String>
             let keys = if each == "2" { vec![name, FORCED.into()] } else { vec![name, fair[0].clone()] };
             (keys, vec![number, each, dice.pick(&["0", "16"]).to_owned(), owner, other])
         }
-        "show" => (vec![dice.pick(&SHOWN).to_owned(), token], texts(&[dice.pick(&["0", "1", "100"])])),
+        "show" => {
+            let (shown, some) = (dice.pick(&SHOWN), dice.pick(&["0", "1", "100"]));
+            // Of permits whose ends are a millisecond apart either may be the first one.
+            let some = if shown == "seats" && some == "1" { "100" } else { some };
+            (vec![shown.to_owned(), token], texts(&[some]))
+        }
         "list" => (vec![], {
             let types = ["hash", "hash", "list", "zset", "string"];
             texts(&["0", dice.pick(&["*", "?", "{t}*", "[ab]", "none"]), "1000", "100", dice.pick(&types)])
@@ -391,6 +396,17 @@ fn from_redis(outcome: redis::RedisResult<redis::Value>) -> Plain {
     outcome.map_or_else(|error| Plain::Error(error.code().unwrap_or("none").to_owned()), plain)
 }
 
+/// Permits are shown in the order of their ends, which may be a millisecond apart: two numbers, and an id and a time for each.
+fn permits_by_id(mut items: Vec<Plain>) -> Vec<Plain> {
+    if let [Plain::Int(_), Plain::Int(_), Plain::Text(_), Plain::Int(_), ..] = items[..] {
+        let mut pairs: Vec<_> = items[2..].chunks(2).map(<[_]>::to_vec).collect();
+        pairs.sort_by_key(|pair| format!("{:?}", pair[0]));
+        items.truncate(2);
+        items.extend(pairs.concat());
+    }
+    items
+}
+
 /// Whether two replies are the same, but for time that passed and for orders that are nobody's promise.
 fn same(script: &str, ours: &Plain, theirs: &Plain) -> bool {
     match (ours, theirs) {
@@ -404,6 +420,9 @@ fn same(script: &str, ours: &Plain, theirs: &Plain) -> bool {
             if script == "list" && a.len() > 1 && b.len() > 1 {
                 a[1..].sort_by_key(|item| format!("{item:?}"));
                 b[1..].sort_by_key(|item| format!("{item:?}"));
+            }
+            if script == "show" {
+                (a, b) = (permits_by_id(a), permits_by_id(b));
             }
             a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(script, a, b))
         }

@@ -11,7 +11,7 @@ use crate::lua::LuaHost;
 use crate::number::format_float;
 use crate::publisher::Publisher;
 use crate::recovery::Recovering;
-use crate::trace::{Trace, TracePlace, permit, permit_mark};
+use crate::trace::{NEVER_SCORE_MS, PERMITS_SUFFIX, Trace, TracePlace, permit, permit_mark};
 use crate::value::{EngineError, Value};
 
 /// Keeps changes for the next start.
@@ -357,6 +357,23 @@ impl Engine {
     pub fn expiring_key_count(&mut self) -> usize {
         self.begin();
         self.core().expiring_key_count()
+    }
+
+    /// How many permits are taken whose time is not over: those that have an end, and those that have none.
+    pub(crate) fn permits_taken(&mut self) -> (usize, usize) {
+        self.begin();
+        let core = self.core();
+        let now_ms = (core.unix_us() / 1000) as f64;
+        let (mut ending, mut endless) = (0, 0);
+        // A set that expires is an expiring key already.
+        for (_, slot) in core.slots_from(0).filter(|(_, slot)| slot.expires_at_ms == NEVER) {
+            let Data::SortedSet(set) = &slot.data else { continue };
+            if slot.key.ends_with(PERMITS_SUFFIX) {
+                ending += set.iter().filter(|(_, ends)| *ends > now_ms && *ends < NEVER_SCORE_MS).count();
+                endless += set.iter().filter(|(_, ends)| *ends >= NEVER_SCORE_MS).count();
+            }
+        }
+        (ending, endless)
     }
 
     /// Looks at up to `limit` keys, removes those whose time has passed and says how many. Meant for a timer; every

@@ -14,6 +14,10 @@ pub enum TracePlace {
     Permit,
 }
 
+/// The keys of sets whose scores are the ends of permits end so.
+pub(crate) const PERMITS_SUFFIX: &[u8] = b":timeout";
+/// The score of a permit without an end, in ms.
+pub(crate) const NEVER_SCORE_MS: f64 = 922_337_203_685_477.0;
 /// The bytes of a permit's id.
 pub(crate) const PERMIT_BYTES: usize = 16;
 /// How many of them name the client.

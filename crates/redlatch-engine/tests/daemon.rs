@@ -318,6 +318,30 @@ fn an_idle_daemon_ends_but_not_while_a_lease_runs() {
 }
 
 #[test]
+fn a_daemon_is_not_stopped_while_a_permit_is_taken_and_stays_until_its_end() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    for ends in ["1000", "never"] {
+        let mut config = config(&paths);
+        config.compat = true;
+        config.idle_exit = Some(Duration::from_millis(100));
+        let daemon = Daemon::start(config);
+        let started = std::time::Instant::now();
+        let mut client = daemon.client();
+        let script = "local time = redis.call('time') \
+            local ends = ARGV[1] == 'never' and 922337203685477 or time[1] * 1000 + time[2] / 1000 + ARGV[1] \
+            return redis.call('zadd', KEYS[1], string.format('%.0f', ends), '0123456789abcdef')";
+        let key = format!("{{{ends}}}:timeout");
+        assert_eq!(eval(&mut client, script, &key, &[ends]), Wire::Int(1));
+        assert_eq!(code(&client.ask(&["REDLATCH", "SHUTDOWN"])), "INUSE", "{ends}");
+        drop(client);
+        // One without an end would keep it for ever.
+        assert_eq!(daemon.wait(), ExitReason::Idle);
+        assert!(ends == "never" || started.elapsed() >= Duration::from_millis(1000), "it ended too early");
+    }
+}
+
+#[test]
 fn a_restart_keeps_everything_and_another_boot_drops_leases() {
     let dir = support::dir();
     let paths = paths(dir.path());

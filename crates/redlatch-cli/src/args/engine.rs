@@ -33,12 +33,12 @@ pub(crate) enum EngineVerb {
     Run(EngineRunArgs),
     /// Start the engine if none runs.
     Start(Which),
-    /// Stop the engine. It refuses while it holds locks.
+    /// Stop the engine. It refuses while it holds locks or permits with leases.
     Stop {
         /// Which engine.
         #[command(flatten)]
         which: Which,
-        /// Stop the engine although it holds locks. Its journal keeps their leases.
+        /// Stop the engine although it holds locks or permits. Its journal keeps their leases.
         #[arg(long)]
         force: bool,
     },

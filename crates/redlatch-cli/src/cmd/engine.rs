@@ -176,7 +176,7 @@ fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
         Some(Answer::Refusal(text)) if text.starts_with("INUSE") => {
             return Err(Failure::new(
                 exit::BUSY,
-                "the local engine holds locks; see them with `redlatch ls`, wait for them, or stop it with --force",
+                "the local engine holds locks or permits; see them with `redlatch ls`, wait for them, or stop it with --force",
             ));
         }
         Some(Answer::Refusal(text)) => {

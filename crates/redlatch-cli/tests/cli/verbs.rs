@@ -159,6 +159,22 @@ fn the_engine_can_be_started_looked_at_and_stopped() {
     assert_eq!(place.code(["run", "job", "-n", "--", "true"]), 75);
 }
 
+#[test]
+fn an_engine_is_not_stopped_while_a_permit_is_held() {
+    let place = Place::local();
+    let taken = place.output(["lock", "gate", "--permits", "2", "--lease", "10m", "-o", "json"]);
+    assert!(taken.status.success(), "{taken:?}");
+    let taken: Value = serde_json::from_slice(&taken.stdout).unwrap();
+    let refused = place.output(["engine", "stop"]);
+    assert_eq!(refused.status.code(), Some(75), "a permit is held: {refused:?}");
+    let status = place.output(["engine", "status", "-o", "json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["locks"], 1, "{status}");
+    let permit = taken["owner"].as_str().unwrap_or_else(|| panic!("{taken}"));
+    assert_eq!(place.code(["unlock", "gate", "--owner", permit]), 0);
+    assert_eq!(place.code(["engine", "stop"]), 0);
+}
+
 /// Runs an engine by hand, sends it one script, and waits until it ends for want of clients.
 fn script_by_hand(place: &Place, options: &[&str]) -> String {
     let (dir, socket) = (place.path("hand"), place.path("hand/s.sock"));

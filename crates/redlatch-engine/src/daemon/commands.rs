@@ -244,11 +244,13 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             return Err(EngineError::fixed("NOPERM only the user whom the engine belongs to may stop it"));
         }
         (b"shutdown", []) => {
-            if shared.engine().has_expiring_keys() {
+            let mut engine = shared.engine();
+            if engine.has_expiring_keys() || engine.permits_taken() != (0, 0) {
                 return Err(EngineError::fixed(
-                    "INUSE locks are held or leases are running; wait for them, or add FORCE to lose them",
+                    "INUSE locks or permits are held; wait for them, or add FORCE",
                 ));
             }
+            drop(engine);
             stop(shared, session);
         }
         (b"shutdown", [option]) if option.eq_ignore_ascii_case(b"force") => stop(shared, session),
@@ -295,7 +297,9 @@ fn stop(shared: &Shared, session: &mut Session) {
 
 fn status(shared: &Shared, session: &mut Session) {
     let mut engine = shared.engine();
-    let (held, locks) = (engine.expiring_key_count(), engine.expiring_keys(STATUS_LOCKS_MAX));
+    let (ending, endless) = engine.permits_taken();
+    let held = engine.expiring_key_count() + ending + endless;
+    let locks = engine.expiring_keys(STATUS_LOCKS_MAX);
     let number = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     let out = &mut session.out;
     out.map(10);

@@ -81,7 +81,7 @@ pub struct DaemonConfig {
     pub allowed_scripts: Vec<(&'static str, &'static str)>,
     /// The version of what client and daemon say to each other; a client of another epoch is refused.
     pub epoch: u32,
-    /// End after so long without a client and without a key that expires.
+    /// End after so long without a client, a key that expires and a permit that ends.
     pub idle_exit: Option<Duration>,
     /// Serve every command of the engine and any script, for other client libraries.
     pub compat: bool,
@@ -142,7 +142,7 @@ impl fmt::Debug for DaemonConfig {
 pub enum ExitReason {
     /// SIGTERM or SIGINT.
     Signal,
-    /// No client and no expiring key for the time that was set.
+    /// No client, no expiring key and no permit that ends for the time that was set.
     Idle,
     /// A client sent `REDLATCH SHUTDOWN`.
     Shutdown,
@@ -545,7 +545,12 @@ async fn oversee(
                     Err(error) => tracing::error!(%error, "the lock file was deleted and cannot be made again"),
                 }
                 shared.engine().expire_some(EXPIRE_PER_TICK);
-                if shared.clients.get() + shared.lines.get() > 0 || shared.engine().has_expiring_keys() {
+                // A permit without an end would keep it for ever.
+                let has_leases = || {
+                    let mut engine = shared.engine();
+                    engine.has_expiring_keys() || engine.permits_taken().0 > 0
+                };
+                if shared.clients.get() + shared.lines.get() > 0 || has_leases() {
                     idle_since = Instant::now();
                 } else if idle_exit.is_some_and(|idle| idle_since.elapsed() >= idle) {
                     return ExitReason::Idle;

@@ -9,11 +9,7 @@ use std::path::{Path, PathBuf};
 use super::codec::{self, Record};
 use crate::clock::Clock;
 use crate::effect::Effect;
-
-/// The keys of sets whose scores are the ends of permits end so.
-const PERMITS_SUFFIX: &[u8] = b":timeout";
-/// The score of a permit without an end, in ms. It has no lease, so nothing is to be waited for.
-const NEVER_SCORE_MS: f64 = 922_337_203_685_477.0;
+use crate::trace::{NEVER_SCORE_MS, PERMITS_SUFFIX};
 
 fn make(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
@@ -25,7 +21,7 @@ pub(super) fn longest_ms(effects: &[Effect], clock: &dyn Clock) -> u64 {
     let leases = effects.iter().map(|effect| match effect {
         Effect::SetString { expires_at_ms: Some(ends_ms), .. }
         | Effect::Expire { expires_at_ms: Some(ends_ms), .. } => ends_ms.saturating_sub(boot_ms),
-        // A negative score becomes 0.
+        // A permit without an end has no lease to wait for. A negative score becomes 0.
         Effect::SortedSet { key, score, .. } if key.ends_with(PERMITS_SUFFIX) && *score < NEVER_SCORE_MS => {
             (*score as u64).saturating_sub(unix_ms)
         }

@@ -380,7 +380,8 @@ impl<G: Hold, T> Guard<G, T> {
     /// ```
     pub fn detach_for(self, time: Duration) -> Result<bool, Error> {
         let Guard { core, inner, _stake, .. } = self;
-        wait_for(&core, inner.into_guard().detach_for(time))
+        // It begins when it may be waited for, and not before: otherwise the guard is dropped.
+        wait_for(&core, async { inner.into_guard().detach_for(time).await })
     }
 
     /// Waits until the hold is lost, or at most this long; `None` if it is still good.

@@ -18,9 +18,9 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(30);
 /// The longest a waiter sleeps without looking again, unless set otherwise: the safety net under lost messages.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
-/// What may be set for it.
+/// What may be set for it: a waiter for a fair lock is heard of in time, and one whose messages have ceased to come finds out.
 pub(crate) const POLL_INTERVALS: RangeInclusive<Duration> =
-    Duration::from_millis(10)..=Duration::from_secs(3_600);
+    Duration::from_millis(10)..=Duration::from_secs(30);
 /// The same for a waiter that has others before it in a queue on the server.
 pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// For how long a waiter for a fair lock counts, after the present lease, without being heard of again.

@@ -133,7 +133,7 @@ impl Config {
         if !POLL_INTERVALS.contains(&self.poll_interval_max) {
             return Err(Error::new(
                 ErrorKind::InvalidOption,
-                format!("a poll interval of {:?} is outside 10 ms to 1 h", self.poll_interval_max),
+                format!("a poll interval of {:?} is outside 10 ms to 30 s", self.poll_interval_max),
             )
             .remedy("the default of 800 ms suits most; longer asks the server less often and finds a lost message later"));
         }

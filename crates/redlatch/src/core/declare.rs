@@ -79,8 +79,15 @@ fn is(script: &Script, other: &Script) -> bool {
 }
 
 impl Core {
-    /// Runs a script, with all its keys declared where the server wants that.
+    /// Runs a script, with all its keys declared where the server wants that. Where it runs on the background thread, which watches keys
+    /// over the same connection, their holds are watched on.
     pub(crate) fn run(&self, call: Call) -> RunFuture {
+        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let run = self.run_here(call);
+        self.watched_after(keys, run)
+    }
+
+    fn run_here(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
@@ -88,6 +95,13 @@ impl Core {
 
     /// As [`run`](Self::run), over the connection of the background thread.
     pub(crate) fn run_apart(&self, call: Call) -> RunFuture {
+        let keys = self.unwatched_by(&call, true);
+        let run = self.run_apart_unwatched(call);
+        self.watched_after(keys, run)
+    }
+
+    /// The same for those that have the keys watched anew themselves.
+    pub(super) fn run_apart_unwatched(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
@@ -95,6 +109,12 @@ impl Core {
 
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let run = self.run_acked_here(call, count, must);
+        self.watched_after(keys, run)
+    }
+
+    fn run_acked_here(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
         let store = self.store.clone();
         let send = move |call| store.run_acked(call, count, must);

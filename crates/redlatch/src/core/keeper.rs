@@ -128,6 +128,11 @@ impl Keeper {
         Keeper { handle, shared }
     }
 
+    /// Whether this is the background thread, or one that works with its connections, as blocking ones do.
+    pub(super) fn is_here(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() == self.handle.id())
+    }
+
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }

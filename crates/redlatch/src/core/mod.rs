@@ -35,7 +35,7 @@ mod watch;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -69,6 +69,7 @@ use crate::{
 
 /// What all handles and guards of one client share.
 pub(crate) struct Core {
+    me: Weak<Core>,
     pub(crate) id: Arc<str>,
     identity: Identity,
     pub(crate) config: Config,
@@ -131,7 +132,8 @@ impl Core {
         let clock = config.clock.clone();
         let owners = Owners::new(move || clock.boot_ms());
         let identity = config.identity.clone().unwrap_or_default();
-        let core = Arc::new(Core {
+        let core = Arc::new_cyclic(|me| Core {
+            me: me.clone(),
             id: identity.id.clone(),
             identity,
             config,
@@ -303,15 +305,10 @@ impl Core {
         number: i64,
         apart: bool,
     ) -> Result<Numbers, Fault> {
-        if !apart {
-            let (script, key) = (call.script, call.keys.first().cloned());
-            self.keeper.touch();
-            return self.read(script, key.as_deref().unwrap_or_default(), self.run(call).await, number);
-        }
-        let keys = call.keys.clone();
-        let reply = self.run_unwatched(call, number).await;
-        self.watch_behind(&keys);
-        reply
+        let (script, key) = (call.script, call.keys.first().cloned());
+        self.keeper.touch();
+        let run = if apart { self.run_apart(call) } else { self.run(call) };
+        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
     /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
@@ -319,7 +316,7 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
-        let run = self.run_apart(call);
+        let run = self.run_apart_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 

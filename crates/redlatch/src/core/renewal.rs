@@ -270,7 +270,7 @@ impl Core {
     pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], 0);
-        Ok(self.run_unwatched(call, number).await?.get(1) == Some(&1))
+        Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
     }
 
     /// Looks whether a hold is still there, and tells its holder if it is not.

@@ -20,6 +20,8 @@ use crate::{
     store::{Fault, SubscribeFuture, Subscription},
 };
 
+/// The longest poll interval of a waiter behind others in a queue, whatever is set: its place counts for 30 s, and it looks after those before it.
+const QUEUE_POLL_INTERVAL_SET_MAX: Duration = Duration::from_secs(10);
 /// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while.
@@ -272,7 +274,8 @@ impl Waker {
 
     /// Sleeps behind others who wait on the server: whoever comes first is told there, so looking is only for trouble.
     pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
-        let poll = self.poll_interval(core).max(QUEUE_POLL_INTERVAL_MAX);
+        // No longer than its place counts.
+        let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);
         self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
     }
 

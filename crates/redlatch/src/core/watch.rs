@@ -23,11 +23,13 @@ use futures_util::{
     future::{BoxFuture, join, join_all},
 };
 
+use smallvec::SmallVec;
+
 use super::{
     Core,
     lease::{Lease, keys_and_owners},
 };
-use crate::{keys::Keys, store::Change};
+use crate::{call::Call, keys::Keys, store::Change};
 
 /// What is due within this time is watched together with what is due now.
 pub(super) const WATCH_SOON_MS: u64 = 250;
@@ -46,6 +48,8 @@ pub(super) struct Watched {
     told: Mutex<Told>,
     /// The store does not tell, as far as is known.
     is_silent: AtomicBool,
+    /// Keys have been watched.
+    is_used: AtomicBool,
 }
 
 /// What was told and not heeded yet.
@@ -125,7 +129,29 @@ impl Core {
         });
     }
 
-    /// A script of our own has run on the keeper's connection, and has ended the watching of what it changed without a word.
+    /// The keys of a call that ends the watching of what it changes without a word, because it goes over the connection that watches.
+    pub(super) fn unwatched_by(&self, call: &Call, is_there: bool) -> Option<SmallVec<[Arc<[u8]>; 2]>> {
+        (is_there && self.watched.is_used.load(Relaxed)).then(|| call.keys.clone())
+    }
+
+    /// Has holds with these keys watched on when such a call has run, or may have.
+    pub(super) fn watched_after<T: Send + 'static>(
+        &self,
+        keys: Option<SmallVec<[Arc<[u8]>; 2]>>,
+        run: BoxFuture<'static, T>,
+    ) -> BoxFuture<'static, T> {
+        let Some(keys) = keys else { return run };
+        let core = self.me.clone();
+        run.map(move |outcome| {
+            if let Some(core) = core.upgrade() {
+                core.watch_behind(&keys);
+            }
+            outcome
+        })
+        .boxed()
+    }
+
+    /// A script of our own may have ended the watching of these keys.
     pub(super) fn watch_behind(self: &Arc<Self>, keys: &[Arc<[u8]>]) {
         let leases: Vec<_> = keys.iter().flat_map(|key| self.leases_behind(key)).collect();
         self.watch_again(&leases);
@@ -148,8 +174,10 @@ impl Core {
             last_ms == 0 || now_ms.saturating_sub(last_ms) >= PAUSE_MS
         });
         for lease in &noisy {
-            lease.schedule.watch_due_ms.store(now_ms + PAUSE_MS, Relaxed);
-            self.schedule(lease);
+            // What is due sooner stays so: otherwise a change each second would put it off for ever.
+            if lease.schedule.watch_due_ms.fetch_min(now_ms + PAUSE_MS, Relaxed) > now_ms + PAUSE_MS {
+                self.schedule(lease);
+            }
         }
         self.watch(calm);
     }
@@ -221,6 +249,7 @@ impl Core {
         keys.sort_unstable();
         keys.dedup();
         self.keeper.touch();
+        self.watched.is_used.store(true, Relaxed);
         let count = keys.len() as u64;
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
         match outcome {
@@ -265,9 +294,10 @@ impl Core {
                 }
                 self.all_gone(&gone).await;
                 // The look may have taken what was left of them out of a hash that others have, which ends the watching of it.
-                for lease in &gone {
-                    self.watch_behind(std::slice::from_ref(lease.watched()));
-                }
+                let mut keys: Vec<_> = gone.iter().map(|lease| lease.watched().clone()).collect();
+                keys.sort_unstable();
+                keys.dedup();
+                self.watch_behind(&keys);
             }
             Ok(Err(fault)) if fault.is_split() && batch.len() > 1 => self.look_singly(batch).await,
             _ => self.watch_later(&batch),

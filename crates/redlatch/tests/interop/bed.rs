@@ -56,8 +56,8 @@ pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// A server, a Java process and clients, started once for each release and ended with the test process.
-/// Longer than a test: how often those look who are to be told.
-const NEVER: Duration = Duration::from_secs(3_600);
+/// How often those look who are to be told; the first time after half of it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Bed {
     pub(crate) server: RedisServer,
@@ -123,7 +123,7 @@ impl Bed {
         java.connect(&brisk).unwrap_or_else(|error| panic!("{error}"));
         let builder = || Client::builder().url(server.url());
         let [ours, ours_too] = [(); 2].map(|()| run(builder().connect()).unwrap());
-        let patient = [(); 2].map(|()| run(builder().poll_interval_max(NEVER).connect()).unwrap());
+        let patient = [(); 2].map(|()| run(builder().poll_interval_max(PATIENCE).connect()).unwrap());
         let brisk = run(builder().watchdog_lease(BRISK).connect()).unwrap();
         Self { server, java, ours, ours_too, patient, brisk, next: AtomicU64::new(1) }
     }

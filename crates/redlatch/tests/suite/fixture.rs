@@ -177,7 +177,7 @@ impl Fixture {
         async { builder.connect().await.expect("the store is there") }
     }
 
-    /// A client whose waiters wake by a message or not within a test: they do not look by themselves, and leases last longer.
+    /// A client whose waiters wake by a message or not in time: they look after 15 s at the earliest, and leases last longer.
     #[track_caller]
     pub(crate) fn patient(&self) -> impl Future<Output = Client> + Send + use<> {
         let builder = patient(self.builder());
@@ -200,7 +200,7 @@ impl Fixture {
 
 /// The settings of such a client.
 pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
-    builder.poll_interval_max(Duration::from_secs(3_600)).watchdog_lease(Duration::from_secs(600))
+    builder.poll_interval_max(Duration::from_secs(30)).watchdog_lease(Duration::from_secs(600))
 }
 
 pub(crate) const fn ms(ms: u64) -> Duration {
@@ -220,6 +220,12 @@ pub(crate) const NEXT_RENEWAL: Duration = ms(1_500 + 500);
 
 /// A limit for things that must happen, generous because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Waits for what a message tells those who do not look by themselves so soon.
+pub(crate) async fn told<T>(what: &str, work: impl Future<Output = T>) -> T {
+    const LIMIT: Duration = ms(12_000);
+    tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("nobody was told: {what}, {LIMIT:?}"))
+}
 
 /// Waits for something that must happen, and says what did not.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {

@@ -66,6 +66,10 @@ async fn what_can_never_work_is_an_error_at_once_and_what_may_work_later_is_not(
     let error =
         Client::builder().url("redis://h").watchdog_lease(ms(1)).connect_lazy().map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    for poll in [ms(9), ms(30_001)] {
+        let error = Client::builder().url("redis://h").poll_interval_max(poll).connect_lazy().map(|_| ());
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidOption, "{poll:?}");
+    }
     // The file may be there by the time of the next call.
     let mut tls = TlsOptions::default();
     tls.ca_file = Some("/nonexistent/ca.pem".into());

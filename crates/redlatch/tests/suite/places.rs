@@ -101,6 +101,18 @@ fn code_that_is_polled_may_not_block_wherever_it_is() {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
+/// It had begun before it was refused, and the hold that no guard had any more lasted for as long as it says.
+#[test]
+fn a_detach_for_that_is_refused_gives_the_lock_back() {
+    let server = RedisServer::start().unwrap();
+    let client = blocking::Client::connect(&server.url()).unwrap();
+    let guard = client.lock("x").lock().unwrap();
+    let error = current().block_on(async { guard.detach_for(Duration::from_secs(600)) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InsideRuntime, "{error}");
+    let other = blocking::Client::connect(&server.url()).unwrap();
+    assert!(other.lock("x").lock_for(Duration::from_secs(25)).unwrap().is_some());
+}
+
 /// What is dropped after everything else of its thread.
 struct Last {
     lock: blocking::Lock,

@@ -16,7 +16,7 @@ use redlatch_testkit::{
     stall::paused_since,
 };
 
-use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, patient, renewed, soon};
+use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, patient, renewed, soon, told};
 
 /// Three servers, a proxy before each, and clients through the proxies.
 struct Rig {
@@ -95,7 +95,7 @@ async fn three_stores_make_a_quorum() {
     assert!(!waiting.is_finished());
     assert!(guard.unlock().await.is_clean());
     // Told, because it does not look by itself.
-    let guard = soon("the other's turn", waiting).await.unwrap();
+    let guard = told("the other's turn", waiting).await.unwrap();
     drop(guard);
     let guard = soon("a release by dropping", set.lock()).await.unwrap();
     // Somebody else has one member: two are enough.

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use redlatch::{
     Client, ClientBuilder, Guard, Lease, LossReason, Severity,
     acl::{Kind, Rights},
+    blocking,
 };
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
@@ -131,6 +132,69 @@ async fn a_hold_is_watched_on_when_another_one_of_the_same_hash_has_gone() {
         server.cmd(&["DEL", "both"]).unwrap();
         assert_eq!(soon("the loss", reader.lost()).await, LossReason::Deleted, "the other one {sister}");
     }
+}
+
+/// Calls of blocking threads go over the connection that watches.
+#[test]
+fn a_hold_of_a_thread_is_watched_on_when_another_thread_has_taken_and_given_back_one_of_the_same_hash() {
+    let server = RedisServer::start().unwrap();
+    let client = blocking::Client::build(Client::builder().url(server.url()).watchdog_lease(LONG)).unwrap();
+    let reader =
+        client.read_write_lock("both").read().acquire().lease(Lease::Fixed(LONG)).run().unwrap().unwrap();
+    let until_watched = || {
+        let begin = Instant::now();
+        while watched(&server) < 1 {
+            assert!(begin.elapsed() < SOON, "it is not watched");
+            std::thread::sleep(ms(5));
+        }
+    };
+    until_watched();
+    let other = client.clone();
+    std::thread::spawn(move || other.read_write_lock("both").read().lock().unwrap().unlock().unwrap())
+        .join()
+        .unwrap();
+    until_watched();
+    server.cmd(&["DEL", "both"]).unwrap();
+    assert_eq!(reader.lost_within(SOON).unwrap(), Some(LossReason::Deleted));
+}
+
+/// Each hold that was dropped put the watching of the others off for a second more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_watched_though_others_of_the_same_hash_go_all_the_time() {
+    let server = RedisServer::start().unwrap();
+    let client = client(Client::builder().url(server.url())).await;
+    let lock = client.read_write_lock("both");
+    let reader = lock.read().acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
+    until_watched(&[&server], 1).await;
+    let others = tokio::spawn(async move {
+        loop {
+            drop(lock.read().lock().await.unwrap());
+            tokio::time::sleep(ms(300)).await;
+        }
+    });
+    tokio::time::sleep(ms(2_000)).await;
+    server.cmd(&["DEL", "both"]).unwrap();
+    for _ in 0..6 {
+        tokio::time::sleep(ms(500)).await;
+        println!(
+            "{:?} watched {} valid {} owner {}",
+            server.cmd(&["HGETALL", "both"]).unwrap(),
+            watched(&server),
+            reader.is_valid(),
+            reader.owner()
+        );
+        println!(
+            "{:?}",
+            server
+                .command_counts()
+                .unwrap()
+                .iter()
+                .filter(|(k, _)| ["exists", "evalsha", "client|caching", "hdel"].contains(&&***k))
+                .collect::<Vec<_>>()
+        );
+    }
+    others.abort();
+    soon("the loss", reader.lost()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use redlatch::{Client, ErrorKind, Lease, LossReason, Unlocked};
 use redlatch_testkit::{assert_keyspace, server::KeyContent};
 
 use crate::{
-    fixture::{LATE, RENEWED, awake, ms, patient, renewed, soon},
+    fixture::{LATE, RENEWED, awake, ms, patient, renewed, soon, told},
     forms::{Form, in_every_form},
     wire_rw::{hash, near, one, pttl, timeout},
 };
@@ -202,7 +202,7 @@ async fn trap_r6_a_downgrade_lets_waiting_readers_in_at_once(on: Form) {
     // Past the second look, from which the reader sleeps until a message.
     tokio::time::sleep(ms(50)).await;
     let read = write.downgrade().await.unwrap();
-    let beside = soon("the reader", reader).await.unwrap();
+    let beside = told("the reader", reader).await.unwrap();
     assert!(read.is_valid() && beside.is_valid());
 }
 

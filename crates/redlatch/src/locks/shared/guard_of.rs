@@ -84,7 +84,7 @@ impl<K: LockMarker> GuardOf<K> {
     /// # Errors
     ///
     /// As there.
-    pub async fn detach_for(self, time: Duration) -> Result<bool, Error> {
-        self.0.detach_for(time).await
+    pub fn detach_for(self, time: Duration) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
+        self.0.detach_for(time)
     }
 }

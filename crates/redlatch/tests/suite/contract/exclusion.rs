@@ -5,7 +5,7 @@ use std::{
 
 use redlatch::LockName;
 
-use crate::fixture::{Fixture, LATE, awake, ms, soon};
+use crate::fixture::{Fixture, LATE, awake, ms, soon, told};
 
 pub(crate) async fn a_held_lock_is_busy_for_everybody_else(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
@@ -33,7 +33,7 @@ pub(crate) async fn a_release_wakes_a_waiter_of_another_client(on: Fixture) {
     tokio::time::sleep(ms(300)).await;
     assert!(!waiter.is_finished());
     guard.unlock().await.unwrap();
-    let guard = soon("the waiter's grant", waiter).await.unwrap();
+    let guard = told("the waiter's grant", waiter).await.unwrap();
     assert!(guard.is_valid());
 }
 

@@ -1,6 +1,6 @@
 use redlatch::ErrorKind;
 
-use crate::fixture::{Fixture, LATE, awake, ms, soon};
+use crate::fixture::{Fixture, LATE, awake, ms, soon, told};
 
 pub(crate) async fn a_latch_opens_at_zero(on: Fixture) {
     // The waiters do not look by themselves.
@@ -22,7 +22,7 @@ pub(crate) async fn a_latch_opens_at_zero(on: Fixture) {
     assert_eq!(ours.count().await.unwrap(), 1);
     assert_eq!(theirs.count_down().await.unwrap(), 0);
     for waiter in waiters {
-        soon("each waiter's way", waiter).await.unwrap().unwrap();
+        told("each waiter's way", waiter).await.unwrap().unwrap();
     }
     assert_eq!(ours.count_down().await.unwrap(), 0, "an open latch stays open");
     assert_eq!(ours.count().await.unwrap(), 0);
@@ -53,7 +53,7 @@ pub(crate) async fn deleting_lets_everybody_through(on: Fixture) {
     let waiter = tokio::spawn(async move { waiting.wait().await });
     tokio::time::sleep(ms(50)).await;
     assert!(other.count_down_latch(on.name("l")).delete().await.unwrap());
-    soon("the waiter's way", waiter).await.unwrap().unwrap();
+    told("the waiter's way", waiter).await.unwrap().unwrap();
     assert_eq!(latch.count().await.unwrap(), 0);
 }
 

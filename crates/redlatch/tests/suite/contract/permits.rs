@@ -11,7 +11,7 @@ use redlatch::{
 };
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, RENEWED, ms, renewed, soon};
+use crate::fixture::{Fixture, LATE, RENEWED, ms, renewed, soon, told};
 
 const UNKNOWN: &str = "00112233445566778899aabbccddeeff";
 
@@ -86,7 +86,7 @@ pub(crate) async fn a_permit_has_an_id_and_its_release_wakes_a_waiter(on: Fixtur
     assert!(!waiter.is_finished());
     let id = guard.id().to_owned();
     assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
-    let next = soon("the wake-up", waiter).await.unwrap();
+    let next = told("the wake-up", waiter).await.unwrap();
     assert_ne!(next.id(), id, "every grant has ids of its own");
     assert_eq!(counts(&ours).await, (0, 1, 1));
     drop(next);
@@ -220,7 +220,7 @@ pub(crate) async fn a_waiter_gets_a_permit_when_its_lease_runs_out(on: Fixture) 
 
 /// testTrySetPermits, testSetPermits, testAddPermits.
 pub(crate) async fn the_number_is_set_once_resized_and_changed(on: Fixture) {
-    let (_client, ours) = semaphore(&on, 2).await;
+    let (_client, ours) = patient(&on, 2).await;
     assert!(!ours.set_if_absent(9).await.unwrap());
     assert_eq!(counts(&ours).await, (2, 0, 2));
     let guard = take(&ours, 2, ms(60_000)).await;
@@ -242,7 +242,7 @@ pub(crate) async fn the_number_is_set_once_resized_and_changed(on: Fixture) {
     tokio::time::sleep(ms(50)).await;
     assert!(!waiter.is_finished());
     assert_eq!(ours.set(3).await.unwrap(), 3);
-    drop(soon("the third permit", waiter).await.unwrap());
+    drop(told("the third permit", waiter).await.unwrap());
 }
 
 /// testReleaseWithoutPermits, testRelease, testReleaseAsyncMany, testReleaseManyNotExistOrExpired.
@@ -391,7 +391,7 @@ pub(crate) async fn one_message_wakes_all_who_can_be_served(on: Fixture) {
     all.release().await.unwrap();
     let mut guards = Vec::new();
     for waiter in waiters {
-        guards.push(soon("each waiter's permit", waiter).await.unwrap());
+        guards.push(told("each waiter's permit", waiter).await.unwrap());
     }
     assert_eq!(counts(&ours).await, (0, 8, 8));
 }

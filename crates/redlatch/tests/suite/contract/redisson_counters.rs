@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, ms, soon, told};
 
 /// Far more than all rounds of a test take together.
 const ALL_ROUNDS: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub(crate) async fn try_n_acquire(on: Fixture) {
             theirs.release(1).await.unwrap();
         }
     });
-    assert!(soon("enough permits", ours.acquire_for(4, ms(600_000))).await.unwrap());
+    assert!(told("enough permits", ours.acquire_for(4, ms(600_000))).await.unwrap());
     assert!(start.elapsed() >= ms(500), "before there were enough: {:?}", start.elapsed());
     soon("the second permit", puts).await.unwrap();
     assert_eq!(ours.available().await.unwrap(), 0);

@@ -6,7 +6,7 @@ use std::sync::{
 use redlatch::{ErrorKind, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, ms, soon, told};
 
 pub(crate) async fn permits_are_taken_and_put_back(on: Fixture) {
     let (client, other) = (on.client().await, on.client().await);
@@ -64,7 +64,7 @@ pub(crate) async fn a_waiter_gets_its_permits_when_there_are_enough(on: Fixture)
         assert!(!waiter.is_finished(), "three are not four");
     }
     theirs.add(1).await.unwrap();
-    soon("the fourth permit", waiter).await.unwrap().unwrap();
+    told("the fourth permit", waiter).await.unwrap().unwrap();
     assert_eq!(ours.available().await.unwrap(), 0);
     // Several waiters of one process, and one message: nobody sleeps on while permits are free.
     let mut waiters = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) async fn a_waiter_gets_its_permits_when_there_are_enough(on: Fixture)
     tokio::time::sleep(ms(100)).await;
     theirs.release(8).await.unwrap();
     for waiter in waiters {
-        soon("each waiter's permit", waiter).await.unwrap().unwrap();
+        told("each waiter's permit", waiter).await.unwrap().unwrap();
     }
 }
 

@@ -6,7 +6,7 @@ use redlatch::{Client, ErrorKind, LossReason, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, ConnectionKind, Match, Nth, Scope};
 
 use super::{nothing_left, rig};
-use crate::fixture::{LATE, RENEWED, SOON, awake, ms, patient, renewed, soon};
+use crate::fixture::{LATE, RENEWED, SOON, awake, ms, patient, renewed, soon, told};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_reset_connection_costs_nobody_anything() {
@@ -305,7 +305,7 @@ async fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     rig.proxy.wait_for(Duration::from_secs(5), |log| log.count("SUBSCRIBE") == 1).await.unwrap();
     // The message goes out while nobody has subscribed yet.
     guard.unlock().await.unwrap();
-    soon("the waiter's turn", waiter).await.unwrap().unwrap();
+    told("the waiter's turn", waiter).await.unwrap().unwrap();
     assert_eq!(rig.proxy.fired(rule), 1);
 }
 

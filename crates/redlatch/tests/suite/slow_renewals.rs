@@ -103,6 +103,8 @@ async fn pauses_of_the_server_that_are_longer_than_a_third_of_the_lease_cost_no_
     server.resume().unwrap();
     // The server has renewed all of them. The next pause lasts until after those that were sent first would have ended without that.
     all_are_renewed().await;
+    // What it answers in one turn goes out one connection after the other, so this answer shows that the renewals' are out, too.
+    server.cmd(&["PING"]).unwrap();
     server.pause().unwrap();
     tokio::time::sleep(PAUSES[1]).await;
     server.resume().unwrap();

@@ -292,10 +292,9 @@ impl Core {
         let tainted = asker.tainted;
         drop(asker);
         lease.tainted.fetch_or(tainted, Ordering::Relaxed);
-        place.granted(&lease);
-        if self.is_closed() {
+        if let Err(closed) = place.granted(&lease) {
             self.drop_hold(&lease, request.term);
-            return Err(self.closed_error());
+            return Err(closed);
         }
         Ok(Entered::Done(Some(Grant { lease, term: request.term })))
     }

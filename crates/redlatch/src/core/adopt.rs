@@ -92,13 +92,13 @@ impl Core {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")
         } else {
-            // In this order: a shutdown that begins after the look gives it back like any other.
-            self.took(&lease, None);
-            if !self.is_closed() {
-                return Ok((Taken::Up(lease), Some(pending)));
+            match self.took(&lease, None) {
+                Ok(()) => return Ok((Taken::Up(lease), Some(pending))),
+                Err(closed) => {
+                    self.lanes.forget(&lease);
+                    closed
+                }
             }
-            self.lanes.forget(&lease);
-            self.closed_error()
         };
         lease.give_back();
         self.move_back(&left, &lease.owner).await;

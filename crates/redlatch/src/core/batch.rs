@@ -140,9 +140,10 @@ impl Core {
             None => return Ok(Batch::Busy(0)),
         };
         group.granted = true;
+        let mut taken = Ok(());
         for (place, lease) in places.into_iter().zip(&leases) {
             lease.tainted.fetch_or(group.tainted, Ordering::Relaxed);
-            place.granted(lease);
+            taken = taken.and(place.granted(lease));
         }
         let term = first.term;
         if turns.iter().any(Turn::is_disturbed) {
@@ -151,9 +152,9 @@ impl Core {
             leases.iter().for_each(|lease| self.drop_hold(lease, term));
             return Ok(Batch::OneByOne);
         }
-        if self.is_closed() {
+        if let Err(closed) = taken {
             leases.iter().for_each(|lease| self.drop_hold(lease, term));
-            return Err(self.closed_error());
+            return Err(closed);
         }
         Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, term }).collect()))
     }

@@ -476,7 +476,13 @@ impl Core {
 
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
     /// once, because two must not be valid.
-    pub(crate) fn took(self: &Arc<Self>, lease: &Arc<Lease>, leader: Option<&Arc<Request>>) {
+    ///
+    /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
+    pub(crate) fn took(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        leader: Option<&Arc<Request>>,
+    ) -> Result<(), Error> {
         match self.lanes.granted(lease, leader, self.now_ms()) {
             Ok(lost) => self.tell_displaced(lost, lease),
             Err(newer) => {
@@ -487,6 +493,8 @@ impl Core {
                 self.keeper.spawn(async move { core.recheck_now(newer).await });
             }
         }
+        // Last: a shutdown that begins after this look finds the lease where it was put.
+        if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
     pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {

@@ -139,8 +139,8 @@ impl Place {
         Place { core: core.clone(), keys: line.request.keys.clone(), kind: Kind::Queued(line) }
     }
 
-    /// The grant came: the lane has a lease now.
-    pub(super) fn granted(mut self, lease: &Arc<Lease>) {
+    /// The grant came: the lane has a lease now. An error as in [`Core::took`].
+    pub(super) fn granted(mut self, lease: &Arc<Lease>) -> Result<(), Error> {
         match std::mem::replace(&mut self.kind, Kind::Left) {
             Kind::Leader(request) => self.core.took(lease, Some(&request)),
             _ => self.core.took(lease, None),

@@ -53,6 +53,7 @@ mod sentinel_memory;
 mod sentinel_memory_real;
 mod servers;
 mod shared_owners;
+mod shutdown_moments;
 mod slow_renewals;
 mod strict_keys;
 mod tls;

@@ -14,6 +14,7 @@ mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod gate;
 mod hand_on;
+mod held;
 pub(crate) mod home;
 mod intake;
 pub(crate) mod keeper;

@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     Core, Numbers,
+    held::{Held, parts},
     lease::{Lease, keys_and_owners},
 };
 use futures_util::{
@@ -106,19 +107,18 @@ impl Core {
                 moves,
             ));
         }
-        if batch.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
-            // Some of their keys have gone ahead. Each alone is in one place.
-            self.renew_singly(batch).await;
-            return;
-        }
-        let failure = match outcome {
-            Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
+        let failure = match outcome.map(|outcome| Held::of(&batch, outcome)) {
+            Ok(Held::InParts) => {
+                self.renew_in_parts(batch).await;
+                return;
+            }
+            Ok(Held::Known(held)) => {
                 self.watch_renewed(batch.clone());
                 let mut gone = Vec::new();
-                for (lease, held) in batch.iter().zip(&reply[1..]) {
+                for (lease, held) in batch.iter().zip(held) {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);
-                    if *held == 1 {
+                    if held {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sent_ms, told_ms) {
                             self.look_if_in_doubt(lease);
@@ -130,8 +130,7 @@ impl Core {
                 self.all_gone(&gone).await;
                 None
             }
-            Ok(Ok(_)) => Some("a reply of the wrong length".to_owned()),
-            Ok(Err(fault)) => Some(fault.to_string()),
+            Ok(Held::Unknown(fault)) => Some(fault.to_string()),
             Err(_) => Some(format!("no answer within {limit:?}")),
         };
         if let Some(why) = failure {
@@ -171,13 +170,14 @@ impl Core {
         told_ms: i64,
         moves: u64,
     ) {
-        let Ok(reply) = asked.await else { return };
-        if reply.len() != batch.len() + 1 || self.store.moves() != moves {
+        // A refusal is met by the next try as well.
+        let Held::Known(held) = Held::of(&batch, asked.await) else { return };
+        if self.store.moves() != moves {
             return;
         }
         let (mut late, mut gone) = (Vec::new(), Vec::new());
-        for (lease, held) in batch.into_iter().zip(&reply[1..]) {
-            if *held != 1 {
+        for (lease, held) in batch.into_iter().zip(held) {
+            if !held {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
@@ -192,9 +192,9 @@ impl Core {
         self.keeper.reschedule(late);
     }
 
-    fn renew_singly(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
-        let singly = batch.into_iter().map(move |lease| self.clone().renew_batch(vec![lease]));
-        join_all(singly).map(drop).boxed()
+    fn renew_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+        let parts = parts(&batch).map(|part| self.clone().renew_batch(part));
+        join_all(parts).map(drop).boxed()
     }
 
     /// Sets the lease of one hold anew, or only looks at it when `lease_ms` is 0; `false` if the owner no longer holds.
@@ -289,7 +289,7 @@ impl Core {
         let core = self.clone();
         self.keeper.handle().spawn(async move {
             futures_util::stream::iter(stretched)
-                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |lease| core.clone().check_singly(lease))
+                .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |lease| core.clone().check_part(vec![lease]))
                 .await;
         });
         leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind));
@@ -315,27 +315,27 @@ impl Core {
             let call = first.recipe.renew(number, &keys_and_owners(&open), told_ms);
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number)).await;
-            if open.len() > 1 && matches!(&outcome, Ok(Err(fault)) if fault.is_split()) {
-                for lease in batch {
+            let held = outcome.map(|outcome| Held::of(&open, outcome));
+            if let Ok(Held::InParts) = held {
+                for part in parts(&batch) {
                     let core = self.clone();
-                    self.keeper.handle().spawn(core.check_singly(lease));
+                    self.keeper.handle().spawn(core.check_part(part));
                 }
                 return;
             }
-            if let Ok(Ok(reply)) = outcome {
+            if let Ok(Held::Known(held)) = held {
                 let mut gone = Vec::new();
-                for (lease, held) in open.iter().zip(reply.iter().skip(1)) {
-                    if *held == 0 {
+                for (lease, held) in open.iter().zip(held) {
+                    if !held {
                         gone.push(lease.clone());
                     } else {
                         lease.seen(sent_ms);
                         doubt |= lease.asked_ms() < self.doubt_ms();
                     }
                 }
-                if told_ms > 0 || !gone.is_empty() {
-                    // What was asked to be told meanwhile may have ended with what this has changed.
-                    self.watch_renewed(open.clone());
-                }
+                // What was asked to be told meanwhile may have ended with what this has changed, or failed on a connection that was
+                // about to end.
+                self.watch_renewed(open.clone());
                 self.all_gone(&gone).await;
                 break;
             }
@@ -358,8 +358,8 @@ impl Core {
         }
     }
 
-    fn check_singly(self: Arc<Self>, lease: Arc<Lease>) -> BoxFuture<'static, ()> {
-        self.check_batch(vec![lease]).boxed()
+    fn check_part(self: Arc<Self>, part: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+        self.check_batch(part).boxed()
     }
 }
 

@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 
 use super::{
     Core,
+    held::{Held, parts},
     lease::{Lease, keys_and_owners},
 };
 use crate::{call::Call, keys::Keys, store::Change};
@@ -282,11 +283,12 @@ impl Core {
         let (number, sent_ms) = (self.fresh_number(), self.now_ms());
         let call = first.recipe.renew(number, &keys_and_owners(&batch), 0);
         let limit = self.config.response_timeout;
-        match tokio::time::timeout(limit, self.run_unwatched(call, number)).await {
-            Ok(Ok(reply)) if reply.len() == batch.len() + 1 => {
+        let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
+        match outcome.map(|outcome| Held::of(&batch, outcome)) {
+            Ok(Held::Known(held)) => {
                 let mut gone = Vec::new();
-                for (lease, held) in batch.iter().zip(&reply[1..]) {
-                    if *held == 1 {
+                for (lease, held) in batch.iter().zip(held) {
+                    if held {
                         lease.seen(sent_ms);
                     } else {
                         gone.push(lease.clone());
@@ -299,12 +301,12 @@ impl Core {
                 keys.dedup();
                 self.watch_behind(&keys);
             }
-            Ok(Err(fault)) if fault.is_split() && batch.len() > 1 => self.look_singly(batch).await,
-            _ => self.watch_later(&batch),
+            Ok(Held::InParts) => self.look_in_parts(batch).await,
+            Ok(Held::Unknown(_)) | Err(_) => self.watch_later(&batch),
         }
     }
 
-    fn look_singly(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
-        join_all(batch.into_iter().map(move |lease| self.clone().look_at(vec![lease]))).map(drop).boxed()
+    fn look_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+        join_all(parts(&batch).map(|part| self.clone().look_at(part))).map(drop).boxed()
     }
 }

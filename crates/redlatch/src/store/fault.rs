@@ -38,6 +38,15 @@ impl Fault {
         matches!(self, Fault::Server(error) if error.is_split())
     }
 
+    /// Whether a call of several keys may have been refused because of one of them.
+    pub(crate) fn may_be_of_one_key(&self) -> bool {
+        let of_one = |kind| {
+            use ErrorKind::{Permission, Server, UndeclaredKey, WrongType};
+            matches!(kind, Permission | Server | UndeclaredKey | WrongType)
+        };
+        matches!(self, Fault::Server(error) if error.is_split() || of_one(error.kind()))
+    }
+
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Fault::Unknown(_))
     }

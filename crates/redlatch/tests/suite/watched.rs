@@ -351,3 +351,61 @@ async fn every_node_of_a_cluster_tells_of_its_own_keys() {
     }
     all_lost(&guards).await;
 }
+
+/// One key that was overwritten made the server refuse the renewal of all that were in the same call, and the look at them: they ended one
+/// after the other with their leases, untouched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_overwritten_takes_no_other_hold_along_and_its_holder_is_told() {
+    let server = RedisServer::builder().start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+    type Loss = Box<dyn Fn() -> Option<LossReason>>;
+    let mut untouched: Vec<(&str, Loss)> = Vec::new();
+    macro_rules! of_each_kind {
+        ($($kind:literal, $each:ident => $take:expr;)*) => {$({
+            let mut guards = Vec::new();
+            for n in 0..7 {
+                let $each = format!("{}{n}", $kind);
+                guards.push($take);
+            }
+            // What are taken of permits is beside their number.
+            let key = if $kind == "permit" { "{permit3}:timeout".to_owned() } else { format!("{}3", $kind) };
+            server.cmd(&["SET", &key, "of somebody else"]).unwrap();
+            soon("the loss of what was overwritten", guards.remove(3).lost()).await;
+            for guard in guards {
+                untouched.push(($kind, Box::new(move || guard.loss())));
+            }
+        })*};
+    }
+    of_each_kind! {
+        "plain", name => client.lock(name).lock().await.unwrap();
+        "fair", name => client.fair_lock(name).lock().await.unwrap();
+        "read", name => client.read_write_lock(name).read().lock().await.unwrap();
+        "write", name => client.read_write_lock(name).write().lock().await.unwrap();
+        "permit", name => {
+            let permits = client.permit_semaphore(name);
+            permits.set(1).await.unwrap();
+            permits.request().await.unwrap().unwrap()
+        };
+    }
+    // Each has to be renewed a few times.
+    tokio::time::sleep(RENEWED * 3).await;
+    for (kind, loss) in untouched {
+        assert_eq!(loss(), None, "{kind}");
+    }
+}
+
+/// The same for an account that loses the right to some of the names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_is_withdrawn_for_some_names_takes_no_other_hold_along() {
+    let server = RedisServer::builder().start().unwrap();
+    server.cmd(&["ACL", "SETUSER", "app", "on", ">app", "~*", "&*", "+@all"]).unwrap();
+    let url = server.url().replace("redis://", "redis://app:app@");
+    let client = Client::builder().url(url).watchdog_lease(RENEWED).connect().await.unwrap();
+    let guards = hold(&client, (0..8).map(|n| format!("{}{n}", if n % 3 == 0 { "b" } else { "a" }))).await;
+    server.cmd(&["ACL", "SETUSER", "app", "resetkeys", "~a*", "~redlatch*"]).unwrap();
+    tokio::time::sleep(RENEWED * 4).await;
+    for guard in guards {
+        let name = guard.name().to_string();
+        assert_eq!(guard.is_valid(), name.starts_with('a'), "{name}: {:?}", guard.loss());
+    }
+}

@@ -1,0 +1,41 @@
+//! What a server says of the holds of one call, whether it is to renew them or only to look.
+
+use std::sync::Arc;
+
+use super::{Numbers, lease::Lease};
+use crate::{
+    error::{Error, ErrorKind},
+    store::Fault,
+};
+
+pub(super) enum Held {
+    /// Whether each is held.
+    Known(Vec<bool>),
+    /// The server refuses the call because of one key, or of some. The other holds are there, so it is asked about parts.
+    InParts,
+    Unknown(Fault),
+}
+
+impl Held {
+    pub(super) fn of(batch: &[Arc<Lease>], outcome: Result<Numbers, Fault>) -> Held {
+        match outcome {
+            Ok(reply) if reply.len() == batch.len() + 1 => {
+                Held::Known(reply[1..].iter().map(|held| *held == 1).collect())
+            }
+            Ok(_) => {
+                Held::Unknown(Fault::Server(Error::new(ErrorKind::Server, "a reply of the wrong length")))
+            }
+            Err(fault) if batch.len() > 1 && fault.may_be_of_one_key() => Held::InParts,
+            // Something else has taken the place of the hold: these scripts read no other key of which the type matters.
+            Err(Fault::Server(error)) if batch.len() == 1 && error.kind() == ErrorKind::WrongType => {
+                Held::Known(vec![false])
+            }
+            Err(fault) => Held::Unknown(fault),
+        }
+    }
+}
+
+/// Halves, because it is often one key of a hundred.
+pub(super) fn parts(batch: &[Arc<Lease>]) -> impl Iterator<Item = Vec<Arc<Lease>>> {
+    batch.chunks(batch.len().div_ceil(2).max(1)).map(<[_]>::to_vec)
+}

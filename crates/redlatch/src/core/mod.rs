@@ -30,16 +30,14 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 mod request;
+mod shutdown;
 mod undo;
 pub(crate) mod wait;
 mod watch;
 
-use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use smallvec::SmallVec;
@@ -54,14 +52,12 @@ use self::{
     lanes::{Bounds, Lanes},
     lease::Lease,
     owners::{Owners, Pending},
-    release::Unlocked,
     undo::Certainty,
 };
 use crate::{
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
-    name::LockName,
     owner::{Identity, Owner},
     recipes::Term,
     scripts::Script,
@@ -513,64 +509,6 @@ impl Core {
         let by_traces =
             lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides);
         by_traces || lease.may_last_after(self.now_ms())
-    }
-
-    /// Ends everything: no new holds, no more waiting; what is held is released.
-    ///
-    /// Answers how many holds were released and which were not, with the reason.
-    pub(crate) async fn shutdown(self: &Arc<Self>, limit: Duration) -> (usize, Vec<(LockName, Error)>) {
-        if self.is_forked() || self.closed.swap(true, Ordering::SeqCst) {
-            return (0, Vec::new());
-        }
-        self.closing.notify_waiters();
-        self.lanes.close();
-        let mut leases = Vec::new();
-        self.lanes.each_lease(|lease| leases.push(lease.clone()));
-        let mut releases = Vec::new();
-        for lease in leases {
-            if lease.lose(LossReason::Shutdown) {
-                self.lanes.forget(&lease);
-                let (tell, told) = tokio::sync::oneshot::channel();
-                let (core, held) = (self.clone(), lease.clone());
-                self.keeper.spawn(async move {
-                    let pending = core.owners.pending(&held.keys, &held.owner);
-                    let work = async |pending: &Pending| core.release_all_holds(&held, pending).await;
-                    let _ = tell.send(pending.covers(work).await);
-                });
-                releases.push((lease, told));
-            }
-        }
-        let end = self.keeper.sleep(limit);
-        let mut end = std::pin::pin!(end);
-        let (mut released, mut failed) = (0, Vec::new());
-        let late = || {
-            Error::new(ErrorKind::Timeout, "not released within the time for shutting down")
-                .remedy("its lease ends it")
-        };
-        for (lease, told) in releases {
-            let outcome = tokio::select! {
-                biased;
-                outcome = told => outcome.unwrap_or_else(|_| Err(late())),
-                () = &mut end => Err(late()),
-            };
-            match outcome {
-                // What it was lost to is not known: ending it here came first.
-                Ok((Unlocked::AlreadyLost(_), _)) => {
-                    let gone = "the server no longer had the hold when the client was shut down";
-                    failed.push((lease.keys.name.clone(), Error::new(ErrorKind::Lost, gone)));
-                }
-                Ok(_) => released += 1,
-                Err(error) => failed.push((lease.keys.name.clone(), error)),
-            }
-        }
-        tokio::select! {
-            biased;
-            () = self.keeper.drained() => {}
-            () = &mut end => {}
-        }
-        self.disconnected.store(true, Ordering::SeqCst);
-        self.store.close();
-        (released, failed)
     }
 }
 

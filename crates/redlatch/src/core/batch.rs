@@ -312,7 +312,10 @@ impl Core {
                 Step::Release { leads, pending } if simple && pending.is_alone() => {
                     together.push(Ending { at, lease, leads, pending })
                 }
-                step => alone.push((at, lease, step)),
+                step => {
+                    let work = self.clone().complete(lease.clone(), step);
+                    alone.push((at, lease, work));
+                }
             }
         }
         async move {
@@ -328,9 +331,8 @@ impl Core {
                 }
             }
             let groups = join_all(groups.into_iter().map(|group| self.release_group(group)));
-            let alone = join_all(alone.into_iter().map(async |(at, lease, step)| {
-                let outcome = self.clone().complete(lease.clone(), step).await;
-                (at, outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
+            let alone = join_all(alone.into_iter().map(async |(at, lease, work)| {
+                (at, work.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
             }));
             let (groups, alone) = futures_util::future::join(groups, alone).await;
             let mut outcomes: Vec<_> = groups.into_iter().flatten().chain(alone).collect();

@@ -2,7 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Core, Grant, lease::Lease};
+use super::{
+    Core, Grant,
+    lease::{Change, Lease},
+    owners::Pending,
+    release::Way,
+};
 use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
@@ -18,10 +23,10 @@ impl Core {
     pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
         self.check_open()?;
         // Noted here and not in the background: a lease that is entered is not passed on from now on.
-        let _ = lease.turns();
+        let change = lease.turns().changes();
         let (core, held) = (self.clone(), lease.clone());
         // Other guards of the lease wait for it.
-        let entry = self.drive(self.clone().enter_again(lease.clone(), term), move |outcome| {
+        let entry = self.drive(self.clone().enter_again(lease.clone(), term, change), move |outcome| {
             if outcome.is_ok() {
                 core.drop_hold(&held, term);
             }
@@ -34,9 +39,14 @@ impl Core {
     /// The count cannot tell a repeat: by the time that it comes another process may have been handed the owner and count there, too. So
     /// each try counts, and from an unanswered one on nothing of this lease is counted down before its end: the server has as many
     /// holds as there are guards here, or more.
-    async fn enter_again(self: Arc<Self>, lease: Arc<Lease>, term: Term) -> Result<(), Error> {
+    async fn enter_again(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        term: Term,
+        change: Change,
+    ) -> Result<(), Error> {
         let turns = lease.turns();
-        let counting = turns.counting.lock().await;
+        let _counting = turns.counting.lock().await;
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -58,20 +68,22 @@ impl Core {
                     if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
-                        if !owner.is_shared() {
+                        if self.way(&lease) == Way::Whole {
                             lease.doubts_count();
                         } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
-                            drop(counting);
-                            self.alone(&pending).await;
-                            let _counting = turns.counting.lock().await;
-                            // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
-                            if !lease.is_over(self.now_ms()) {
-                                let publish = self.store.publish_command();
-                                let call =
-                                    lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
-                                let call = call.in_reign(reign);
-                                let _ = self.run_undoing(call, owner.number(), false, &pending).await;
+                            if pending.is_alone() {
+                                self.leave_entered(&lease, reign, &pending).await;
+                            } else {
+                                // The attempt that it waits for may be the one that waits for this entry.
+                                let (core, held) = (self.clone(), lease.clone());
+                                self.keeper.spawn(async move {
+                                    let _change = change;
+                                    core.alone(&pending).await;
+                                    let turns = held.turns();
+                                    let _counting = turns.counting.lock().await;
+                                    core.leave_entered(&held, reign, &pending).await;
+                                });
                             }
                         }
                         return Err(lost());
@@ -99,5 +111,16 @@ impl Core {
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
         }
+    }
+
+    /// Counts down an entry that no guard has.
+    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, reign: u64, pending: &Pending) {
+        // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
+        if lease.is_over(self.now_ms()) {
+            return;
+        }
+        let (owner, publish) = (&lease.owner, self.store.publish_command());
+        let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
+        let _ = self.run_undoing(call.in_reign(reign), owner.number(), false, pending).await;
     }
 }

@@ -202,10 +202,9 @@ impl Core {
         match self.begin(lease, held) {
             Step::Passed | Step::Lost(_) => {}
             step => {
-                let (core, held) = (self.clone(), lease.clone());
+                let (name, work) = (lease.keys.name.clone(), self.clone().complete(lease.clone(), step));
                 self.keeper.spawn(async move {
-                    let name = held.keys.name.clone();
-                    if let Err(error) = core.complete(held, step).await {
+                    if let Err(error) = work.await {
                         tracing::warn!(lock = %name, %error, "a dropped lock could not be released; its lease ends it");
                     }
                 });
@@ -264,7 +263,20 @@ impl Core {
         }
     }
 
-    pub(super) async fn complete(self: Arc<Self>, lease: Arc<Lease>, step: Step) -> Result<Unlocked, Error> {
+    /// What is left to do. From the call on, what waits for the count of the lease waits for it.
+    pub(super) fn complete(
+        self: Arc<Self>,
+        lease: Arc<Lease>,
+        step: Step,
+    ) -> impl Future<Output = Result<Unlocked, Error>> + Send {
+        let change = lease.changes_count();
+        async move {
+            let _change = change;
+            self.completed(lease, step).await
+        }
+    }
+
+    async fn completed(self: Arc<Self>, lease: Arc<Lease>, step: Step) -> Result<Unlocked, Error> {
         match step {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
@@ -346,7 +358,7 @@ impl Core {
     /// How the last hold of a lease is to be ended now. Beside a write hold whose guard can hand the owner out, a process that is handed it
     /// may rightly read at any moment: what comes late of a release of all would take its read hold. Of two that count down, the late one
     /// would, too, but that is sent once, and one count is as good as the other.
-    fn way(&self, lease: &Lease) -> Way {
+    pub(super) fn way(&self, lease: &Lease) -> Way {
         if lease.owner.is_shared() || self.write_hold_beside(&lease.keys, &lease.owner).is_some() {
             Way::OneHold
         } else {

@@ -40,6 +40,7 @@ mod adopting;
 mod beside_guards;
 mod clients;
 mod counts;
+mod given_up;
 mod late;
 mod on_the_way;
 mod repeats;

@@ -24,6 +24,7 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
+pub(super) use rare::Change;
 use rare::{NEVER, Rare, Turns};
 
 const HELD: u8 = 0;

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use tokio::sync::watch;
+
 use super::{Lease, lengths::Lengths};
 use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
 
@@ -51,6 +53,8 @@ pub(crate) struct Turns {
     pub(super) scattered: AtomicBool,
     /// Another process held under the owner before.
     pub(super) guest: AtomicBool,
+    /// How many requests are under way or about to be sent that change the count.
+    changes: watch::Sender<u32>,
     lengths: Mutex<Lengths>,
 }
 
@@ -59,13 +63,49 @@ pub(super) const NEVER: u64 = u64::MAX;
 impl Turns {
     /// Those of a lease that has one guard, with this term.
     pub(super) fn of(first: Term) -> Self {
-        let (next, counting, scattered, guest) = Default::default();
+        let (next, counting, scattered, guest, changes) = Default::default();
         let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();
         let lengths = Mutex::new(Lengths { renewed_ms, longest_ms: first.lease_ms });
-        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, lengths }
+        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, changes, lengths }
+    }
+
+    /// Notes a request that changes the count, until what it answers is dropped.
+    pub(in crate::core) fn changes(self: &Arc<Self>) -> Change {
+        self.changes.send_modify(|changes| *changes += 1);
+        Change(self.clone())
+    }
+
+    /// Waits until no such request is under way.
+    async fn stays(&self) {
+        // An error says that it is gone with all that waits for it.
+        let _ = self.changes.subscribe().wait_for(|changes| *changes == 0).await;
     }
 
     pub(super) fn lengths(&self) -> MutexGuard<'_, Lengths> {
         self.lengths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that changes the count of a lease is under way, until dropped.
+#[must_use = "dropping it says that no such request is under way"]
+pub(in crate::core) struct Change(Arc<Turns>);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.changes.send_modify(|changes| *changes -= 1);
+    }
+}
+
+impl Lease {
+    /// Notes a request that changes the count, if the lease was ever entered: otherwise the only such request is its last.
+    pub(in crate::core) fn changes_count(&self) -> Option<Change> {
+        self.turns_if_any().map(Turns::changes)
+    }
+
+    /// Waits until the server counts what the guards here do, as far as can be known.
+    pub(crate) async fn count_stays(&self) {
+        if let Some(turns) = self.turns_if_any() {
+            turns.stays().await;
+        }
     }
 }

@@ -353,11 +353,10 @@ impl Guard {
         if self.loss().is_some() {
             return Ok(None);
         }
-        // Other guards of this process that share the hold count on what is left of it.
-        let shared = self.lease.holds().count > 1;
         let (core, lease) = (self.core.clone(), self.lease.clone());
         // An owner that was handed out may come to be another process's, and this one meets its hold then.
-        let ends_ms = core.now_ms().saturating_add(self.remaining().as_millis() as u64);
+        let remaining = self.remaining();
+        let ends_ms = core.now_ms().saturating_add(remaining.as_millis() as u64);
         let ends_ms = lease.owner.is_exposed().then_some(ends_ms);
         // What shortens a hold would shorten the owner's next one if it came late.
         lease.owner.expose();
@@ -368,8 +367,15 @@ impl Guard {
         // The owner's next attempt waits for it.
         let shortening = core.drive(
             async move {
+                // A hold that is just being entered or given back is counted on the server, and nothing is shortened where several are.
+                tokio::select! {
+                    biased;
+                    () = held.count_stays() => {}
+                    () = here.keeper.sleep(remaining) => {}
+                }
                 let sent = pending.sent();
-                let kept = match shared {
+                // Other guards of this process that share the hold count on what is left of it.
+                let kept = match held.holds().count > 0 {
                     true => here.renew_one(&held, time_ms).await,
                     false => here.shorten(&held, time_ms, ends_ms).await,
                 };

@@ -42,6 +42,8 @@ pub(super) struct Asker {
     looks: u32,
     /// The last item of the last answer.
     value: i64,
+    /// When a read hold of the owner was to end that was seen first, by the server's clock.
+    read_end_ms: Option<i64>,
     /// Until when others of this process may go first.
     yields_until_ms: u64,
     /// The lane knows that this task waits.
@@ -124,7 +126,13 @@ impl Contender for Asker {
             self.line = Line::Inside(line);
             self.core.lanes.line_up(&self.request.keys, queued);
         }
-        let look = Look { lines_up, recount: self.recount, deadline: &self.deadline, value: &mut self.value };
+        let look = Look {
+            lines_up,
+            recount: self.recount,
+            deadline: &self.deadline,
+            value: &mut self.value,
+            read_end_ms: &mut self.read_end_ms,
+        };
         let outcome = self.core.attempt(&self.request, &self.owner, look).await;
         if let Ok(Attempt::Behind { recount }) = outcome {
             self.recount = recount;
@@ -190,6 +198,7 @@ impl Asker {
             passed_over: false,
             looks: 0,
             value: 0,
+            read_end_ms: None,
             yields_until_ms: request.yields_to.as_ref().map_or(0, |_| core.now_ms() + YIELD_MS_MAX),
             waits_beside: false,
             recount: true,

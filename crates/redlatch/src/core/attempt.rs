@@ -10,6 +10,7 @@ use super::{
     flight::{Flight, Rest, Work},
     lease::Lease,
     undo::{Certainty, Sending},
+    upgrade::Reading,
     wait::Deadline,
 };
 use crate::{
@@ -56,6 +57,11 @@ impl Core {
         *look.value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
+        }
+        if reply.count == UPGRADE
+            && let Reading::Ends(left) = self.reading(request, owner, look.read_end_ms).await
+        {
+            return Ok(Attempt::Busy(left));
         }
         if reply.count < 0 {
             return Err(Fault::Server(refusal(reply.count)));
@@ -364,6 +370,8 @@ pub(super) struct Look<'a> {
     pub(super) deadline: &'a Deadline,
     /// The last item of the answer.
     pub(super) value: &'a mut i64,
+    /// When a read hold of the owner was to end that was seen first, by the server's clock.
+    pub(super) read_end_ms: &'a mut Option<i64>,
 }
 
 /// A grant that replicas have not confirmed; dropping it gives it back.

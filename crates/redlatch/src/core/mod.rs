@@ -32,6 +32,7 @@ mod renewal;
 mod request;
 mod shutdown;
 mod undo;
+mod upgrade;
 pub(crate) mod wait;
 mod watch;
 

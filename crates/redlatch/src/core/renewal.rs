@@ -31,7 +31,7 @@ use crate::{
 /// How often a hold is asked to last less long, when the server's time has gone on within a script.
 const SHORTENINGS_MAX: u32 = 3;
 /// How far its ends may lie apart that are told meanwhile.
-const SAME_END_MS: u64 = 100;
+pub(super) const SAME_END_MS: u64 = 100;
 /// How many leases of one server have their renewal under way at once, and how many calls carry them.
 const LEASES_UNDER_WAY_MAX: usize = 800;
 const BATCHES_UNDER_WAY_MAX: usize = 256;

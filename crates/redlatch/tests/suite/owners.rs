@@ -43,6 +43,7 @@ mod counts;
 mod given_up;
 mod late;
 mod on_the_way;
+mod reads_before;
 mod repeats;
 mod shut_down;
 mod undone;

@@ -1,0 +1,100 @@
+//! A write acquire of an owner whose read hold is over here, while the server still counts it.
+
+use std::future::IntoFuture;
+
+use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Wait, scripts};
+use redlatch_testkit::proxy::{Action, Gate};
+
+use super::{Rig, begun, rig, script, text};
+use crate::fixture::{SOON, ms, soon};
+
+async fn reads(client: &Client, owner: &Owner, lease: Lease) -> Guard {
+    let lock = client.read_write_lock("x");
+    lock.read().acquire().owner(owner).lease(lease).await.unwrap().expect("it is free").into_guard()
+}
+
+/// Has the server keep a read hold for longer than its reader knows.
+fn keeps_reading(rig: &Rig, owner: &Owner, ms: &str) {
+    let timeout = format!("{{x}}:{}:rwlock_timeout:1", text(owner));
+    for key in ["x", &timeout] {
+        assert_eq!(rig.server.cmd(&["PEXPIRE", key, ms]).unwrap(), redis::Value::Int(1), "{key}");
+    }
+}
+
+/// In the moments between the two ends it was refused, though the owner held nothing here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_whose_read_hold_is_over_waits_for_the_servers_end_of_it_before_it_writes() {
+    for shown in [false, true] {
+        let rig = rig().await;
+        let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+        let reading = reads(&rig.client, &owner, Lease::Fixed(ms(3_000))).await;
+        if shown {
+            let _text = owner.to_string();
+        }
+        keeps_reading(&rig, &owner, "600000");
+        // It is asked for while the owner still reads here, and answered when it does not.
+        let gate = Gate::new();
+        let acquires = |nth| script(&scripts::WRITE_ACQUIRE).nth(nth);
+        let refused = rig.proxy.rule(acquires(1), Action::HoldReplyUntilReleased(gate.clone()));
+        let again = rig.proxy.rule(acquires(2), Action::DelayRequest(ms(1)));
+        let write = || both.write().acquire().owner(&owner);
+        let writing = begun(write().wait(Wait::Forever).into_future());
+        rig.proxy.wait_fired(refused, 1, SOON).await.unwrap();
+        soon("the end of reading", reading.lost()).await;
+        gate.release();
+        let looking = async {
+            rig.proxy.wait_fired(again, 1, SOON).await.unwrap();
+            keeps_reading(&rig, &owner, "100");
+        };
+        let (writing, ()) = soon("the write hold", async { tokio::join!(writing, looking) }).await;
+        let writing = writing.unwrap_or_else(|error| panic!("shown: {shown}: {error}")).expect("it waits");
+        assert!(writing.is_valid());
+        writing.unlock().await.unwrap();
+    }
+}
+
+/// The same without waiting: it is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_whose_read_hold_is_over_finds_the_lock_busy_while_the_server_counts_it() {
+    let rig = rig().await;
+    let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+    let reading = reads(&rig.client, &owner, Lease::Fixed(ms(1_000))).await;
+    let _text = owner.to_string();
+    keeps_reading(&rig, &owner, "600000");
+    soon("the end of reading", reading.lost()).await;
+    assert!(both.write().acquire().owner(&owner).await.unwrap().is_none());
+}
+
+/// Its own read hold is no other: that is refused at once, as ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_reads_here_is_refused_at_once() {
+    let rig = rig().await;
+    let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+    let reading = reads(&rig.client, &owner, Lease::Renewed).await;
+    for wait in [Wait::No, Wait::Forever] {
+        let writing = both.write().acquire().owner(&owner).wait(wait).into_future();
+        let error = soon("an answer", writing).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
+    }
+    assert!(reading.is_valid());
+}
+
+/// Where the reader is another process, it may be there for longer than what was seen of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_reads_elsewhere_is_refused_when_it_goes_on_reading() {
+    let rig = rig().await;
+    let owner: Owner = rig.client.owner().to_string().parse().unwrap();
+    let reading = reads(&rig.other, &owner, Lease::Fixed(ms(600_000))).await;
+    let both = rig.client.read_write_lock("x");
+    assert!(both.write().acquire().owner(&owner).await.unwrap().is_none(), "it is busy");
+    let asked = rig.proxy.rule(script(&scripts::WRITE_ACQUIRE), Action::DelayRequest(ms(0)));
+    let writing = begun(both.write().acquire().owner(&owner).wait(Wait::Forever).into_future());
+    let going_on = async {
+        rig.proxy.wait_fired(asked, 2, SOON).await.unwrap();
+        reading.extend(ms(900_000)).await.unwrap();
+    };
+    let (writing, ()) = soon("an answer", async { tokio::join!(writing, going_on) }).await;
+    let error = writing.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
+    assert!(reading.is_valid());
+}

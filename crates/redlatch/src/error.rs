@@ -141,7 +141,7 @@ impl Error {
         self
     }
 
-    /// The same with another remedy: what somebody can do about it.
+    /// The same with another remedy: what the user can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: &'static str) -> Self {
         self.0.remedy = Some(remedy);
@@ -267,7 +267,7 @@ pub enum LossReason {
         /// Why, if that was said.
         reason: Option<String>,
     },
-    /// The server no longer has the hold, and somebody else had the lock when it was looked for.
+    /// The server no longer has the hold, and another owner had the lock when it was looked for.
     TakenOver {
         /// The owner found in place of ours.
         by: String,

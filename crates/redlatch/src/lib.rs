@@ -16,7 +16,7 @@
 //! A lock with a lease cannot by itself keep two holders apart for ever: a paused holder does not know that its lease ran out.
 //! What is promised, and tested, is this:
 //!
-//! 1. **Valid holds exclude.** Two holders for whom [`Guard::is_valid`] is true never overlap. The deadline is counted from
+//! 1. **Valid holds exclude.** Two holders whose [`Guard::is_valid`] is true never overlap. The deadline is counted from
 //!    when the request was sent, on a clock that runs through suspend.
 //! 2. **Loss is announced** no later than that deadline, without needing the network ([`Guard::lost`]).
 //! 3. **A fenced resource accepts no stale write**: a grant can carry a token that grows ([`Acquire::fenced`]).

@@ -137,7 +137,7 @@ fn a_cluster_makes_a_problem_of_what_lies_apart() {
     home.cmd(&["PEXPIRE", name, "3600000"]).unwrap();
     let (rows, code) = layout(&place, &["--prefix", "app:"]);
     assert_eq!(code, 78, "{rows:?}");
-    says(&rows, "problem", "whoever holds it cannot release it", "leave out the }");
+    says(&rows, "problem", "its holder cannot release it", "leave out the }");
     // Whoever lists sees it, too.
     let listed = place.output(["ls", "-o", "name"]);
     assert_eq!(both(&listed).trim(), name, "{}", both(&listed));

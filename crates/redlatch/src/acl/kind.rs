@@ -27,7 +27,7 @@ pub enum Kind {
     RateLimiter,
     /// The atomic stock.
     Stock,
-    /// Looking at everything without changing anything, as somebody on call does: [`Client::inspect`](crate::Client::inspect)
+    /// Looking at everything without changing anything, as an engineer on call does: [`Client::inspect`](crate::Client::inspect)
     /// and [`Client::list`](crate::Client::list).
     Look,
 }

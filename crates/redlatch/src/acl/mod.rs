@@ -136,7 +136,7 @@ impl Rights {
     /// Patterns of keys, without `~`, sorted.
     pub fn keys(&self) -> Vec<String> {
         let patterns: BTreeSet<String> = self.sample_keys().into_iter().map(|(pattern, _)| pattern).collect();
-        // Whoever may use every key needs no other pattern.
+        // An account that may use every key needs no other pattern.
         if patterns.contains("*") {
             return vec!["*".into()];
         }

@@ -27,7 +27,7 @@ pub struct TlsOptions {
     /// The name to expect in the server's certificate, when it is not the host of the URL.
     pub server_name: Option<String>,
     /// Accept a certificate of a trusted authority whatever name is in it, as Redisson's `sslVerificationMode: CA_ONLY` does.
-    /// Whoever has any certificate of that authority can then pose as the server; a warning is logged on each connect.
+    /// A process with any certificate of that authority can then pose as the server; a warning is logged on each connect.
     pub danger_accept_any_host_name: bool,
     /// Accept any certificate. Anybody on the path can then read and change everything; a warning is logged on each connect.
     pub danger_accept_any_certificate: bool,

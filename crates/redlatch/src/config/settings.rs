@@ -1,4 +1,4 @@
-//! What somebody has said, before defaults: by the builder or by a file. The builder's word wins over a file's, a file's over
+//! What was set, before defaults: by the builder or by a file. The builder's word wins over a file's, a file's over
 //! a default, in whatever order they were said.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -30,7 +30,7 @@ impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
     pub(crate) async fn acquire(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Error> {
         self.check_process()?;
-        // Noted before looking whether the client is open, so that shutting down waits for whoever found it so.
+        // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
         let _under_way = self.keeper.begin();
         self.check_open()?;
         request.keys.check()?;

@@ -402,7 +402,7 @@ fn refusal(count: i64) -> Error {
             ErrorKind::UpgradeRefused,
             "the owner holds the read lock, and would wait for itself to give it up",
         )
-        .remedy("release the read lock first; somebody else may write before you then"),
+        .remedy("release the read lock first; another owner may write before you then"),
         -3 => Error::new(ErrorKind::NotInitialised, "nobody has set permits"),
         _ => Error::new(ErrorKind::Protocol, format!("an acquire was refused with {count}")),
     }

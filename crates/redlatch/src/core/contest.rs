@@ -52,7 +52,7 @@ pub(crate) enum Attempt<T> {
     PassedOver,
 }
 
-/// Somebody who contends.
+/// A contender.
 pub(crate) trait Contender: Send {
     /// What there is to win.
     type Prize: Send;
@@ -71,7 +71,7 @@ pub(crate) trait Contender: Send {
         None
     }
 
-    /// What wakes this contender from its sleep, for those whom tasks of this process may serve.
+    /// What wakes this contender from its sleep, for those that tasks of this process may serve.
     fn woken_by(&mut self, _notify: impl FnOnce() -> Arc<Notify>) {}
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
@@ -308,7 +308,7 @@ impl Trouble {
         unknown: bool,
         error: &Error,
     ) -> Option<Duration> {
-        // A shortfall of replicas is an answer: whoever asked for it wants to know.
+        // A shortfall of replicas is an answer: the caller that asked for it wants to know.
         let answered = error.kind() == ErrorKind::NotReplicated;
         let fatal = answered || (!error.is_retryable() && error.kind() != ErrorKind::Protocol);
         let now_ms = core.now_ms();

@@ -1,6 +1,6 @@
 //! Gates: of the tasks of one process that wait for the same thing, one at a time asks the server.
 //!
-//! A message that something came free would otherwise make every waiting task ask, and all but a few in vain. Whoever gets
+//! A message that something came free would otherwise make every waiting task ask, and all but a few in vain. A task that gets
 //! what it wants lets the next one ask at once, so nobody sleeps while there is something left. Tasks that want different
 //! amounts have gates of their own: one that wants little must not wait behind one that wants more than there is.
 
@@ -24,7 +24,7 @@ const SWEEP_FROM: usize = 64;
 struct Gate {
     /// The tasks that want to ask, in the order in which they came. The first one may.
     line: Mutex<Line>,
-    /// When the last request was sent of which the answer was that nothing is left. Whoever has heard every message since
+    /// When the last request was sent of which the answer was that nothing is left. A task that has heard every message since
     /// then, and has heard none, need not ask.
     nothing_left_ms: AtomicU64,
     /// When something may come free without a message.
@@ -101,7 +101,7 @@ impl Turn {
         }
     }
 
-    /// Whether somebody who hears messages since `hears_ms` may trust that there is nothing, and until when.
+    /// Whether a waiter that hears messages since `hears_ms` may trust that there is nothing, and until when.
     pub(crate) fn known_to_be_nothing(&self, hears_ms: u64, now_ms: u64) -> Option<Option<Duration>> {
         if hears_ms >= self.gate.nothing_left_ms.load(Ordering::Relaxed) {
             return None;
@@ -157,7 +157,7 @@ impl Gates {
         lined
     }
 
-    /// Whether somebody has the turn.
+    /// Whether a waiter has the turn.
     pub(crate) fn is_taken(&self, key: &GateKey) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.get(key).and_then(Weak::upgrade).is_some_and(|gate| !gate.line().is_empty())

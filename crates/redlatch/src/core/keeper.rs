@@ -34,7 +34,7 @@ use crate::{
 /// How often stores are asked to look for dead connections while calls are being made.
 const TICK_MS: u64 = 250;
 /// The longest sleep while leases are held. Timers stop while a machine is suspended, so this is also how soon after its
-/// return a loss is announced to somebody who only waits for the signal.
+/// return a loss is announced to a task that only waits for the signal.
 const SLEEP_HOLDING_MS_MAX: u64 = 1_000;
 /// The longest sleep when nothing is held.
 const SLEEP_IDLE_MS_MAX: u64 = 3_600_000;
@@ -335,7 +335,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                 let mut quiet = now_ms.saturating_sub(busy_ms) >= 2 * TICK_MS;
                 if quiet {
                     shared.ticking.store(false, Ordering::SeqCst);
-                    // Whoever called between the look and the store has seen us ticking and has not woken us.
+                    // A task that called between the look and the store has seen us ticking and has not woken us.
                     if shared.touched.load(Ordering::SeqCst) {
                         shared.ticking.store(true, Ordering::SeqCst);
                         quiet = false;

@@ -130,7 +130,7 @@ pub(super) struct Crowd {
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
     pub(super) handing: u32,
-    /// One of those whom they may serve naps.
+    /// One of those that they may serve naps.
     pub(super) heir_naps: bool,
     pub(super) queue: VecDeque<Queued>,
     /// How many tasks have left the line since those that have left were last swept out of it.
@@ -212,7 +212,7 @@ impl Lane {
         std::iter::from_fn(|| queue.pop_front()).find(|queued| !queued.tell.is_closed())
     }
 
-    /// Where those in line begin of whom it is not known that the server has them in its queue.
+    /// Where those in line begin that the server is not known to have in its queue.
     pub(super) fn placed(&self) -> usize {
         self.crowd().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }

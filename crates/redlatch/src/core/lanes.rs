@@ -2,7 +2,7 @@
 //!
 //! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease is
 //! passed to the next task in line without the server, for a bounded turn; after that it is released for real so
-//! that other processes get theirs. A lane exists only while somebody holds, contends or waits.
+//! that other processes get theirs. A lane exists only while a task holds, contends or waits.
 
 mod kinds;
 mod passing;

@@ -15,7 +15,7 @@ use crate::{
 
 /// How long finding out how holds ended may take; that they have is told then at the latest.
 const LIMIT: Duration = Duration::from_millis(500);
-/// The most fields of one hash that are looked through for somebody else.
+/// The most fields of one hash that are looked through for another owner.
 const FIELDS_MAX: i64 = 16;
 
 impl Core {
@@ -52,7 +52,7 @@ impl Core {
                 if each == 2 { call.key(&Record::key(&lease.keys)) } else { call }
             })
         };
-        // Nobody forces permits free: they have ids, and whoever knows one may give it back.
+        // Nobody forces permits free: they have ids, and a process that knows one may give it back.
         let each = if leases[0].keys.kind == Kind::Permits { 1 } else { 2 };
         let reply = match self.store.run_apart(ask(each)).await {
             // An account without a right to the records is still told who has the lock.
@@ -103,7 +103,7 @@ fn is_of_the_hold(age_ms: Option<i64>, seen_for_ms: u64) -> bool {
 /// What the field of a write hold ends with, after its owner.
 const WRITE: &[u8] = b":write";
 
-/// Whether a field of the hash is a holder that shuts this hold out: somebody else's, and of a side that does.
+/// Whether a field of the hash is a holder that shuts this hold out: another owner's, and of a side that does.
 fn took_over(lease: &Lease, field: &[u8]) -> bool {
     shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
 }

@@ -115,7 +115,7 @@ pub(super) struct Place {
 }
 
 enum Kind {
-    /// Beside the lane, which is somebody else's.
+    /// Beside the lane, which another task leads.
     Aside,
     /// The lane's leader.
     Leader(Arc<Request>),
@@ -152,7 +152,7 @@ impl Place {
         let Kind::Queued(line) = &mut self.kind else { return Ok(None) };
         let handoff = &mut line.handoff;
         let core = &self.core;
-        // Whoever came in line before the client was closed is told through the lane; who came after sees it here.
+        // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
         if core.is_closed() {
             return Err(core.closed_error());
         }
@@ -272,7 +272,7 @@ impl Waker {
         self.pause(core, until_expiry.min(jittered(poll)), Until::MessageOrConfirmation, deadline).await
     }
 
-    /// Sleeps behind others who wait on the server: whoever comes first is told there, so looking is only for trouble.
+    /// Sleeps behind others who wait on the server: the first of them is told there, so looking is only for trouble.
     pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);

@@ -1,4 +1,4 @@
-//! Loss at once: the store tells when somebody else changes the key of a hold, and then the hold is looked at.
+//! Loss at once: the store tells when another client changes the key of a hold, and then the hold is looked at.
 //!
 //! What is told is a hint, and only a look at the server decides. Keys are watched once, so they are watched anew after each
 //! renewal, which ends the watching without a word, and after each change that has ended nothing. Only holds that the background
@@ -58,7 +58,7 @@ pub(super) struct Watched {
 struct Told {
     keys: HashSet<Vec<u8>>,
     all: bool,
-    /// Somebody is about to heed it.
+    /// A task is about to heed it.
     heeded: bool,
     /// When that began last.
     last_ms: u64,
@@ -69,7 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Lease {
-    /// Whether the key is to be watched by then. Whoever is told so sees to it.
+    /// Whether the key is to be watched by then. The caller that is told so sees to it.
     pub(super) fn take_watch(&self, by_ms: u64) -> bool {
         let due = |at_ms| (at_ms <= by_ms).then_some(u64::MAX);
         self.schedule.watch_due_ms.fetch_update(AcqRel, Acquire, due).is_ok()

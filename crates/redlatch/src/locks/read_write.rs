@@ -114,9 +114,9 @@ impl LockMarker for Read {
     type Guard = ReadGuard;
 }
 
-/// The read side of a [`ReadWriteLock`]: busy while somebody else writes.
+/// The read side of a [`ReadWriteLock`]: busy while another owner writes.
 ///
-/// `is_locked` says whether anybody reads, and `force_unlock` ends all read holds unless somebody writes.
+/// `is_locked` says whether there is a reader, and `force_unlock` ends all read holds unless there is a writer.
 ///
 /// It has the methods of every [`Lock`]; holding it is a [`ReadGuard`].
 pub type ReadLock = Lock<Read>;
@@ -135,7 +135,7 @@ impl LockMarker for Write {
 
 /// The write side of a [`ReadWriteLock`]: busy while anybody else reads or writes.
 ///
-/// `is_locked` says whether somebody writes, and `force_unlock` ends the write hold and the writer's read holds.
+/// `is_locked` says whether there is a writer, and `force_unlock` ends the write hold and the writer's read holds.
 ///
 /// It has the methods of every [`Lock`]; holding it is a [`WriteGuard`].
 pub type WriteLock = Lock<Write>;

@@ -164,7 +164,7 @@ impl CountDownLatch {
     }
 }
 
-/// Somebody who wants to get through.
+/// A waiter at the latch.
 struct Passer<'a>(&'a CountDownLatch);
 
 impl Contender for Passer<'_> {

@@ -25,7 +25,7 @@ const GIVE_BACK_DELAY: Duration = Duration::from_millis(100);
 
 /// A number of permits that are taken and put back by anybody.
 ///
-/// Permits have no owner and no lease: there is no guard, whoever takes them has to [`release`](Self::release) them, and
+/// Permits have no owner and no lease: there is no guard, the task that takes them has to [`release`](Self::release) them, and
 /// anybody may. **A process that crashes between the two leaks its permits for good**; [`add`](Self::add) puts them back by
 /// hand. Where that is not acceptable, use locks, which have leases.
 ///
@@ -121,7 +121,7 @@ impl Semaphore {
 
     async fn take(&self, n: u32, wait: Wait) -> Result<bool, Error> {
         let core = &self.0.core;
-        // Noted before looking whether the client is open, so that shutting down waits for whoever found it so.
+        // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
         let _under_way = core.keeper.begin();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
@@ -205,9 +205,9 @@ impl Semaphore {
         Ok(item(&reply.map_err(|fault| fault.into_error().on(self.name()))?, 2))
     }
 
-    /// Sets the number of permits (1 to 2,147,483,647) if nobody has yet; `false` if somebody has.
+    /// Sets the number of permits (1 to 2,147,483,647) if none is set yet; `false` if one is.
     ///
-    /// With a `ttl` (1 ms to 100 years) the semaphore disappears after that time, whoever has permits of it.
+    /// With a `ttl` (1 ms to 100 years) the semaphore disappears after that time, also while permits of it are taken.
     ///
     /// # Cancel safety
     ///
@@ -256,7 +256,7 @@ impl Semaphore {
         Ok(item(&reply, 2))
     }
 
-    /// Deletes the semaphore, whoever has permits of it; `false` if there was none. Our waiters end with
+    /// Deletes the semaphore, also while permits of it are taken; `false` if there was none. Our waiters end with
     /// [`ErrorKind::NotInitialised`]; those of Redisson go on waiting.
     ///
     /// # Cancel safety
@@ -285,7 +285,7 @@ impl Semaphore {
             Some(Rest::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {
                     Ok(reply) => semaphore.give_back(taken(&reply), reign),
-                    // Too few permits for somebody can be mended by hand; too many would let too many in.
+                    // Too few permits can be mended by hand; too many would let too many in.
                     Err(Fault::Unknown(error)) => {
                         tracing::warn!(semaphore = %semaphore.name(), %error, "permits may have been taken unseen");
                     }
@@ -328,7 +328,7 @@ impl Semaphore {
     }
 }
 
-/// Somebody who wants permits.
+/// A contender for permits.
 struct Taker<'a> {
     semaphore: &'a Semaphore,
     permits: i64,

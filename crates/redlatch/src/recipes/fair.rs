@@ -64,7 +64,7 @@ impl Recipe for Fair {
         expected.named(call.constant("").constant("0").constant("0"))
     }
 
-    /// Whoever waits in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
+    /// A waiter in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
     fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
         Some(PLAIN.release(keys, owner, "", expected))
     }

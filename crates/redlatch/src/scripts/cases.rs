@@ -298,7 +298,10 @@ fn no_script_is_refused_in_its_middle_or_lets_anybody_in_while_holds_may_be_miss
             Ok(_) => {}
         }
         assert!(!says.starts_with("whole") || outcome.is_ok(), "{name}: {outcome:?}");
-        assert!(who_is_in(&after).is_subset(&who_is_in(&before)), "{name} lets somebody in: {outcome:?}");
+        assert!(
+            who_is_in(&after).is_subset(&who_is_in(&before)),
+            "{name} lets another owner in: {outcome:?}"
+        );
     }
 }
 

@@ -91,7 +91,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// As [`run`](Self::run), for calls that replicas are to confirm. What is in the way of asking them is an error before the
-    /// script runs, and whoever waits for them holds up nobody else's calls.
+    /// script runs, and a task that waits for them holds up no other task's calls.
     ///
     /// A store without replicas, as this is unless said otherwise, confirms for all of none; for more it refuses if they `must`
     /// be there.
@@ -109,7 +109,7 @@ pub trait Store: Send + Sync + 'static {
     /// Sets what to call when a connection ended on its own, so that held locks are looked after at once.
     fn on_interruption(&self, _hook: Arc<dyn Fn() + Send + Sync>) {}
 
-    /// Sets whom to tell of changes of the keys that are [watched](Self::watch).
+    /// Sets the listener to changes of the keys that are [watched](Self::watch).
     fn on_change(&self, _hook: ChangeHook) {}
 
     /// Has the next change of each of these keys told, once, by the hook of [`on_change`](Self::on_change): at least when the key or

@@ -33,7 +33,7 @@ type Listeners = Vec<(u64, Listener)>;
 #[derive(Default)]
 struct Board {
     listeners: Mutex<HashMap<Arc<[u8]>, Listeners>>,
-    /// Whom to tell of changes: each client by its number.
+    /// The listeners to changes: each client by its number.
     hooks: Mutex<Vec<(u64, ChangeHook)>>,
     outbox: Mutex<Outbox>,
     next: AtomicU64,

@@ -9,7 +9,7 @@ pub(super) enum Treatment {
     Silent,
     /// It means something for locks and is not followed: why, and the values that are Redisson's own and need no word.
     Noted(&'static str, &'static [&'static str]),
-    /// An object of a Java class that is not needed here; worth a word, because somebody chose it.
+    /// An object of a Java class that is not needed here; worth a word, because the file's author chose it.
     Class,
     /// A schedule of pauses: read, so that mistakes are found, and not followed.
     Delay,

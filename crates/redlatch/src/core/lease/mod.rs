@@ -459,7 +459,7 @@ impl Lease {
         let _ = catch_unwind(AssertUnwindSafe(|| self.ended.notify_waiters()));
     }
 
-    /// Ends the hold because it is lost, and tells whoever waits for that. `false` if it had ended already.
+    /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         // The reason is there before the state says lost, so that nobody sees the one without the other.
         if !self.is_held() || self.rare().loss.set(reason).is_err() {

@@ -10,7 +10,7 @@ use crate::{
 /// The longest reason, and the longest word for who forces, in bytes.
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// How a lock is freed by force: from whom, by whom, and why.
+/// How a lock is freed by force: from which owner, by which user, and why.
 ///
 /// The reason and who did it are kept on the server for a short time (the rest of the lease, 1 to 10 minutes), under a key beside
 /// the lock, so that the holder's [loss](crate::Guard::lost) can be [`LossReason::Forced`](crate::LossReason::Forced).
@@ -39,7 +39,7 @@ pub struct Force {
 }
 
 impl Force {
-    /// Whoever holds it, by this client, without a reason.
+    /// From any holder, by this client, without a reason.
     pub fn new() -> Self {
         Self::default()
     }
@@ -101,6 +101,6 @@ pub enum Forced {
     Released,
     /// Nobody held it.
     WasFree,
-    /// Somebody else holds it; nothing was changed.
+    /// Another owner holds it; nothing was changed.
     OtherOwner,
 }

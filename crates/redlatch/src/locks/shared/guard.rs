@@ -107,7 +107,7 @@ impl Guard {
         self.core.check_process().map_err(|error| error.on(self.name()).by(&self.lease.owner))
     }
 
-    /// The hold without its guard, for whoever gives it back in the guard's place.
+    /// The hold without its guard, for the task that gives it back in the guard's place.
     pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, Term) {
         self.armed = false;
         (self.core.clone(), self.lease.clone(), self.term)
@@ -213,7 +213,7 @@ impl Guard {
         &self.lease.keys.name
     }
 
-    /// Who holds the lock. Whoever knows the owner can enter again, so a hold whose owner was asked for is not passed
+    /// Who holds the lock. A task that knows the owner can enter again, so a hold whose owner was asked for is not passed
     /// on inside the process without a round trip.
     pub fn owner(&self) -> &Owner {
         self.lease.owner.expose()
@@ -296,7 +296,7 @@ impl Guard {
         Ok(replicas)
     }
 
-    /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or somebody releases
+    /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or a process releases
     /// it with [`Lock::release`](crate::Lock::release).
     pub fn detach(mut self) -> Held {
         self.armed = false;

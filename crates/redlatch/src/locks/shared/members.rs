@@ -89,7 +89,7 @@ pub(crate) enum Who {
     #[default]
     Fresh,
     This(Owner),
-    /// The owner that somebody is for each client.
+    /// The owner that a caller is for each client.
     Each(fn(&Arc<Core>) -> Owner),
 }
 

@@ -243,7 +243,7 @@ impl Client {
                 layout.slot,
                 layout.where_else(),
                 if in_cluster {
-                    "whoever holds it cannot release it, and nothing wakes who waits"
+                    "its holder cannot release it, and nothing wakes its waiters"
                 } else {
                     "no Redlatch takes it, and in a cluster nobody could release it"
                 }

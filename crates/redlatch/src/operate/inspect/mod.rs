@@ -25,15 +25,15 @@ pub enum LockKind {
     Free,
     /// A lock with one holder. A fair lock for which nobody queues looks the same.
     Lock,
-    /// A fair lock: somebody queues for it. It may be free at the moment, while the first of the queue is on its way.
+    /// A fair lock with waiters in its queue. It may be free at the moment, while the first of the queue is on its way.
     Fair,
     /// A read-write lock.
     ReadWrite,
     /// Permits with leases, some of which are in use or have run out. Without any it is a bare number, a
     /// [`Counter`](Self::Counter).
     PermitSemaphore,
-    /// A bare number: a semaphore, a latch, permits with leases that nobody has taken, a stock, or a counter of somebody
-    /// else. Nothing on the server tells them apart.
+    /// A bare number: a semaphore, a latch, permits with leases that nobody has taken, a stock, or a counter of another
+    /// program. Nothing on the server tells them apart.
     Counter,
     /// A rate limiter.
     RateLimiter,
@@ -68,7 +68,7 @@ pub struct Holder {
     pub lasting: Vec<Option<Duration>>,
 }
 
-/// Somebody in the queue of a fair lock.
+/// A waiter in the queue of a fair lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {

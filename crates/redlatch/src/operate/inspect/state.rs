@@ -48,7 +48,7 @@ pub(super) fn decode(name: LockName, reply: &Reply) -> Option<LockState> {
         waiters: if kind == LockKind::Fair { waiters } else { Vec::new() },
         waiting: if kind == LockKind::Fair { waiting } else { 0 },
         listening: None,
-        // Permits that ran out are put back by whoever asks next, so they count as free.
+        // Permits that ran out are put back by the next request, so they count as free.
         value: value.map(|value| value.saturating_add(run_out.unwrap_or(0))),
         permits,
         permits_in_use,

@@ -16,7 +16,7 @@ use crate::{
 /// Permits that are taken. Dropping it stops the renewal at once and gives them back in the background;
 /// [`release`](Self::release) gives them back and says what happened.
 ///
-/// Permits that were taken together are kept together: they are lost when one of them is, which happens when somebody
+/// Permits that were taken together are kept together: they are lost when one of them is, which happens when another task
 /// [gives one back by its id](super::PermitSemaphore::release); the others come back when their lease ends. The guard may be sent
 /// to other tasks and threads and dropped anywhere, as a lock's [`Guard`].
 #[must_use = "dropping the guard gives the permits back at once"]
@@ -134,7 +134,7 @@ impl PermitGuard {
         self.hold.unlock().await
     }
 
-    /// Lets the permits live on without a guard: renewal stops, they stay taken until their lease ends or somebody
+    /// Lets the permits live on without a guard: renewal stops, they stay taken until their lease ends or a process
     /// [gives them back](super::PermitSemaphore::release_all) by the ids that this answers with.
     pub fn detach(self) -> Vec<String> {
         let ids = self.ids();

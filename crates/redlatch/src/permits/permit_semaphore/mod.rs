@@ -24,7 +24,7 @@ use crate::{
 
 /// A number of permits, each of which is taken under an id and for a time.
 ///
-/// Unlike those of a [`Semaphore`](crate::Semaphore), permits come back by themselves: whoever has one and crashes loses
+/// Unlike those of a [`Semaphore`](crate::Semaphore), permits come back by themselves: a holder that crashes loses
 /// it when its lease ends. What is taken here is held by a [`PermitGuard`] and renewed until the guard goes; what was taken
 /// by another process or by Java is given back and prolonged [by id](Self::release).
 ///
@@ -49,7 +49,7 @@ impl fmt::Debug for PermitSemaphore {
 pub enum PermitLease {
     /// For this long from now, unless it is renewed.
     Ends(Duration),
-    /// Until somebody gives it back.
+    /// Until it is given back.
     Permanent,
 }
 
@@ -153,7 +153,7 @@ impl PermitSemaphore {
         PermitRequest::new(self)
     }
 
-    /// Gives back the permit with this id (32 hexadecimal digits), whoever took it.
+    /// Gives back the permit with this id (32 hexadecimal digits), of any holder.
     ///
     /// A guard that holds it is told at its next renewal. A permit whose lease has ended goes back as well, and is an error
     /// all the same: its holder had lost it.
@@ -197,7 +197,7 @@ impl PermitSemaphore {
             .remedy("it was given back, or its lease has ended"))
     }
 
-    /// Sets the lease of the permit with this id anew (1 ms to 100 years from now), whoever took it; `false` if no permit
+    /// Sets the lease of the permit with this id anew (1 ms to 100 years from now), of any holder; `false` if no permit
     /// is taken under it, or no longer. A permanent permit gets an end that way.
     ///
     /// A guard does not learn of a shorter lease; it renews as before, and sets its own time anew after an interruption.
@@ -262,7 +262,7 @@ impl PermitSemaphore {
         Ok(item(&reply, 1) + item(&reply, 2))
     }
 
-    /// Sets the number of permits (1 to 2,147,483,647) if nobody has yet; `false` if somebody has.
+    /// Sets the number of permits (1 to 2,147,483,647) if none is set yet; `false` if one is.
     ///
     /// # Cancel safety
     ///

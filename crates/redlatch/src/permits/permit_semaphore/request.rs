@@ -56,7 +56,7 @@ impl<'a> PermitRequest<'a> {
         self
     }
 
-    /// Takes them without a lease: until somebody gives them back. **A process that crashes leaks them**; that is what
+    /// Takes them without a lease: until they are given back. **A process that crashes leaks them**; that is what
     /// Redisson's lease of −1 means.
     ///
     /// They are taken with the client's watchdog lease, which a second request takes off; so what arrives when the caller has gone ends by

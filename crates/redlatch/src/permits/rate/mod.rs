@@ -63,7 +63,7 @@ impl RateLimiter {
         &self.0.core
     }
 
-    /// Sets the rate if nobody has yet; `false` if somebody has.
+    /// Sets the rate if none is set yet; `false` if one is.
     ///
     /// # Cancel safety
     ///
@@ -171,7 +171,7 @@ impl RateLimiter {
     }
 
     /// Waits at most this long for `n` permits (1 to the rate). `false` as soon as it is known that they do not come free in
-    /// that time, which is usually at once: permits that somebody else would give back meanwhile are not waited for.
+    /// that time, which is usually at once: permits that others would give back meanwhile are not waited for.
     ///
     /// # Cancel safety
     ///
@@ -186,7 +186,7 @@ impl RateLimiter {
 
     async fn take(&self, n: u32, wait: Wait) -> Result<bool, Error> {
         let core = self.core();
-        // Noted before looking whether the client is open, so that shutting down waits for whoever found it so.
+        // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
         let _under_way = core.keeper.begin();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
@@ -207,7 +207,7 @@ impl RateLimiter {
     /// Gives up to `n` permits (1 to 2,147,483,647) back before their interval is over, and answers how many that were: as many
     /// as are taken at most.
     ///
-    /// Permits have no owner, so the oldest are given back, whoever took them: those that stay then block for as long as any
+    /// Permits have no owner, so the oldest are given back, of any task: those that stay then block for as long as any
     /// of them would have had to, and no interval sees more than its rate.
     ///
     /// # Cancel safety
@@ -331,7 +331,7 @@ fn refusal(reply: &[i64], permits: i64) -> Option<Error> {
     })
 }
 
-/// Somebody who wants permits.
+/// A contender for permits.
 struct Taker<'a> {
     limiter: &'a RateLimiter,
     permits: i64,
@@ -378,7 +378,7 @@ impl Contender for Taker<'_> {
                 if self.deadline.left(limiter.core()).is_some_and(|left| left < delay) {
                     return Ok(Attempt::Won(Ok(false)));
                 }
-                // Only ever later: whoever looks before the time has asked for nothing.
+                // Only ever later: a look before the time is in vain.
                 let spread = jittered(SPREAD_TIME_MAX.min(delay / 8));
                 Ok(Attempt::Busy(Some(delay.min(LOOK_AGAIN_TIME_MAX) + spread)))
             }

@@ -1,4 +1,4 @@
-//! `Rate`: how many permits in how long, and for whom.
+//! `Rate`: how many permits in how long, and for which clients.
 
 use std::time::Duration;
 

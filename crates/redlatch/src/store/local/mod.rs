@@ -154,7 +154,7 @@ impl Greeter for LocalGreeter {
 const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
 
 impl LocalGreeter {
-    /// Whom this engine keeps apart, and who has another one.
+    /// The processes that this engine keeps apart, and those that have another one.
     fn reach(&self) -> Finding {
         let dir = self.paths.dir.display();
         let named =

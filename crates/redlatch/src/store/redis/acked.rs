@@ -89,7 +89,7 @@ struct Blocked {
 struct Seat {
     desk: Arc<Desk>,
     blocked: Arc<Blocked>,
-    /// An answer is outstanding. Whoever came next would have to wait for it.
+    /// An answer is outstanding. The next call would have to wait for it.
     asking: bool,
     place: OwnedSemaphorePermit,
     /// The place is one of those whose callers do nothing.

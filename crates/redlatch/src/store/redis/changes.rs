@@ -10,7 +10,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use super::failure::Failure;
 use crate::store::{Change, ChangeHook};
 
-/// Whom to tell of changes; all connections of a store share one.
+/// The listeners to changes; all connections of a store share one.
 #[derive(Default)]
 pub(super) struct Changes(Mutex<Option<ChangeHook>>);
 

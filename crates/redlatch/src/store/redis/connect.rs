@@ -48,7 +48,7 @@ pub(crate) trait Greeter: Send + Sync {
     fn reach(&self) -> Pin<Box<dyn Future<Output = Option<UnixStream>> + Send + '_>>;
     /// Called before connecting; may start what is to be connected to. Blocking work is done off the runtime by the caller.
     fn prepare(&self) -> Result<(), Error>;
-    /// What there is to know about the engine, for somebody who looks at its health.
+    /// What there is to know about the engine, for those who look at its health.
     fn findings(&self) -> Vec<Finding>;
     /// The request that introduces us, and the check of its answer.
     fn hello(&self) -> Vec<Vec<u8>>;
@@ -79,7 +79,7 @@ pub(crate) struct Dial {
     timers: Handle,
     greeter: Option<Arc<dyn Greeter>>,
     master_only: bool,
-    /// Whom servers tell of changes, if they are to. Copies of the dial for other addresses share it.
+    /// The listener that servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
     kin: Option<Arc<Kin>>,
     calls: CallHook,
@@ -114,7 +114,7 @@ impl Dial {
         };
         if dial.shows_password() {
             static WARNED: AtomicBool = AtomicBool::new(false);
-            // Once: whoever has many servers and a network of their own has decided this long ago.
+            // Once: a user with many servers and a network of their own has decided this long ago.
             if !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(server = %dial.server, "the password goes over the network unencrypted; rediss:// encrypts it");
             }
@@ -152,7 +152,7 @@ impl Dial {
         self
     }
 
-    /// Sets whom they tell.
+    /// Sets the listener that they tell.
     pub(super) fn changes(&self, hook: ChangeHook) {
         if let Some(changes) = &self.changes {
             changes.set(hook);
@@ -355,7 +355,7 @@ impl Dial {
                 "encrypted, with the server's certificate checked",
             ));
         }
-        let text = "encrypted, but the server's certificate is not fully checked, so that somebody else may answer for it";
+        let text = "encrypted, but the server's certificate is not fully checked, so that another machine may answer for it";
         Some(Finding::new(Severity::Problem, "connection", text).remedy(
             "trust the authority with tls ca_file, name the server with tls server_name, and check everything",
         ))

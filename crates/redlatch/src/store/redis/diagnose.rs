@@ -73,7 +73,7 @@ impl Node {
         }
     }
 
-    /// Whether a holder learns at once that somebody else has ended its hold.
+    /// Whether a holder learns at once that another client has ended its hold.
     async fn telling(self: &std::sync::Arc<Self>) -> Result<Finding, Fault> {
         let link = self.background_link().await?;
         let why = match link.tells().await? {
@@ -84,11 +84,11 @@ impl Node {
             },
         };
         let Some(why) = why else {
-            let text = "the server tells at once of a lock that somebody else has deleted or forced free";
+            let text = "the server tells at once of a lock that another client has deleted or forced free";
             return Ok(Finding::new(Severity::Good, "loss", text));
         };
         let text = format!(
-            "the server does not tell of changes ({why}), so that a holder learns only with its next renewal, up to a third of the lease later, of a lock that somebody else has deleted or forced free"
+            "the server does not tell of changes ({why}), so that a holder learns only with its next renewal, up to a third of the lease later, of a lock that another client has deleted or forced free"
         );
         let finding = Finding::new(Severity::Note, "loss", text);
         Ok(finding.remedy(

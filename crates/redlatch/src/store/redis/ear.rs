@@ -116,7 +116,7 @@ async fn run(dial: Arc<Dial>, mut inbox: mpsc::UnboundedReceiver<Order>, tell: T
         match outcome {
             Ok(wire) => {
                 delay_ms = RETRY_DELAY_MS_MIN;
-                // What was ordered before is asked for again by whoever hears of the connection.
+                // What was ordered before is asked for again by the hub, which hears of the connection.
                 while inbox.try_recv().is_ok() {}
                 tell(Heard::Up);
                 if !wire.serve(&mut inbox, &tell).await {

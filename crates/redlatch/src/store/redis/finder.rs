@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{config::addr::Addr, error::Error, finding::Finding};
 
-/// Somebody who knows which server is the master.
+/// A source that knows which server is the master.
 pub(super) trait Finder: Send + Sync + 'static {
-    /// Asks who is the master, for no longer than this. `memory`: what is known by now. Whoever answers, it is an error if nobody
-    /// claims anything.
+    /// Asks who is the master, for no longer than this. `memory`: what is known by now. It is an error if no server
+    /// claims anything, though some may have answered.
     fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found;
     /// How many replicas of this master may take its place, as far as anybody answers within this time; `None` if nobody does.
     fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed;
@@ -57,13 +57,13 @@ impl Look {
         number
     }
 
-    /// Somebody who knows has said that there is something to see.
+    /// A source that knows has said that there is something to see.
     pub(super) fn news(&self) {
         self.news.notify_one();
     }
 }
 
-/// Since when somebody has not answered. A connection over which nothing comes any more looks like one that is slow, and is
+/// Since when a source has not answered. A connection over which nothing comes any more looks like one that is slow, and is
 /// given up after the time that an answer may take.
 #[derive(Default)]
 pub(super) struct Quiet(Mutex<Option<Instant>>);

@@ -1,6 +1,6 @@
 //! A store whose one master may be another server tomorrow.
 //!
-//! Somebody (a [`Finder`]) knows who the master is. One task on the background thread asks at short intervals, and at once
+//! A [`Finder`] knows who the master is. One task on the background thread asks at short intervals, and at once
 //! when there are news or a call has failed in a way that a new master would explain. When the master has changed, the
 //! connections to the old one are cut, so that no answer of it is believed any more, whether the new one can be reached from here
 //! or not; subscriptions move; waiters and holders look again at once. Who the master is, is decided in `succession.rs` only.
@@ -95,7 +95,7 @@ struct Shared {
     searching: Searching,
     /// How many replicas the master of an era had, and when that was said.
     listed: Mutex<Option<(u64, Instant, u32)>>,
-    /// Whoever has this lock asks for that number; the others wait for what it is told.
+    /// The task that has this lock asks for that number; the others wait for what it is told.
     listing: tokio::sync::Mutex<()>,
     closed: AtomicBool,
 }
@@ -340,7 +340,7 @@ impl Shared {
         })
     }
 
-    /// A master that was promised and that nobody has confirmed yet is asked itself whether it still is one: if whoever promised it
+    /// A master that was promised and that nobody has confirmed yet is asked itself whether it still is one: if the source that promised it
     /// has ended, the others may make it a replica again.
     async fn is_promise_kept(&self, limit: Duration) {
         if !self.master.is_promised() {

@@ -150,7 +150,7 @@ impl Task {
 
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
         loop {
-            // Nothing is connected before somebody listens.
+            // Nothing is connected before a waiter listens.
             while self.channels.is_empty() {
                 match inbox.recv().await {
                     Some(Order::Close) | None => return,
@@ -273,7 +273,7 @@ impl Task {
         }
     }
 
-    /// Takes an order down; what it means on the wire is up to whoever has a connection.
+    /// Takes an order down; what it means on the wire is up to the caller, which has a connection.
     fn note(&mut self, order: Order) {
         match order {
             Order::Add { channel, id, listener, confirm } => {

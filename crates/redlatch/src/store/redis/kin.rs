@@ -2,7 +2,7 @@
 //!
 //! An address is not a server. When a machine or a pod ends, another may get its address, and that one may belong to another
 //! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
-//! somebody is in it who was in the last one, and this is the only place that remembers who was.
+//! a node is in it that was in the last one, and this is the only place that remembers which were.
 
 use std::{
     collections::BTreeSet,
@@ -86,7 +86,10 @@ mod tests {
         let kin = Kin::default();
         assert!(kin.is_empty() && kin.knows(&ids("xyz")));
         assert!(kin.admit(&ids("abc")) && !kin.is_empty());
-        assert!(!kin.admit(&ids("xyz")) && !kin.admit(&ids("")), "strangers, and somebody who names nobody");
+        assert!(
+            !kin.admit(&ids("xyz")) && !kin.admit(&ids("")),
+            "strangers, and a picture that names no node"
+        );
         // One after the other may be replaced.
         for picture in ["bcd", "def", "fx", "xyz"] {
             assert!(kin.admit(&ids(picture)), "{picture}");

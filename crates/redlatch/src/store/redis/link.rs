@@ -249,7 +249,7 @@ impl Link {
     }
 
     /// As [`ask`](Self::ask), with the word that another node has sent the request here. Both go out together, because the word
-    /// counts for the next request on the connection, whoever's that is.
+    /// counts for the next request on the connection, also of another task.
     pub(super) async fn ask_sent_on(&self, cmd: &Cmd) -> Result<Reply, Failure> {
         let mut both = redis::Pipeline::with_capacity(2);
         both.cmd("ASKING").add_command(cmd.clone());
@@ -336,7 +336,7 @@ impl Link {
                 let left = tally.left.swap(0, Ordering::SeqCst);
                 if left == 0 {
                     tally.asking.store(false, Ordering::SeqCst);
-                    // Whoever left between the two has seen a question on its way.
+                    // A task that left between the two has seen a question on its way.
                     if tally.left.load(Ordering::SeqCst) == 0 || tally.asking.swap(true, Ordering::SeqCst) {
                         return;
                     }
@@ -469,7 +469,7 @@ impl Begun {
     }
 }
 
-/// Connects and logs in. With somebody to tell, it speaks the protocol in which the server can tell.
+/// Connects and logs in. With a listener to tell, it speaks the protocol in which the server can tell.
 async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begun> {
     let stream = dial.stream().await.map_err(Begun::Elsewhere)?;
     let mut config = AsyncConnectionConfig::new()

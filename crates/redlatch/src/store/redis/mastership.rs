@@ -13,7 +13,7 @@ use super::{
 };
 use crate::config::addr::Addr;
 
-/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to whom the memory says it is.
+/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to the server that the memory says it is.
 pub(super) struct Mastership {
     memory: Mutex<Memory>,
     node: RwLock<Arc<Node>>,
@@ -70,7 +70,7 @@ impl Mastership {
         self.lock().withdraw();
     }
 
-    /// Puts the one into its place for whom the claim is, and answers who had it. `None`, and no change, if the claim is out of date.
+    /// Puts the server into its place that the claim is for, and returns which one had it. `None`, and no change, if the claim is out of date.
     pub(super) fn install(&self, claim: &Claim, node: Arc<Node>) -> Option<Arc<Node>> {
         let mut memory = self.lock();
         if memory.present() != Some(claim) && !memory.admit(claim) {

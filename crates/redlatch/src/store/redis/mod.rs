@@ -192,7 +192,7 @@ impl Store for RedisStore {
     }
 }
 
-/// What a member of a cluster says to somebody who takes it for a server on its own. That does not pass by itself.
+/// What a member of a cluster says to a client that takes it for a server on its own. That does not pass by itself.
 fn without_cluster(failure: Failure) -> Failure {
     match &failure {
         Failure::Refused { code, detail, at } if matches!(&code[..], "MOVED" | "ASK") => {

@@ -35,7 +35,7 @@ use crate::{
 type Hook = Arc<dyn Fn() + Send + Sync>;
 type Pending = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
 
-/// Whom to tell that a connection ended on its own; all servers of a store share one.
+/// The listener to connections that end on their own; all servers of a store share one.
 #[derive(Default)]
 pub(super) struct Interruption(Mutex<Option<Hook>>);
 
@@ -44,7 +44,7 @@ impl Interruption {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
     }
 
-    /// Whoever holds locks will want to look after them.
+    /// The client looks after the locks that it holds.
     pub(super) fn ring(&self) {
         let hook = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(hook) = hook {
@@ -172,7 +172,7 @@ impl Node {
         self.connect(home, id).await
     }
 
-    /// The connection of the background thread, whoever asks.
+    /// The connection of the background thread, also for other threads.
     pub(super) async fn background_link(self: &Arc<Self>) -> Result<Arc<Link>, Fault> {
         self.connect(self.background.clone(), self.background.id()).await
     }
@@ -217,7 +217,7 @@ impl Node {
         let outcome = tokio::select! {
             biased;
             outcome = pending.wait_for(Option::is_some) => outcome.map(|outcome| outcome.clone()),
-            // Whoever waits may have another server to ask by now.
+            // A waiter may have another server to ask by now.
             () = self.closed.cancelled() => return Err(closed_error()),
         };
         match outcome {

@@ -455,7 +455,7 @@ impl Sentinel {
             Failure::Refused { code, detail, .. }
                 if detail.to_ascii_lowercase().contains("unknown command") =>
             {
-                tracing::debug!(code, detail, "asked somebody who is no sentinel");
+                tracing::debug!(code, detail, "asked a server that is no sentinel");
                 Error::new(ErrorKind::InvalidUrl, format!("{} is no sentinel", self.addr))
             }
             failure => Fault::from(failure).into_error().within(&self.addr),
@@ -523,7 +523,7 @@ fn promised_master(replicas: &Reply) -> Option<Addr> {
     address(field(chosen, "ip")?, field(chosen, "port")?)
 }
 
-/// Whether a sentinel has a replica in sight. One that has gone stays in its list until somebody resets it.
+/// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.
 fn is_seen(replica: &Reply) -> bool {
     let flags = field(replica, "flags").and_then(text).unwrap_or_default();
     !flags.split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"))

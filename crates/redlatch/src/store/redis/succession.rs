@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::config::addr::Addr;
 
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
-/// the normal course of things makes an epoch smaller: somebody has set them up anew.
+/// the normal course of things makes an epoch smaller: an operator has set them up anew.
 const RESET_TIME: Duration = Duration::from_secs(10);
 /// How many histories are remembered that others have gone on from, and of the present master.
 const HISTORIES_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub(super) enum Right {
 }
 
 /// The name of the stream of changes that a master makes. Who is promoted begins a new one and remembers the one that it has been
-/// copying, so it tells whom it has followed.
+/// copying, so it tells which master it has followed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) id: String,
@@ -37,7 +37,7 @@ pub(super) struct History {
     pub(super) run: Option<String>,
 }
 
-/// Somebody's word that a server is the master.
+/// The word of a source that a server is the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) addr: Addr,
@@ -101,7 +101,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
     present: Option<Claim>,
-    /// Whom most of those who know call the master against what is remembered, and since when.
+    /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<(Addr, Instant)>,
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
@@ -223,7 +223,7 @@ impl Memory {
         }
     }
 
-    /// Where nobody counts epochs, servers still tell whom they have followed.
+    /// Where nobody counts epochs, servers still tell which master they have followed.
     fn judge_servers(&mut self, said: &Said, now: Instant) -> Verdict {
         let followed = |claim: &&Claim| !said.claims.iter().any(|other| other.follows(claim));
         let live: Vec<&Claim> =

@@ -130,7 +130,7 @@ fn cause(error: &rustls::Error) -> Option<Cause> {
                 ("its certificate has expired", "renew the server's certificate, or set this machine's clock")
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                ("its certificate is not valid yet", "set the clock of this machine or of whoever issued it")
+                ("its certificate is not valid yet", "set the clock of this machine or of its issuer")
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => (
                 "its certificate is for another name",

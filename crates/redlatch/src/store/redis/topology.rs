@@ -1,6 +1,6 @@
 //! The nodes of a cluster and who has which slot; kept up to date by what nodes say.
 //!
-//! What a redirection says is noted at once. Besides, somebody is asked for the whole picture: after a redirection, after a
+//! What a redirection says is noted at once. Besides, one of the nodes is asked for the whole picture: after a redirection, after a
 //! connection ended, and every few seconds while the cluster is in use; one at a time, and never in a rush (F24).
 
 use std::{
@@ -105,7 +105,7 @@ pub(super) struct Topology {
     past: Mutex<Vec<Weak<Member>>>,
     /// A look at the whole picture is wanted.
     wanted: Notify,
-    /// Somebody has used the cluster since the last look.
+    /// A call has used the cluster since the last look.
     used: AtomicBool,
     /// How many looks have ended.
     looks: watch::Sender<u64>,
@@ -386,12 +386,12 @@ impl Topology {
         }
     }
 
-    /// Has somebody asked for the picture soon.
+    /// Has a node asked for the picture soon.
     pub(super) fn look(&self) {
         self.wanted.notify_one();
     }
 
-    /// As [`look`](Self::look), and waits until somebody has answered or nobody would.
+    /// As [`look`](Self::look), and waits until a node has answered or none would.
     pub(super) async fn looked(&self) {
         let mut looks = self.looks.subscribe();
         let before = *looks.borrow_and_update();
@@ -501,7 +501,7 @@ impl Topology {
             tokio::select! {
                 () = self.closed.cancelled() => return,
                 () = self.alarm.notified() => {
-                    // The number comes first: whoever is told to look compares it.
+                    // The number comes first: the task that is told to look compares it.
                     self.told.store(*self.changes.borrow(), Ordering::Release);
                     self.interruption.ring();
                 }

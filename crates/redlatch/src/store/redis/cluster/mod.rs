@@ -46,7 +46,7 @@ pub(crate) struct ClusterStore {
 struct Inner {
     topology: Arc<Topology>,
     ears: Ears,
-    /// Whom all nodes tell of changes.
+    /// The listener that all nodes tell of changes.
     changes: Option<Arc<Changes>>,
     ways: Ways,
     asked_for: ShardedPubSub,

@@ -184,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// The keys of a call are in two places, or would be. Whoever knows another way is told at once.
+    /// The keys of a call are in two places, or would be. A caller that knows another way is told at once.
     async fn split(&self, budget: &mut Budget, slot: u16, member: &Member, call: &Call) -> Result<(), Fault> {
         self.topology.unsettled();
         let error = format!(

@@ -71,7 +71,7 @@ fn an_older_epoch_is_not_believed_unless_most_insist() {
         }
         assert_eq!(port(&memory), 2);
     }
-    // Whoever sets them up anew leaves them with smaller epochs.
+    // An operator who sets them up anew leaves them with smaller epochs.
     let most = [(1, epoch(0)), (1, epoch(0))];
     let mut memory = after(&[&[(2, epoch(5))]]);
     for at in [now, later - Duration::from_millis(1)] {

@@ -95,6 +95,7 @@ struct Inner {
     remedy: Option<&'static str>,
     is_split: bool,
     is_answered: bool,
+    is_elsewhere: bool,
 }
 
 impl Error {
@@ -121,6 +122,7 @@ impl Error {
             remedy: remedy(kind),
             is_split: false,
             is_answered: false,
+            is_elsewhere: false,
         }))
     }
 
@@ -166,6 +168,16 @@ impl Error {
 
     pub(crate) fn is_answered(&self) -> bool {
         self.0.is_answered
+    }
+
+    /// Says that nothing was sent because another server than the one that counted would have run it.
+    pub(crate) fn elsewhere(mut self) -> Self {
+        self.0.is_elsewhere = true;
+        self
+    }
+
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.0.is_elsewhere
     }
 
     /// The text without lock, owner and remedy.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Core,
+    Core, Numbers,
     lease::Lease,
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, LossReason},
     jitter::jittered,
-    store::Fault,
+    store::{Call, Fault},
 };
 
 impl Core {
@@ -73,9 +73,11 @@ impl Core {
         }
         let known = if is_shared { 0 } else { lease.holds().on_server() };
         let publish = self.store.publish_command();
-        let mut call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.stays_ms());
-        call.in_reign = lease.counted_in().filter(|_| is_shared);
-        let reply = self.run_undoing(call, owner.number(), false, pending).await?;
+        let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.stays_ms());
+        let reign = lease.counted_in().filter(|_| is_shared);
+        let Some(reply) = self.count_down(call, reign, owner.number(), false, pending).await? else {
+            return Ok(self.left_here(lease));
+        };
         Ok(match reply[..] {
             [_, left, _] if left >= 1 => Unlocked::StillHeld(left as u32),
             [_, 0, _] => Unlocked::Released,
@@ -86,6 +88,23 @@ impl Core {
                 Unlocked::AlreadyLost(lease.missing(self.now_ms()))
             }
         })
+    }
+
+    /// Runs what only the server may run that counted; without a reign any server may. `None`: another server would have run it, so it
+    /// was not sent. Waiting does not help, because the next server to answer has not counted either. What was to go is left to its lease.
+    pub(super) async fn count_down(
+        self: &Arc<Self>,
+        mut call: Call,
+        reign: Option<u64>,
+        number: i64,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<Option<Numbers>, Fault> {
+        call.in_reign = reign;
+        match self.run_undoing(call, number, apart, pending).await {
+            Err(fault) if fault.is_elsewhere() => Ok(None),
+            outcome => outcome.map(Some),
+        }
     }
 
     /// What has become of a hold that was given back here alone.

@@ -442,10 +442,9 @@ impl Core {
                 for _ in 0..held.holds().on_server().max(1) {
                     core.alone(&pending).await;
                     let publish = core.store.publish_command();
-                    let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0).in_reign(reign);
-                    if core.run_undoing(call, held.owner.number(), true, &pending).await.is_err() {
-                        return;
-                    }
+                    let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
+                    let counted = core.count_down(call, Some(reign), held.owner.number(), true, &pending);
+                    let Ok(Some(_)) = counted.await else { return };
                 }
             });
         }

@@ -121,6 +121,6 @@ impl Core {
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
         let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
-        let _ = self.run_undoing(call.in_reign(reign), owner.number(), false, pending).await;
+        let _ = self.count_down(call, Some(reign), owner.number(), false, pending).await;
     }
 }

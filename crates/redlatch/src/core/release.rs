@@ -399,12 +399,13 @@ impl Core {
         if is_entry && !lease.is_counted_in(self.store.reign(&lease.keys.key)) {
             return Ok((Unlocked::StillHeld(1), 0));
         }
-        let call = match lease.counted_in().filter(|_| is_entry) {
-            Some(reign) => call.in_reign(reign),
-            None => call,
+        let reign = lease.counted_in().filter(|_| is_entry);
+        let reply = match self.count_down(call, reign, number, apart, pending).await {
+            Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
+            Ok(Some(items)) => self.released_as(lease, way, &items),
+            Err(fault) => Err(fault),
         };
-        let reply = self.run_undoing(call, number, apart, pending).await;
-        match reply.and_then(|items| self.released_as(lease, way, &items)) {
+        match reply {
             Err(fault) if fault.is_split() && way == Way::Whole => {
                 self.alone(pending).await;
                 let unheard = lease.recipe.release_unheard(&lease.keys, &lease.owner, expected(lease));

@@ -225,26 +225,33 @@ impl Core {
         // Another server has another clock, and may not have the hold.
         let reign = self.store.reign(&keys.key);
         let mut first_ms = None;
-        for _ in 0..SHORTENINGS_MAX {
-            let asked =
-                self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
-            let end_ms = asked.get(1).copied().unwrap_or_default();
-            // What has an end is this hold only if it was good when it was asked for.
-            if end_ms <= 0 || self.now_ms() >= ends_ms {
-                return Ok(false);
+        let shortening = async {
+            for _ in 0..SHORTENINGS_MAX {
+                let asked =
+                    self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
+                let end_ms = asked.get(1).copied().unwrap_or_default();
+                // What has an end is this hold only if it was good when it was asked for.
+                if end_ms <= 0 || self.now_ms() >= ends_ms {
+                    return Ok::<_, Fault>(false);
+                }
+                if end_ms.abs_diff(*first_ms.get_or_insert(end_ms)) > SAME_END_MS {
+                    break;
+                }
+                let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
+                match self.run_checked(call, owner.number(), false).await?.get(1) {
+                    Some(&1) => return Ok(true),
+                    Some(&2) => {}
+                    _ => return Ok(false),
+                }
             }
-            if end_ms.abs_diff(*first_ms.get_or_insert(end_ms)) > SAME_END_MS {
-                break;
-            }
-            let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
-            match self.run_checked(call, owner.number(), false).await?.get(1) {
-                Some(&1) => return Ok(true),
-                Some(&2) => {}
-                _ => return Ok(false),
-            }
+            // It lasts for longer, because it was renewed, or another process has entered.
+            Ok(true)
+        };
+        match shortening.await {
+            // What the server that answers now has of it is left to its lease.
+            Err(fault) if fault.is_elsewhere() => self.renew_one(lease, 0).await,
+            kept => kept,
         }
-        // It lasts for longer, because it was renewed, or another process has entered.
-        Ok(true)
     }
 
     /// As [`renew_one`](Self::renew_one), and asks replicas whether they have it, and with it all that the server did before.

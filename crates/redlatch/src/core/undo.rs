@@ -280,7 +280,7 @@ impl Core {
             *unanswered |= fault.may_arrive();
             // Counting down twice would take away what another process holds under this owner.
             let one_hold = matches!(what, What::OneHold { .. });
-            let once = one_hold && fault.is_unknown();
+            let once = one_hold && (fault.is_unknown() || fault.is_elsewhere());
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
             if once || refused || self.is_disconnected() || self.now_ms() >= over_ms {
                 return Undone::Unknown;

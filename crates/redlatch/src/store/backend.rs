@@ -13,10 +13,8 @@ use crate::{
 
 /// Why a call was not sent that is right for one server only.
 pub(crate) fn of_another_reign() -> Fault {
-    Fault::NotSent(Error::new(
-        ErrorKind::Unreachable,
-        "another server answers now, which may lack what was granted",
-    ))
+    let error = "another server answers now, which may lack what was granted";
+    Fault::NotSent(Error::new(ErrorKind::Unreachable, error).elsewhere())
 }
 
 /// What a subscriber is told.

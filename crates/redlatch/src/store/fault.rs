@@ -47,6 +47,11 @@ impl Fault {
         matches!(self, Fault::Server(error) if error.is_split() || of_one(error.kind()))
     }
 
+    /// Whether nothing was sent because another server than the one that counted would have run it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.error().is_elsewhere()
+    }
+
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Fault::Unknown(_))
     }

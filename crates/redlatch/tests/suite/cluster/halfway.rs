@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, ErrorKind, Rate, Unlocked};
+use redlatch::{Client, ErrorKind, Guard, Owner, Rate, Unlocked};
+use redlatch_testkit::topology::{RedisCluster, SlotMove};
 
 use super::{EVERY_FACE, builder, client, keys, masters, told_to_wait, until};
 use crate::{
@@ -145,5 +146,63 @@ async fn what_cannot_be_taken_yet_names_the_slot_and_the_way_out() {
     let guard = soon("the waiter's turn", waiter).await.unwrap().unwrap();
     assert!(guard.token() > token, "{:?} after {token:?}", guard.token());
     guard.unlock().await.unwrap();
+    step.finish().unwrap();
+}
+
+/// A slot whose old master has given all keys away and still has the slot.
+fn all_keys_gone(cluster: &RedisCluster) -> SlotMove<'_> {
+    let slot = cluster.slot_of("{way}");
+    let step = cluster.begin_move(slot, (cluster.owner_of(slot).unwrap() + 1) % 3).unwrap();
+    while step.move_keys(10).unwrap() > 0 {}
+    step
+}
+
+/// The owner of a guard as another process is given it.
+fn written(guard: &Guard) -> Owner {
+    guard.owner().to_string().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_re_entry_that_the_old_master_counted_is_left_to_its_lease_when_it_is_given_back() {
+    let cluster = masters();
+    let lock = client(&cluster).await.lock("{way}entered again");
+    let outer = lock.lock().await.unwrap();
+    let owner = written(&outer);
+    let inner = outer.reenter().await.unwrap();
+    let step = all_keys_gone(&cluster);
+    let outcome = soon("the inner release", inner.unlock()).await;
+    assert!(matches!(outcome, Ok(Unlocked::StillHeld(_))), "{outcome:?}");
+    assert!(outer.is_valid(), "{:?}", outer.loss());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 2);
+    assert_eq!(soon("the outer release", outer.unlock()).await.unwrap(), Unlocked::StillHeld(1));
+    step.finish().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_the_old_master_counted_is_left_to_its_lease_when_it_is_given_back() {
+    let cluster = masters();
+    let (client, other) = (client(&cluster).await, client(&cluster).await);
+    let first = client.lock("{way}entered").lock().await.unwrap();
+    let owner = written(&first);
+    let lock = other.lock("{way}entered");
+    let entry = lock.acquire().owner(&owner).await.unwrap().expect("it is entered");
+    let step = all_keys_gone(&cluster);
+    let outcome = soon("the release of the entry", entry.unlock()).await;
+    assert!(matches!(outcome, Ok(Unlocked::StillHeld(_))), "{outcome:?}");
+    assert!(first.is_valid(), "{:?}", first.loss());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 2);
+    assert_eq!(soon("the first one's release", first.unlock()).await.unwrap(), Unlocked::StillHeld(1));
+    step.finish().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_whose_end_the_old_master_knew_is_left_to_its_lease_when_it_is_detached_for_less() {
+    let cluster = masters();
+    let lock = client(&cluster).await.lock("{way}detached");
+    let guard = lock.lock().await.unwrap();
+    let owner = written(&guard);
+    let step = all_keys_gone(&cluster);
+    assert!(soon("detaching", guard.detach_for(Duration::from_secs(2))).await.unwrap());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
     step.finish().unwrap();
 }

@@ -4,7 +4,11 @@
 //! lists those that were cut off from it until `repl-timeout` has passed. One that is the master again after it was a copy tells of
 //! that in the same way (`succession.rs`).
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio::{
@@ -39,6 +43,9 @@ const SERVERS_MAX: usize = 64;
 /// A master and its replicas.
 pub(super) struct Replicated {
     nodes: Vec<(Arc<Node>, Quiet)>,
+    /// For each of them the process that was a replica when it said last which of the two it was, and has not become our master since.
+    copies: Mutex<Vec<Option<String>>>,
+    look: OnceLock<Arc<Look>>,
     text: String,
     place: String,
     connect_timeout: Duration,
@@ -59,6 +66,8 @@ impl Replicated {
             asked.push((node, Quiet::default()));
         }
         Ok(Replicated {
+            copies: Mutex::new(vec![None; asked.len()]),
+            look: OnceLock::new(),
             nodes: asked,
             text: crate::config::url::StoreUrl::Replicated(nodes.clone()).to_string(),
             place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
@@ -67,7 +76,23 @@ impl Replicated {
         })
     }
 
-    async fn find(&self, limit: Duration) -> Result<Said, Error> {
+    /// Notes a process that says that it is a replica.
+    fn is_copy(&self, at: usize, run: Option<String>) {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at] = run;
+    }
+
+    /// Whether a process was a replica when it said so last.
+    fn was_copy(&self, at: usize, run: &str) -> bool {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at].as_deref() == Some(run)
+    }
+
+    /// Notes the process of our master, by whatever names it goes.
+    fn is_master(&self, run: &str) {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        copies.iter_mut().filter(|copy| copy.as_deref() == Some(run)).for_each(|copy| *copy = None);
+    }
+
+    async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let mut until = Instant::now() + limit;
         let mut asks: FuturesUnordered<_> =
             self.nodes
@@ -84,10 +109,19 @@ impl Replicated {
             match answer {
                 Ok(Role::Master { replicas }) => {
                     until = until.min(Instant::now() + ANSWER_GRACE);
+                    let is_ours = memory.present().is_some_and(|present| present.addr == *addr);
+                    if let Some(run) = history.as_ref().and_then(|history| history.run.as_deref())
+                        && is_ours
+                    {
+                        self.is_master(run);
+                    }
                     let right = Right::Own { replicas, history };
                     masters.push((at, Claim { addr: addr.clone(), right, by: addr.clone(), amid: false }));
                 }
-                Ok(Role::Replica) => replicas += 1,
+                Ok(Role::Replica) => {
+                    replicas += 1;
+                    self.is_copy(at, history.and_then(|history| history.run));
+                }
                 Err(error) => errors.push(error.within(addr)),
             }
         }
@@ -117,19 +151,32 @@ impl Replicated {
     }
 
     /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
-    /// say who it is counts not at all.
-    async fn count_replicas(&self, limit: Duration) -> Option<u32> {
+    /// say who it is counts not at all. A replica that has become a master counts on, because it copies no more and may be granting the
+    /// same: until it is followed, what our master grants is confirmed by one too few.
+    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
         let mut until = Instant::now() + limit;
-        let mut asks: FuturesUnordered<_> = self.nodes.iter().map(|(node, _)| who(node)).collect();
-        let (mut replicas, mut anybody) = (HashSet::new(), false);
-        while let Ok(Some(answer)) = timeout_at(until, asks.next()).await {
+        let asks = self.nodes.iter().enumerate();
+        let mut asks: FuturesUnordered<_> =
+            asks.map(|(at, (node, _))| async move { (at, who(node).await) }).collect();
+        let (mut replicas, mut promoted, mut anybody) = (HashSet::new(), HashSet::new(), false);
+        while let Ok(Some((at, answer))) = timeout_at(until, asks.next()).await {
             let Some((role, id)) = answer else { continue };
             until = until.min(Instant::now() + ANSWER_GRACE);
             anybody = true;
-            if role == Role::Replica {
-                replicas.insert(id);
+            match role {
+                Role::Replica => {
+                    self.is_copy(at, Some(id.clone()));
+                    replicas.insert(id);
+                }
+                Role::Master { .. } if self.nodes[at].0.dial().addr() == master => self.is_master(&id),
+                Role::Master { .. } => drop(promoted.insert((at, id))),
             }
         }
+        promoted.retain(|(at, id)| self.was_copy(*at, id));
+        if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
+            look.ask();
+        }
+        replicas.extend(promoted.into_iter().map(|(_, id)| id));
         anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
     }
 
@@ -190,16 +237,17 @@ async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
 }
 
 impl Finder for Replicated {
-    fn find(self: Arc<Self>, _memory: Memory, limit: Duration) -> Found {
-        Box::pin(async move { Replicated::find(&self, limit).await })
+    fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found {
+        Box::pin(async move { Replicated::find(&self, &memory, limit).await })
     }
 
-    fn replicas(self: Arc<Self>, _master: Addr, limit: Duration) -> Listed {
-        Box::pin(async move { self.count_replicas(limit).await })
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed {
+        Box::pin(async move { self.count_replicas(&master, limit).await })
     }
 
-    fn listen(&self, _look: &Arc<Look>) {
-        // Nobody tells, so the interval is all there is.
+    fn listen(&self, look: &Arc<Look>) {
+        // Nobody tells, so the interval is all there is, and what comes up when replicas are counted.
+        let _ = self.look.set(look.clone());
     }
 
     fn place(&self) -> String {
@@ -217,6 +265,66 @@ impl Finder for Replicated {
     fn close(&self) {
         for (node, _) in &self.nodes {
             node.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
+
+    use super::*;
+    use crate::{client::Client, store::StoreUrl};
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// A server that says that it is a replica until the flag is set, and a master from then on.
+    fn server(run: &'static str, is_master: &Arc<AtomicBool>) -> FakeServer {
+        let is_master = is_master.clone();
+        let bulk = |text: String| FakeReply::Raw(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+        FakeServer::start(move |request| {
+            let role = if is_master.load(Ordering::SeqCst) { "master" } else { "slave" };
+            match &request.iter().map(|word| word.to_ascii_lowercase()).collect::<Vec<_>>()[..] {
+                [role_asked] if role_asked == b"role" => FakeReply::Raw(match role {
+                    "master" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
+                    _ => b"*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$9\r\nconnected\r\n:0\r\n".to_vec(),
+                }),
+                [info, part] if info == b"info" && part == b"server" => bulk(format!("run_id:{run}\r\n")),
+                [info, _] if info == b"info" => bulk(format!("role:{role}\r\nmaster_replid:{run}\r\n")),
+                _ => FakeReply::Default,
+            }
+        })
+        .unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_replica_that_was_promoted_is_missing_among_all_and_has_a_look_taken() {
+        let (yes, turns) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let servers = [server("aa11", &yes), server("bb22", &turns), server("cc33", &yes)];
+        let addrs = servers.each_ref().map(|server| server.url().replace("redis://", "")).join(",");
+        let url = format!("redis-replicated://{addrs}");
+        let StoreUrl::Replicated(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        let finder = Replicated::new(&nodes, &config, &Handle::current()).unwrap();
+        let look = Arc::new(Look::default());
+        finder.listen(&look);
+        let (master, other) = (&nodes.addrs[0], &nodes.addrs[1]);
+        // A look has met it as a replica, or a count has.
+        for is_found in [true, false] {
+            if is_found {
+                finder.find(&Memory::default(), LIMIT).await.unwrap();
+            } else {
+                assert_eq!(finder.count_replicas(master, LIMIT).await, Some(1));
+            }
+            turns.store(true, Ordering::SeqCst);
+            assert_eq!(finder.count_replicas(master, LIMIT).await, Some(1), "found: {is_found}");
+            tokio::time::timeout(LIMIT, look.wanted.notified()).await.expect("a look is wanted");
+            // Once it is followed, neither the former master nor a server that was never a copy is counted.
+            assert_eq!(finder.count_replicas(other, LIMIT).await, Some(0));
+            assert_eq!(finder.count_replicas(other, LIMIT).await, Some(0));
+            turns.store(false, Ordering::SeqCst);
         }
     }
 }

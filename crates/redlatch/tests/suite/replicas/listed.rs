@@ -117,3 +117,28 @@ async fn a_replica_that_is_named_by_the_url_and_cut_off_is_missing() {
     set.node(replica).kill9();
     all_are(&lock, 1).await;
 }
+
+/// The replica is the next master already when it is looked for, and may grant the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_superseded_master_grants_is_not_confirmed_by_all_of_none() {
+    for _ in 0..3 {
+        let set = MasterReplica::builder().replica_count(1).start().unwrap();
+        let client = Client::connect(&set.url()).await.unwrap();
+        all_are(&client.lock("before"), 1).await;
+        let promoted = 1 - set.master().unwrap();
+        // What was said of the replicas counts for so long.
+        tokio::time::sleep(ms(1_050)).await;
+        tokio::task::block_in_place(|| set.promote_alone(promoted).unwrap());
+        let lock = client.lock("n");
+        let ack = ReplicaAck::all().within(ms(400));
+        match soon("an answer", lock.acquire().replica_ack(ack).into_future()).await {
+            Ok(guard) => {
+                let guard = guard.expect("it is free");
+                let there = set.node(promoted).cmd(&["EXISTS", "n"]).unwrap();
+                assert_eq!(there, redis::Value::Int(1), "{:?}", guard.replicas());
+                guard.unlock().await.unwrap();
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}"),
+        }
+    }
+}

@@ -111,6 +111,9 @@ impl CountDownLatch {
 
     /// Waits as long as it takes until the latch is open.
     ///
+    /// A latch without a count is open. So this also ends, uncounted, when the server has lost the count: after a restart without data, a
+    /// flush, or a failover to a server that had not got it.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future ends the wait and changes nothing.

@@ -43,8 +43,8 @@ pub enum ErrorKind {
     /// owners, which are what an acquire uses unless told, are refused in one case: a grant came after
     /// its lease had ended, and the request that gives it back was not answered. Asking again uses another owner.
     OwnerInDoubt,
-    /// The owner holds the read lock and asks for the write lock, for which it would wait for itself. Where another process has the read
-    /// hold, that is found when it is made to last for longer.
+    /// The owner holds the read lock and asks for the write lock, for which it would wait for itself. An owner of
+    /// this client whose read hold another process has waits for its end, and is refused when it is made to last for longer.
     UpgradeRefused,
     /// The hold was lost before the request was made.
     Lost,

@@ -23,7 +23,7 @@ use crate::{
 /// The sides are locks of their own, [`read`](Self::read) and [`write`](Self::write). As in Redisson, a writer may read
 /// besides ([`WriteGuard::read`]) and turn into a reader ([`WriteGuard::downgrade`]); a reader cannot turn into a writer, and
 /// asking for that is [`ErrorKind::UpgradeRefused`](crate::ErrorKind::UpgradeRefused) at once instead of a wait for oneself,
-/// as long as the read hold is in this process. Where another process has it, the writer waits for its end, and is refused when it is made to last for longer.
+/// where the read hold is in this process or the owner came from another one. Where another process has the read hold of an owner of this client, the writer waits for its end, and is refused when it is made to last for longer.
 ///
 /// Readers that come and go without a gap keep writers waiting for ever; see [`prefer_writers`](Self::prefer_writers).
 ///

@@ -98,3 +98,19 @@ async fn an_owner_that_reads_elsewhere_is_refused_when_it_goes_on_reading() {
     assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
     assert!(reading.is_valid());
 }
+
+/// A nested command waited for the end of the outer one's read hold, which waited for the command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_of_another_client_that_reads_is_refused_at_once() {
+    let rig = rig().await;
+    let owner = rig.other.owner();
+    let reading = reads(&rig.other, &owner, Lease::Fixed(ms(600_000))).await;
+    let handed: Owner = owner.to_string().parse().unwrap();
+    let both = rig.client.read_write_lock("x");
+    for wait in [Wait::No, Wait::Forever] {
+        let writing = both.write().acquire().owner(&handed).wait(wait).into_future();
+        let error = soon("an answer", writing).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
+    }
+    assert!(reading.is_valid());
+}

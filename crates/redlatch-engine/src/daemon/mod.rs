@@ -290,11 +290,16 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     let beside = |extension: &str| config.dir.join(&stem).with_extension(extension);
     let runs_already =
         || DaemonError::new(DaemonErrorKind::AlreadyRunning, "a daemon already serves this socket");
+    let serves = || std::os::unix::net::UnixStream::connect(&config.socket).is_ok();
+    // One whose lock file was deleted makes it again. If it found one that is locked from here, it would take this for its successor and end.
+    if !beside("engine").exists() && serves() {
+        return Err(runs_already());
+    }
     let claim = Claim::take(beside("engine"))
         .map_err(because(DaemonErrorKind::Access, "the lock file cannot be locked"))?
         .ok_or_else(runs_already)?;
-    // One whose lock file was deleted serves on until it finds that out.
-    if std::os::unix::net::UnixStream::connect(&config.socket).is_ok() {
+    // It was deleted after that, perhaps.
+    if serves() {
         return Err(runs_already());
     }
     let boot_id = match std::mem::take(&mut config.boot_id) {

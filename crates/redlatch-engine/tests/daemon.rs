@@ -40,13 +40,24 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(mut config: DaemonConfig) -> Daemon {
+    fn start(config: DaemonConfig) -> Daemon {
+        Daemon::try_start(config).expect("the daemon gets ready")
+    }
+
+    /// The error is that of a daemon that does not get ready.
+    fn try_start(mut config: DaemonConfig) -> Result<Daemon, DaemonError> {
         let (ready, is_ready) = mpsc::channel();
         config.ready = Some(Box::new(move || ready.send(()).expect("the test waits")));
         let socket = config.socket.clone();
         let thread = std::thread::spawn(move || run(config));
-        is_ready.recv_timeout(Duration::from_secs(20)).expect("the daemon gets ready");
-        Daemon { socket, thread: Some(thread) }
+        match is_ready.recv_timeout(Duration::from_secs(20)) {
+            Ok(()) => Ok(Daemon { socket, thread: Some(thread) }),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let ended = thread.join().expect("no panic");
+                Err(ended.expect_err("one that was never ready"))
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("the daemon does not get ready"),
+        }
     }
 
     fn client(&self) -> Client {
@@ -471,6 +482,26 @@ fn a_second_daemon_on_the_same_socket_is_refused() {
     daemon.stop();
 }
 
+/// Deletes lock file and socket of a daemon and starts another one. The first looks for its files each second: it makes them again and
+/// stays when it looks before the other one has locked its own, and they are deleted once more.
+fn take_the_place(paths: &LocalPaths) -> Daemon {
+    let files = [paths.socket.with_extension("engine"), paths.socket.clone()];
+    for _ in 0..20 {
+        for file in &files {
+            std::fs::remove_file(file).expect("it is there");
+        }
+        if let Ok(second) = Daemon::try_start(config(paths)) {
+            return second;
+        }
+        let began = std::time::Instant::now();
+        while !files.iter().all(|file| file.exists()) {
+            assert!(began.elapsed() < Duration::from_secs(20), "the files are not made again");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    panic!("the first daemon looked before the second one each time");
+}
+
 /// Both served for ever, and each took the other one's socket away.
 #[test]
 fn a_daemon_whose_lock_file_was_deleted_and_taken_serves_nobody() {
@@ -478,10 +509,7 @@ fn a_daemon_whose_lock_file_was_deleted_and_taken_serves_nobody() {
     let paths = paths(dir.path());
     let first = Daemon::start(config(&paths));
     eval(&mut first.client(), TAKE, "l", &["me", "60000"]);
-    for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
-        std::fs::remove_file(file).expect("it is there");
-    }
-    let second = Daemon::start(config(&paths));
+    let second = take_the_place(&paths);
     assert_eq!(first.wait(), ExitReason::Displaced);
     // It has read the journal, and nobody takes its socket away.
     let Wire::Array(held) = eval(&mut second.client(), ASK, "l", &["me"]) else { panic!("no answer") };
@@ -495,13 +523,9 @@ fn a_daemon_that_ends_leaves_the_socket_of_the_one_that_has_taken_its_place() {
     let dir = support::dir();
     let paths = paths(dir.path());
     let first = Daemon::start(config(&paths));
-    // It looks for its lock file as it begins, and then each second: the first look is over when it answers.
     let mut client = first.client();
     assert_eq!(client.ask(&["PING"]), simple("PONG"));
-    for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
-        std::fs::remove_file(file).expect("it is there");
-    }
-    let second = Daemon::start(config(&paths));
+    let second = take_the_place(&paths);
     let socket = || std::fs::symlink_metadata(&paths.socket).map(|found| found.ino()).ok();
     let before = socket();
     // Unless it has found it out by now.

@@ -507,9 +507,9 @@ async fn oversee(
     (mut terminate, mut interrupt): (Signal, Signal),
     (idle_exit, for_several_users): (Option<Duration>, bool),
 ) -> ExitReason {
-    let mut tick = tokio::time::interval(
-        idle_exit.map_or(TICK_MAX, |idle| (idle / 2).clamp(Duration::from_millis(10), TICK_MAX)),
-    );
+    let period = idle_exit.map_or(TICK_MAX, |idle| (idle / 2).clamp(Duration::from_millis(10), TICK_MAX));
+    // Claim and socket are a moment old, so there is nothing to look for yet.
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut idle_since = Instant::now();
     let mut refusals = Refusals::default();

@@ -9,9 +9,11 @@ use crate::{
 };
 
 impl Rig {
-    /// The reply of the next call of a script is lost.
-    fn lose(&self, strict: bool, script: &Script, action: Action) -> impl Fn(&Rig) {
-        let rule = self.proxy.rule(Match::script().arg_contains(sha1(strict, script)).nth(1), action);
+    /// The reply of the next call of a script about a lock is lost. Late looks for earlier locks go on in the background, with the same
+    /// scripts.
+    fn lose(&self, strict: bool, script: &Script, name: &str, action: Action) -> impl Fn(&Rig) {
+        let calls = Match::script().arg_contains(sha1(strict, script)).key_contains(name);
+        let rule = self.proxy.rule(calls.nth(1), action);
         move |rig| assert_eq!(rig.proxy.fired(rule), 1, "the fault was there")
     }
 
@@ -42,7 +44,7 @@ async fn warm(strict: bool) -> Rig {
     let lock = rig.client.read_write_lock("warm");
     if strict {
         let refusal = b"-ERR script tried accessing undeclared key 'x'\r\n".to_vec();
-        let first = rig.lose(false, &scripts::READ_ACQUIRE, Action::ReplaceReply(refusal));
+        let first = rig.lose(false, &scripts::READ_ACQUIRE, "warm", Action::ReplaceReply(refusal));
         lock.read().lock().await.unwrap().unlock().await.unwrap();
         first(&rig);
     }
@@ -72,12 +74,12 @@ async fn lost_replies_of_reading(rig: Rig, strict: bool) {
     for (n, action) in [Action::CloseAfterRequest, Action::DropReply].into_iter().enumerate() {
         let name = format!("read-{n}");
         let lock = rig.client.read_write_lock(name.as_str());
-        let fired = rig.lose(strict, &scripts::READ_ACQUIRE, action.clone());
+        let fired = rig.lose(strict, &scripts::READ_ACQUIRE, &name, action.clone());
         let guard = soon("the grant", lock.read().lock()).await.unwrap();
         fired(&rig);
         let number = rig.holds(&name).await[0].0.clone();
         assert_eq!(rig.holds(&name).await, [(number.clone(), 1)]);
-        let fired = rig.lose(strict, &scripts::READ_ENTER, Action::CloseAfterRequest);
+        let fired = rig.lose(strict, &scripts::READ_ENTER, &name, Action::CloseAfterRequest);
         let inner = soon("the re-entry", guard.reenter()).await.unwrap();
         fired(&rig);
         // Each try has counted.
@@ -85,7 +87,7 @@ async fn lost_replies_of_reading(rig: Rig, strict: bool) {
         // What was not answered is not counted down, because a repeat could not be told.
         assert_eq!(soon("the partial release", inner.unlock()).await.unwrap(), Unlocked::StillHeld(1));
         assert_eq!(rig.holds(&name).await, [(number.clone(), 3)]);
-        let fired = rig.lose(strict, &scripts::READ_RELEASE, action);
+        let fired = rig.lose(strict, &scripts::READ_RELEASE, &name, action);
         let outcome = soon("the release", guard.unlock()).await.unwrap();
         assert_eq!(outcome, Unlocked::Released, "a repeat that finds nothing is no loss");
         fired(&rig);
@@ -108,25 +110,25 @@ async fn lost_replies_of_writing_and_downgrading(rig: Rig, strict: bool) {
     for (n, action) in [Action::CloseAfterRequest, Action::DropReply].into_iter().enumerate() {
         let name = format!("write-{n}");
         let lock = rig.client.read_write_lock(name.as_str());
-        let fired = rig.lose(strict, &scripts::WRITE_ACQUIRE, action.clone());
+        let fired = rig.lose(strict, &scripts::WRITE_ACQUIRE, &name, action.clone());
         let write = soon("the grant", lock.write().lock()).await.unwrap();
         fired(&rig);
         let field = rig.holds(&name).await[0].0.clone();
         let number = field.strip_suffix(":write").unwrap().to_owned();
         let again = soon("the re-entry", write.reenter()).await.unwrap();
         assert_eq!(rig.holds(&name).await, [(field.clone(), 2)]);
-        let fired = rig.lose(strict, &scripts::READ_ACQUIRE, action.clone());
+        let fired = rig.lose(strict, &scripts::READ_ACQUIRE, &name, action.clone());
         let first = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
         fired(&rig);
         assert_eq!(rig.holds(&name).await, [(number.clone(), 1), (field, 1)]);
-        let fired = rig.lose(strict, &scripts::WRITE_RELEASE, action.clone());
+        let fired = rig.lose(strict, &scripts::WRITE_RELEASE, &name, action.clone());
         let second = soon("the downgrade of the last", write.downgrade()).await.unwrap();
         fired(&rig);
         assert_eq!(rig.holds(&name).await, [(number, 2)]);
         assert_eq!(first.unlock().await.unwrap(), Unlocked::StillHeld(1));
         assert_eq!(second.unlock().await.unwrap(), Unlocked::Released);
         let write = lock.write().lock().await.unwrap();
-        let fired = rig.lose(strict, &scripts::WRITE_RELEASE, action);
+        let fired = rig.lose(strict, &scripts::WRITE_RELEASE, &name, action);
         assert_eq!(soon("the release", write.unlock()).await.unwrap(), Unlocked::Released);
         fired(&rig);
         nothing_left(&rig.server, &name).await;
@@ -141,7 +143,7 @@ async fn the_last_write_hold_of_a_shared_owner_whose_count_is_in_doubt_is_not_do
         let rig = warm(false).await;
         let lock = rig.client.read_write_lock("doubt");
         let write = lock.write().lock().await.unwrap();
-        let fired = rig.lose(false, &scripts::WRITE_ENTER, lost);
+        let fired = rig.lose(false, &scripts::WRITE_ENTER, "doubt", lost);
         let again = soon("the re-entry", write.reenter()).await.unwrap();
         fired(&rig);
         let read = soon("the downgrade of one of two", again.downgrade()).await.unwrap();

@@ -90,7 +90,7 @@ fn say(line: &str) -> Outcome<()> {
     Ok(out.flush()?)
 }
 
-/// The next line; `None` when whoever started this process is done with it. Blocks the main thread, which drives nothing.
+/// The next line; `None` when the process that started this one is done with it. Blocks the main thread, which drives nothing.
 fn hear() -> Outcome<Option<String>> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line)?;

@@ -29,7 +29,7 @@ pub(crate) fn run(dir: &Path) -> Outcome<()> {
     config.detach = true;
     config.ready = Some(Box::new(|| {
         let mut out = std::io::stdout();
-        // Whoever started it may have gone meanwhile.
+        // The process that started it may have gone meanwhile.
         let _ = out.write_all(READY_LINE.as_bytes()).and_then(|()| out.flush());
     }));
     daemon::run(config)?;

@@ -1,7 +1,7 @@
 //! A lock with a lease can be lost. The holder is told, and the work stops.
 //!
 //! Here the lease is fixed and shorter than the work. A renewed lease is lost in the same way: when the server is
-//! unreachable for a whole lease, when its data are gone, or when somebody forces the lock free.
+//! unreachable for a whole lease, when its data are gone, or when a user forces the lock free.
 
 use std::time::Duration;
 

@@ -14,13 +14,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(total, 55);
     assert!(!lock.is_locked().await?);
 
-    // While somebody holds it, an acquire that does not wait never begins the work.
+    // While another task holds it, an acquire that does not wait never begins the work.
     let guard = lock.lock().await?;
     let outcome = lock.acquire().with(async |_guard| unreachable!("the lock is busy")).await;
     assert!(matches!(outcome, Err(WithError::Busy)));
     guard.unlock().await?;
 
-    // Work that outlives its lease is stopped at its next await point, before the lock can be somebody else's.
+    // Work that outlives its lease is stopped at its next await point, before the lock can be another holder's.
     let short = Lease::Fixed(Duration::from_millis(200));
     let outcome = lock
         .acquire()

@@ -1,4 +1,4 @@
--- Write a value unless somebody with a newer token has written.
+-- Write a value unless a holder with a newer token has written.
 --
 -- KEYS[1] hash of value and fence      ARGV[1] token      ARGV[2] value
 --

@@ -148,7 +148,7 @@ fn first_write(set: &SentinelSet, dead: usize) -> Outcome<Instant> {
     Err("no replica was promoted".into())
 }
 
-/// Waits until somebody listens to the releases of a lock, which a waiter does before it sleeps.
+/// Waits until a waiter listens to the releases of a lock, which a waiter does before it sleeps.
 async fn listened_to(server: &RedisServer, name: &str) -> Outcome<()> {
     let channel = format!("redisson_lock__channel:{{{name}}}").into_bytes();
     let begun = Instant::now();

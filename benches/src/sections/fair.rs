@@ -54,7 +54,7 @@ async fn turns(
     Ok(count)
 }
 
-/// A field as our clients have them, of somebody who is not there.
+/// A field as our clients have them, of a client that is not there.
 fn member(number: usize) -> String {
     format!("1b671a64-40d5-4ed1-a7c4-da01ff1f3341:{number}")
 }

@@ -1,4 +1,4 @@
-//! From the end of a hold by somebody else to the notice at its holder.
+//! From the end of a hold by another client to the notice at its holder.
 
 use std::time::{Duration, Instant};
 

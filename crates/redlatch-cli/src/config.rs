@@ -99,7 +99,7 @@ pub(crate) enum Origin {
     Redisson(PathBuf, String),
     /// The URL itself, and where that came from.
     Url(Box<Origin>),
-    /// Somebody typed it.
+    /// A user typed it.
     Typed,
     /// Built in.
     Default,

@@ -1,6 +1,6 @@
-//! Text that came from somebody else, made safe to print.
+//! Text that came from other programs, made safe to print.
 //!
-//! Lock names, owners and reasons come from whoever may write to the server. Printed raw, a name could move the cursor,
+//! Lock names, owners and reasons come from any account that may write to the server. Printed raw, a name could move the cursor,
 //! rewrite the operator's screen or reverse the reading direction of a line, so nothing of that kind leaves this program.
 
 use std::{fmt, ops::Range};

@@ -1,6 +1,6 @@
 //! Signals: handed to those who wait for them, and what they do while nobody does.
 //!
-//! Until somebody listens, a signal does what it does to any program, so that nothing that blocks before can keep a request to
+//! Until a task listens, a signal does what it does to any program, so that nothing that blocks before can keep a request to
 //! end from being heard. The one thing done first is to put a terminal right whose echo was switched off.
 
 use std::{
@@ -163,7 +163,7 @@ fn arrived(received: Received) {
     drop(hub);
     match received.signal {
         SIGWINCH => {}
-        // Whoever stopped us has had the terminal meanwhile, and has changed its modes.
+        // The shell that stopped us has had the terminal meanwhile, and has changed its modes.
         SIGCONT => silence_again(),
         signal => {
             if let Some(terminal) = terminal {

@@ -34,7 +34,7 @@ impl Talk {
         Talk { patient: true, ..self }
     }
 
-    /// Whether it is to be said that something is waited for, and by whom it is held.
+    /// Whether it is to be said that something is waited for, and who holds it.
     pub(crate) fn tells_of_waiting(self) -> bool {
         !self.quiet && !self.patient
     }
@@ -44,7 +44,7 @@ impl Talk {
         self.verbose > 0
     }
 
-    /// Whether somebody watches, so that one line can be updated in place.
+    /// Whether a user watches, so that one line can be updated in place.
     pub(crate) fn is_live(self) -> bool {
         self.terminal && self.tells_of_waiting()
     }

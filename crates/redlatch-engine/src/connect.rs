@@ -216,14 +216,14 @@ fn is_late(paths: &LocalPaths, deadline: Instant) -> bool {
     now >= deadline && (now >= deadline + READING_TIME || !paths.is_claimed())
 }
 
-/// Has somebody collect the exit status, or the daemon would stay as a zombie of a long-lived client. Without a thread to
+/// Has a thread collect the exit status, or the daemon would stay as a zombie of a long-lived client. Without a thread to
 /// spare, that is all that happens.
 fn leave_to_reaper(mut child: Child) {
     let reaper = std::thread::Builder::new().name("redlatch-engine-reaper".to_owned());
     let _no_thread = reaper.stack_size(64 << 10).spawn(move || child.wait());
 }
 
-/// Whether somebody listens on the socket, now or before long.
+/// Whether an engine listens on the socket, now or before long.
 fn others_serve(socket: &Path, deadline: Instant) -> bool {
     loop {
         if UnixStream::connect(socket).is_ok() {

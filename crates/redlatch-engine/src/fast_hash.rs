@@ -1,7 +1,7 @@
 //! A fast hash for keys that come from the user who owns the engine.
 //!
 //! The standard hash withstands strangers who choose keys that collide. Here a secret start value, drawn once a map,
-//! is enough: whoever may send keys may also flood the engine in simpler ways.
+//! is enough: a client that may send keys may also flood the engine in simpler ways.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

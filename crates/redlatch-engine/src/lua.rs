@@ -113,7 +113,7 @@ impl LuaHost {
     pub(crate) fn load(&mut self, source: &[u8]) -> Result<String, EngineError> {
         let sha = sha1_smol::Sha1::from(source).hexdigest();
         if !self.knows(&sha) {
-            // Sources made up at run time must not fill the memory. Whoever misses a script loads it again, as
+            // Sources made up at run time must not fill the memory. A client that misses a script loads it again, as
             // after SCRIPT FLUSH.
             if self.scripts.len() >= SCRIPTS_MAX {
                 self.scripts.clear();

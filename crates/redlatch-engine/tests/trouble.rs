@@ -111,7 +111,7 @@ fn helper_runs_a_daemon() {
     config.ready = Some(Box::new(|| {
         use std::io::Write as _;
         let mut out = io::stdout();
-        out.write_all(READY_LINE.as_bytes()).and_then(|()| out.flush()).expect("somebody reads");
+        out.write_all(READY_LINE.as_bytes()).and_then(|()| out.flush()).expect("the starter reads");
     }));
     run(config).expect("the daemon runs");
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use tempfile::{Builder, TempDir};
 
-/// How long the path of a directory may be in which somebody binds a socket: systems allow fewer than 104 or 108 bytes in all.
+/// How long the path of a directory may be in which a test binds a socket: systems allow fewer than 104 or 108 bytes in all.
 const PATH_BYTES_MAX: usize = 64;
 /// What the directories lie in when the usual place has a path that is too long.
 const SHORT_PLACE: &str = "/tmp";

@@ -136,7 +136,7 @@ fn a_childs_copy_of_a_guard_says_that_it_is_not_held() {
 }
 
 #[test]
-fn a_child_locks_with_what_it_inherited_as_somebody_else() {
+fn a_child_locks_with_what_it_inherited_as_another_client() {
     let _alone = alone();
     let server = RedisServer::start().unwrap();
     let client = client(&server);

@@ -134,7 +134,7 @@ fn name_process() {
 #[cfg(not(target_os = "linux"))]
 fn name_process() {}
 
-/// Goes on until `kill` finds nobody any more whom it can end.
+/// Goes on until `kill` finds no process any more that it can end.
 fn until_none(mut kill: impl FnMut() -> bool) {
     let deadline = Instant::now() + KILLING_TIME;
     while kill() && Instant::now() < deadline {

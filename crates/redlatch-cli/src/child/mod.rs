@@ -44,7 +44,7 @@ pub(crate) enum Ended {
     Signal(i32),
     /// It never ran: not found, or not executable.
     NotStarted(u8),
-    /// Somebody else collected its status, so how it ended is not known.
+    /// Another part of this process collected its status, so how it ended is not known.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Spec {
 }
 
 /// What of the command still exists. Signals are sent under its lock, so that none can hit a process id that was
-/// given to somebody else meanwhile.
+/// given to another process meanwhile.
 #[derive(Debug, Default)]
 struct Gone {
     child: bool,

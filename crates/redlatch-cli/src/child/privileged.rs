@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-/// The bit of a file's mode that makes its owner the user of whoever runs it.
+/// The bit of a file's mode that makes its owner the user of the process that runs it.
 const SET_USER_ID: u32 = 0o4000;
 
 /// The user that `program` makes itself, if that is another one than ours and we may not signal others' processes.

@@ -68,7 +68,7 @@ fn tie_to_parent(parent: Option<i32>) -> io::Result<()> {
 
     let name = std::ffi::CString::new(PROCESS_NAME)?;
     rustix::thread::set_name(&name)?;
-    // KILL, because whoever would follow a TERM with a KILL is gone.
+    // KILL, because the run that would follow a TERM with a KILL is gone.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // If the parent died before the line above, the signal never comes.
     match (parent, getppid()) {

@@ -22,7 +22,7 @@ use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME, tree};
 
 /// How often to look whether members of the group have moved to another one; no event tells.
 const MOVED_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A child that somebody else in this process waits for is left alone for this long.
+/// A child that another part of this process waits for is left alone for this long.
 const OTHERS_FIRST: Duration = Duration::from_millis(2);
 /// How many members of the group are watched at once, each with a descriptor.
 #[cfg(target_os = "linux")]

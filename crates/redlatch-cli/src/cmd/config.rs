@@ -41,7 +41,7 @@ pub(super) fn config(args: &ConfigArgs, context: &Context) -> Result<u8, Failure
     let ConfigVerb::Show { output } = &args.verb;
     let mut settings = context.settings_to_show()?;
     let mut rows: Vec<Row> = settings.shown.iter().map(Row::from).collect();
-    // Whoever asks where a value comes from often does so because it does not work.
+    // A user who asks where a value comes from often does so because it does not work.
     let problem = settings.unread.take().or_else(|| store::check(&settings).err());
     if let Some(problem) = &problem {
         rows.push(Row { key: "problem", value: Some(problem.to_string()), origin: "-".into() });

@@ -1,4 +1,4 @@
-//! What the verbs about semaphores and latches have in common: their answers, and waiting where somebody may watch.
+//! What the verbs about semaphores and latches have in common: their answers, and waiting where a user may watch.
 
 use std::time::Instant;
 
@@ -164,7 +164,7 @@ pub(super) enum Ended<T> {
     By(i32),
 }
 
-/// Waits, and tells whoever watches what `describe` makes of the state. A signal ends the wait, and the work is dropped.
+/// Waits, and tells the user who watches what `describe` makes of the state. A signal ends the wait, and the work is dropped.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `redlatch doctor`: what about the server, the account or the locks endangers somebody.
+//! `redlatch doctor`: what about the server, the account or the locks endangers their users.
 
 use std::time::{Duration, Instant};
 
@@ -152,7 +152,7 @@ async fn in_use(client: &Client, prefix: Option<&str>) -> Vec<Row> {
     rows
 }
 
-/// Tries the rights for these kinds. Whoever names none may not need all of them, so what is missing is no problem then.
+/// Tries the rights for these kinds. A user who names none may not need all of them, so what is missing is no problem then.
 async fn rights(client: &Client, kinds: &[Kind], named: bool, prefix: &str) -> Result<Vec<Row>, Failure> {
     let findings = client.diagnose_rights(kinds, prefix).await?;
     Ok(findings

@@ -106,12 +106,12 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
     config.compat = args.compat;
     config.memory_max_bytes = args.memory_max.unwrap_or(daemon::MEMORY_MAX_BYTES);
     config.compat_listen = args.listen;
-    // Somebody who runs it by hand wants Ctrl-C to end it.
+    // A user who runs it by hand wants Ctrl-C to end it.
     config.detach = !io::stdin().is_terminal();
     if config.detach {
         apart::leave_the_starter();
     }
-    // Whoever started it may have gone meanwhile.
+    // The process that started it may have gone meanwhile.
     config.ready = Some(Box::new(|| _ = output::try_emit(READY_LINE)));
     match daemon::run(config) {
         Ok(reason) => {

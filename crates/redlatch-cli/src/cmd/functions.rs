@@ -17,7 +17,7 @@ pub(super) fn functions(args: &FunctionsArgs, context: &Context) -> Result<u8, F
         }
         FunctionsVerb::Load => {
             let mut settings = context.settings()?;
-            // Whoever loads the library cannot be asked to have it.
+            // The one that loads the library cannot be asked to have it.
             settings.scripts = Some(redlatch::ScriptMode::Eval);
             store::with_client(&settings, async |client| {
                 client.load_functions().await?;

@@ -204,7 +204,7 @@ impl Job<'_> {
         report.child(watched.ended, held_since.elapsed());
         report.left_running(&watched.left);
         if !watched.left.is_empty() {
-            // Given back, it would be somebody else's at once, beside those that work on. Its lease is all the time there is.
+            // Given back, it would be another holder's at once, beside those that work on. Its lease is all the time there is.
             holding.detach();
             report.released(false);
             return Ok(self.verdict(&watched, watched.lost, report));

@@ -47,7 +47,7 @@ pub(super) fn from_file(path: &str) -> Result<Secret, Failure> {
 }
 
 /// Asks on the terminal, without showing what is typed. Without a terminal nobody could answer, and what stands on stdin is
-/// meant for somebody else.
+/// meant for another program.
 pub(super) fn typed() -> Result<Secret, Failure> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
@@ -64,7 +64,7 @@ pub(super) fn typed() -> Result<Secret, Failure> {
     {
         let _silence = Silence::begin(before, silent).map_err(failed)?;
         let mut stderr = io::stderr();
-        // Whoever cannot see the question can still answer it.
+        // A user who cannot see the question can still answer it.
         let _ = stderr.write_all(b"Password: ").and_then(|()| stderr.flush());
         stdin.lock().take(TYPED_BYTES_MAX).read_line(&mut line).map_err(failed)?;
     }

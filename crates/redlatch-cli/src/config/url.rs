@@ -39,7 +39,7 @@ pub(super) fn settings(url: &str) -> Vec<(&'static str, String)> {
     found
 }
 
-/// The URL for somebody who is not to have its credentials. What cannot be taken apart becomes a URL that is refused: none at all
+/// The URL for a reader who is not to have its credentials. What cannot be taken apart becomes a URL that is refused: none at all
 /// would mean the local engine.
 pub(crate) fn without_credentials(url: &str) -> String {
     if !url.contains('@') && !url.contains('?') {

@@ -33,7 +33,7 @@ const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a wait is told of again when nobody watches.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
-/// At how many names to look for whoever is in the way.
+/// At how many names to look for the owner in the way.
 const NAMES_LOOKED_AT: usize = 8;
 
 /// What to do about a busy lock, from `--wait`, `--no-wait`, `--if-busy` and `-E`.
@@ -48,7 +48,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// What to do about a busy name, up to the verb that shows it: whoever has waited needs no advice to wait.
+    /// What to do about a busy name, up to the verb that shows it: a user who has waited needs no advice to wait.
     pub(crate) fn advice(self) -> &'static str {
         match self.wait {
             Wait::AtMost(Duration::ZERO) => "wait with --wait, or look with",
@@ -73,7 +73,7 @@ impl From<WaitArgs> for Patience {
 pub(crate) enum Acquired {
     /// It is ours.
     Held(Holding),
-    /// Somebody else has it.
+    /// Another owner has it.
     Busy,
     /// A signal asked us to end.
     Interrupted(i32),
@@ -313,7 +313,7 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
     }
 }
 
-/// When to tell whom of a wait: a line that is updated where somebody watches; otherwise a line at once, another one every minute, and
+/// When to tell of a wait: a line that is updated where a user watches; otherwise a line at once, another one every minute, and
 /// with `-v` one for each change.
 pub(crate) struct Watch {
     talk: Talk,
@@ -368,7 +368,7 @@ fn is_worth_a_line(told: Option<&(String, Instant)>, what: &str, now: Instant) -
     told.is_none_or(|(before, at)| before != what || due(at))
 }
 
-/// The state of the first name that somebody else holds, or of the first name.
+/// The state of the first name that another owner holds, or of the first name.
 async fn in_the_way(request: Request<'_>) -> Option<LockState> {
     let mut first = None;
     for name in request.names.iter().take(NAMES_LOOKED_AT) {

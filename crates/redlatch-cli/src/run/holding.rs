@@ -48,7 +48,7 @@ pub(crate) struct Ended<T> {
 #[derive(Debug, Clone)]
 pub(crate) struct Loss {
     pub(crate) reason: String,
-    /// By its lease's end, so that no time is left, rather than by somebody's deed.
+    /// By its lease's end, so that no time is left, rather than by a user's deed.
     pub(crate) expired: bool,
 }
 
@@ -140,7 +140,7 @@ impl Holding {
         ended
     }
 
-    /// Leaves it held without renewal, until its leases end or somebody gives it back.
+    /// Leaves it held without renewal, until its leases end or a user gives it back.
     pub(crate) fn detach(self) {
         for part in self.0 {
             match part {

@@ -227,7 +227,7 @@ impl Detached {
 }
 
 /// The kind of lock that `holder` has of the name. A fair lock for which nobody queues looks like a plain one and is given back
-/// like one; somebody who queues just then finds it free at the next of its regular attempts.
+/// like one; a waiter that queues just then finds it free at the next of its regular attempts.
 async fn look(client: &Client, name: &LockName, holder: &str) -> Result<Held, Failure> {
     let state = client.inspect(name).await?;
     let writes = |owner: &str| owner == holder || owner.strip_suffix(":write") == Some(holder);

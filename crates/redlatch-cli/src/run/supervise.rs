@@ -260,7 +260,7 @@ impl Watch {
             None => format!("it could not be renewed, and its lease ends in {}", human(remaining)),
         };
         self.talk.say(format_args!("the lock is lost: {reason}; stopping the command (pid {})", child.pid()));
-        // A lock that is known to be gone may be somebody's already; one that only cannot be renewed is ours until the deadline.
+        // A lock that is known to be gone may be another holder's already; one that only cannot be renewed is ours until the deadline.
         let kill_at = match self.plan.on_lost {
             OnLost::Kill => now,
             _ if expired => now,

@@ -44,7 +44,7 @@ fn a_redisson_file_is_taken_as_it_is_and_shown_with_its_places() {
     let output = run(&["run", "redisson-names-it", "--", "true"]);
     assert!(output.status.success(), "{output:?}");
     assert!(!both(&run(&["run", "redisson-names-it", "--", "env"])).contains("REDLATCH_PASSWORD"));
-    // The server refuses whoever does not know the password, so it was used.
+    // The server refuses a client that does not know the password, so it was used.
     let mut command = place.redlatch(["run", "redisson-names-it", "--", "true"]);
     command.env("PASS", "wrong").env("REDLATCH_REDISSON_YAML", place.path("redisson.yaml"));
     assert_eq!(finish(command).status.code(), Some(77));

@@ -66,7 +66,7 @@ fn a_wait_without_a_terminal_says_so_at_once() {
 }
 
 #[test]
-fn whoever_did_not_wait_and_whoever_waited_in_vain_are_told_different_things() {
+fn a_user_who_did_not_wait_and_one_who_waited_in_vain_are_told_different_things() {
     let place = Place::local();
     let holder = place.holder("job", &[]);
     let at_once = both(&place.output(["run", "job", "-n", "--", "true"]));

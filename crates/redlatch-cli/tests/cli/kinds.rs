@@ -351,7 +351,7 @@ fn at_least_keeps_a_hold_of_any_kind() {
 }
 
 #[test]
-fn permits_are_made_anew_by_whoever_finds_none() {
+fn permits_are_made_anew_by_a_command_that_finds_none() {
     let place = Place::local();
     assert_eq!(place.code(["run", "pool", "--permits", "5", "--", "true"]), 0);
     assert_eq!(place.show("pool")["value"], 5);

@@ -60,7 +60,7 @@ fn names_are_explained_on_a_store_without_slots() {
         "leave braces out of the names of latches",
     );
     let (rows, code) = layout(&place, &["{tag}x"]);
-    assert_eq!(code, 0, "whoever has locks by that name loses nothing: {rows:?}");
+    assert_eq!(code, 0, "a user of locks by that name loses nothing: {rows:?}");
     says(&rows, "note", "but for latch", "latches");
     says(
         &rows,
@@ -138,7 +138,7 @@ fn a_cluster_makes_a_problem_of_what_lies_apart() {
     let (rows, code) = layout(&place, &["--prefix", "app:"]);
     assert_eq!(code, 78, "{rows:?}");
     says(&rows, "problem", "its holder cannot release it", "leave out the }");
-    // Whoever lists sees it, too.
+    // A user who lists sees it, too.
     let listed = place.output(["ls", "-o", "name"]);
     assert_eq!(both(&listed).trim(), name, "{}", both(&listed));
 }

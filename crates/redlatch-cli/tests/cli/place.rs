@@ -136,7 +136,7 @@ const ENVIRONMENTS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("a home that is missing", &[("HOME", "/nonexistent")]),
-    ("a home of somebody else", &[("HOME", "/root"), ("XDG_STATE_HOME", "/root/.local/state")]),
+    ("a home of another user", &[("HOME", "/root"), ("XDG_STATE_HOME", "/root/.local/state")]),
     ("a home that machines share", &[("HOME", "/net/home/ann"), ("XDG_CACHE_HOME", "/net/home/ann/.cache")]),
     (
         "other temporary directories",
@@ -307,7 +307,7 @@ fn shared(place: &Place, group: u32) -> (PathBuf, Running) {
 #[test]
 fn an_engine_for_several_users_serves_its_group_and_nobody_else() {
     let place = Place::local();
-    // Only root can be somebody else as well; others see that they reach the engine and what its files allow.
+    // Only root can be another user as well; others see that they reach the engine and what its files allow.
     let is_root = rustix::process::geteuid().is_root();
     let (user, group) = if is_root { (64_321, 64_322) } else { (0, rustix::process::getegid().as_raw()) };
     let (dir, engine) = shared(&place, group);

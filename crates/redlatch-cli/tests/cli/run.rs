@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::support::{Place, both, eventually, finish};
 
-/// `mkdir` succeeds for one at a time, so a directory that is there already means that somebody else is inside.
+/// `mkdir` succeeds for one at a time, so a directory that is there already means that another process is inside.
 fn exclusion(place: &Place) {
     let script = format!(
         "mkdir {inside} || echo clash >> {log}; echo turn >> {log}; sleep 0.02; rmdir {inside}",

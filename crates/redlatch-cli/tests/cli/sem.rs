@@ -69,7 +69,7 @@ fn waiting(place: &Place) {
     assert_eq!(available(place, "w"), 0);
 }
 
-/// Whoever is interrupted leaves nothing taken.
+/// A waiter that is interrupted leaves nothing taken.
 fn interrupted(place: &Place) {
     assert_eq!(place.code(["sem", "set", "i", "1"]), 0);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {

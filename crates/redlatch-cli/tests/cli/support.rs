@@ -60,7 +60,7 @@ impl Place {
     /// The program, in a session without a terminal, so that the test behaves the same in a terminal and in CI.
     pub(crate) fn redlatch<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new("setsid");
-        // Whoever runs the tests may ignore signals, as `nohup` does, and that would be inherited.
+        // The process that runs the tests may ignore signals, as `nohup` does, and that would be inherited.
         command.args(["env", "--default-signal", env!("CARGO_BIN_EXE_redlatch")]).args(arguments);
         self.surround(&mut command);
         command
@@ -74,7 +74,7 @@ impl Place {
         command
     }
 
-    /// Takes the settings of whoever runs the tests away and puts the test's own in place.
+    /// Takes the settings of the user who runs the tests away and puts the test's own in place.
     pub(crate) fn surround(&self, command: &mut Command) {
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REDLATCH_"))
@@ -293,7 +293,7 @@ pub(crate) fn finish(command: Command) -> Output {
 /// one that stays gets the signals of the terminal too and answers with its own exit code.
 pub(crate) fn on_a_terminal(place: &Place, line: &str) -> Command {
     let mut command = Command::new("script");
-    // Whoever runs the tests may ignore signals, and what is ignored is inherited.
+    // The process that runs the tests may ignore signals, and what is ignored is inherited.
     let line = format!("exec env --default-signal {line}");
     command.args(["-q", "-e", "-c", &line, "/dev/null"]);
     place.surround(&mut command);

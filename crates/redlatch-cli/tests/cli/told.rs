@@ -1,4 +1,4 @@
-//! What is told to whoever sits at the terminal, and what is not.
+//! What is told to the user at the terminal, and what is not.
 
 use std::fs;
 
@@ -164,7 +164,7 @@ fn what_nobody_has_set_says_how_to_set_it() {
     }
 }
 
-/// Somebody waits, the server dies, and nothing would be said until the time is up.
+/// A user waits, the server dies, and nothing would be said until the time is up.
 #[test]
 fn a_waiter_is_told_that_the_server_is_gone() {
     let server = RedisServer::start().unwrap();

@@ -16,7 +16,7 @@ pub(crate) enum Standing {
     Shared(String),
 }
 
-/// Creates the directory when it is missing, and refuses one that somebody else could use to get between the daemon and
+/// Creates the directory when it is missing, and refuses one that another user could use to get between the daemon and
 /// its clients.
 pub(crate) fn standing(dir: &Path) -> io::Result<Standing> {
     if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(dir)

@@ -148,7 +148,7 @@ fn script(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), 
                 session.out.int(i64::from(known));
             }
         }
-        // Our own scripts stay: whoever flushes them would only make the next caller load them again.
+        // Our own scripts stay: a client that flushes them would only make the next caller load them again.
         (b"flush", _) => session.out.status("OK"),
         _ => return Err(SYNTAX),
     }
@@ -231,7 +231,7 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
             session.watches = true;
             let mut found = 0;
             for key in keys {
-                // One that does not exist is not told of: whoever watches sees that it is missing.
+                // One that does not exist is not told of: a client that watches sees that it is missing.
                 if shared.engine().watch(&[key]) == 1 {
                     shared.hub.watch(key, &session.outbox);
                     found += 1;
@@ -241,7 +241,7 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
         }
         (b"status", []) => status(shared, session),
         (b"shutdown", _) if !session.is_owner => {
-            return Err(EngineError::fixed("NOPERM only the user whom the engine belongs to may stop it"));
+            return Err(EngineError::fixed("NOPERM only the user that the engine belongs to may stop it"));
         }
         (b"shutdown", []) => {
             let mut engine = shared.engine();

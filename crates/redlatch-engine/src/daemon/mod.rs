@@ -64,7 +64,7 @@ const TICK_MAX: Duration = Duration::from_secs(1);
 /// How many keys one tick looks at.
 const EXPIRE_PER_TICK: usize = 20_000;
 
-/// A journal that takes so long to read that somebody may wonder.
+/// A journal that takes so long to read that a user may wonder.
 const LONG_JOURNAL_BYTES: u64 = 32 << 20;
 
 /// Called once, when clients can connect.
@@ -492,7 +492,7 @@ struct Arrival {
     client: u64,
     /// The process at the other end, where that is known.
     pid: Option<i32>,
-    /// Whether it acts for the user whom the daemon belongs to.
+    /// Whether it acts for the user that the daemon belongs to.
     is_owner: bool,
 }
 
@@ -517,7 +517,7 @@ async fn oversee(
         tokio::select! {
             accepted = door.listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // The directory already keeps others out; this holds even if somebody opened it by hand.
+                    // The directory already keeps others out; this holds even if a user opened it by hand.
                     let peer = stream.peer_cred().ok();
                     let is_owner = peer.is_some_and(|peer| peer.uid() == own_uid());
                     // Zero stands for all processes that cannot be seen from here.

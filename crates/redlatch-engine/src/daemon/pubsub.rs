@@ -163,7 +163,7 @@ impl Hub {
         });
     }
 
-    /// Names of one kind that somebody listens to.
+    /// Names of one kind that a client listens to.
     pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let names = lock(&self.names);
         names[kind as usize]

@@ -1,5 +1,5 @@
-//! The longest lease that may run, in a file of its own: when a part of the journal is lost, nobody else knows how long those may
-//! hold whom it spoke of.
+//! The longest lease that may run, in a file of its own: when a part of the journal is lost, nothing else tells how long the holders
+//! that it spoke of may hold.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

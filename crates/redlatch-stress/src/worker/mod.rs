@@ -133,7 +133,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
                 if !order.members.is_empty() {
                     break;
                 }
-                // Whoever comes first sets them; the others find them set.
+                // The first worker sets them; the others find them set.
                 let _ = worker.client.permit_semaphore(format!("permits{at}")).set_if_absent(CAPACITY).await;
             }
         });

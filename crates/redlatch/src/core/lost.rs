@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_somebody_else_takes_a_lock_over() {
+    fn only_another_owner_takes_a_lock_over() {
         let fields: [&[u8]; 5] = [b"mode", b"me", b"me:write", b"you", b"you:write"];
         let shut_out = |kind| fields.map(|field| shuts_out(kind, b"me", field));
         assert_eq!(shut_out(Kind::Read), [false, false, false, false, true]);

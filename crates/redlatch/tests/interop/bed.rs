@@ -138,7 +138,7 @@ impl Bed {
         Java { thread: self.java.thread(self.next.fetch_add(1, Ordering::Relaxed)), kind: "lock".into() }
     }
 
-    /// Waits until somebody is subscribed to the channel of that lock.
+    /// Waits until a waiter is subscribed to the channel of that lock.
     pub(crate) fn until_waiting(&self, name: &str) {
         self.until_subscribed(&channel_of(name), 1);
     }
@@ -286,7 +286,7 @@ impl Java {
 
     /// Asserts that this thread is told that it does not hold the lock.
     pub(crate) fn is_refused_to_unlock(&self, name: &str) {
-        let error = self.try_unlock(name).expect_err("an unlock of somebody else's lock");
+        let error = self.try_unlock(name).expect_err("an unlock of another owner's lock");
         assert_eq!(error.exception(), Some("IllegalMonitorStateException"), "{error}");
     }
 

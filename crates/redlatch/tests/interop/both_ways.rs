@@ -151,7 +151,7 @@ fn judge(meeting: &Meeting<'_>, what: &str, mut sample: impl FnMut() -> Duration
     assert!(times[SAMPLES / 2] < FIRST_LOOK, "{}: {what}: {times:?}", meeting.client());
 }
 
-/// Whoever holds keeps the other language out with each of its holds, and lets it in with the last release.
+/// The holder keeps the other language out with each of its holds, and lets it in with the last release.
 pub(crate) fn holds_exclude_and_are_counted(meeting: &Meeting<'_>, pairs: &[(Kind, Kind)]) {
     for &(holder, waiter) in pairs {
         let name = meeting.name("kept");
@@ -419,7 +419,7 @@ pub(crate) fn permits_wake_the_other_language(meeting: &Meeting<'_>) {
         assert_eq!(run(permit.release()).unwrap(), Unlocked::Released);
         let reply = reply.wait(LIMIT).unwrap();
         assert_eq!(run(ours.acquired()).unwrap(), 1);
-        // Whoever is told the id can give the permit back.
+        // A client that is told the id can give the permit back.
         run(ours.release(reply.text())).unwrap();
         assert_eq!(java.number("available"), 1);
         reply.finished_after(released_at)

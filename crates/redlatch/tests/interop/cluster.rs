@@ -28,7 +28,7 @@ const SLOTS: usize = 16_384;
 const MASTERS: usize = 3;
 /// As many names as this, one from each part of the slots.
 const PARTS: usize = 30;
-/// How often one message has to wake all; the best time counts, because whoever hears nothing is late each time.
+/// How often one message has to wake all; the best time counts, because a waiter that hears nothing is late each time.
 const ROUNDS: usize = 3;
 
 fn start() -> RedisCluster {

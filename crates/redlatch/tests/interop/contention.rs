@@ -14,7 +14,7 @@ const ROUNDS: u64 = 200;
 const TASKS_PER_CLIENT: u64 = 3;
 const JAVA_THREADS: u64 = 3;
 
-/// What an owner does between two rounds. The lock is not fair: whoever asks again at once keeps it among the quickest, and
+/// What an owner does between two rounds. The lock is not fair: an owner that asks again at once keeps it among the quickest, and
 /// the languages would fight one after the other.
 fn pause(round: u64) -> Duration {
     ms(round * 7 % 5)

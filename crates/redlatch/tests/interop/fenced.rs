@@ -222,7 +222,7 @@ pub(crate) fn our_tokens_grow_over_a_flush_and_javas_start_again(version: Rediss
     let first = guard.token();
     run(guard.unlock()).unwrap();
     assert_eq!(javas(), first + 1);
-    // Whoever of ours comes first after the loss lifts the counter above all that was drawn, for Java too.
+    // The first of ours after the loss lifts the counter above all that was drawn, for Java too.
     server.flush_all().unwrap();
     let guard = hold(&lock);
     let second = guard.token();
@@ -283,7 +283,7 @@ pub(crate) fn a_key_without_end_is_a_grant_to_java_and_none_to_us(version: Redis
     let state = run(bed.ours.inspect(name.as_str())).unwrap();
     assert_eq!((state.holders.len(), state.holders[0].owner.as_str()), (1, holder));
     assert!(!state.findings.is_empty(), "nothing says that this lock never ends");
-    // Whoever waits looks again by itself, because nothing will tell.
+    // A waiter looks again by itself, because nothing will tell.
     let waiting = runtime().spawn({
         let lock = lock.clone();
         async move { lock.lock().await }

@@ -96,7 +96,7 @@ pub(crate) fn strangers_cannot_unlock_and_change_nothing(version: RedissonVersio
     assert!(bed.pttl(&name) <= ms(20_000));
     java.unlock(&name);
 
-    // Whoever is told Java's owner can release for it, and Java learns that it holds nothing.
+    // A client that is told Java's owner can release for it, and Java learns that it holds nothing.
     java.lock(&name);
     assert_eq!(run(lock.release(&field.parse().unwrap())).unwrap(), Unlocked::Released);
     java.is_refused_to_unlock(&name);

@@ -172,7 +172,7 @@ pub(crate) fn a_count_of_zero_set_by_java_is_an_open_latch(version: RedissonVers
     let bed = Bed::of(version);
     let name = bed.name("zero");
     let (ours, java) = (bed.ours.count_down_latch(name.as_str()), java(&bed, &name));
-    // C2: Java stores the 0, and the name counts as taken until somebody counts down.
+    // C2: Java stores the 0, and the name counts as taken until a client counts down.
     assert!(java.bool("trySetCount", &[0]));
     assert_eq!(bed.number(&["GET", &name]), 0);
     run(ours.wait()).unwrap();
@@ -200,7 +200,7 @@ pub(crate) fn a_count_that_expires_opens_the_latch_for_us(version: RedissonVersi
     let (waiting, passing) = (java.send("awaitFor", &[4_000]), passer(&ours));
     bed.until_subscribed(&channel(&name), 2);
     assert_eq!(bed.number(&["PEXPIRE", &name, "400"]), 1);
-    // Steps keep the time to live that somebody gave it.
+    // Steps keep the time to live that a client gave it.
     assert_eq!(run(ours.count_down()).unwrap(), 2);
     let begin = Instant::now();
     let through = awake_between(begin, run(passing).unwrap().unwrap());

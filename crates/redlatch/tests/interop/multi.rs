@@ -128,7 +128,7 @@ pub(crate) fn a_quorum_of_either_language_keeps_the_other_out(version: RedissonV
     let java = bed.thread().with("red");
     for away in [None, Some(1)] {
         if let Some(away) = away {
-            // One member is somebody else's: the two others are a quorum in both languages.
+            // One member is another owner's: the two others are a quorum in both languages.
             servers[away].cmd(&["HSET", &name, "stranger:1", "1"]).unwrap();
         }
         let guard = run(set.lock()).unwrap();

@@ -251,7 +251,7 @@ pub(crate) fn waiters_of_both_languages_are_served_in_the_order_of_asking(versio
             }
             until_queued(&bed, &name, i64::try_from(place).unwrap() + 1);
         }
-        // Whoever does not wait overtakes nobody, in either language.
+        // A caller that does not wait overtakes nobody, in either language.
         assert!(!bed.thread().with(FAIR).try_lock(&name));
         assert!(Ours::new(&bed.ours, FAIR, &name).is_busy());
         holder.unlock(&name);

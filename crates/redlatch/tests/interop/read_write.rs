@@ -1,4 +1,4 @@
-//! The read-write lock: who keeps whom out, counts, and strangers, across the languages.
+//! The read-write lock: which holds exclude each other, counts, and strangers, across the languages.
 
 use redlatch::{
     Client, Error, ErrorKind, HoldMode, LockKind, LossReason, ReadGuard, ReadWriteLock, Unlocked,
@@ -31,7 +31,7 @@ impl Sides {
 
     /// Asserts that this thread finds no way in; it must hold nothing itself.
     pub(crate) fn is_kept_out(&self, name: &str, from_reading: bool) {
-        assert!(!self.write.try_lock(name), "Java writes beside somebody");
+        assert!(!self.write.try_lock(name), "Java writes beside a holder");
         if from_reading {
             assert!(!self.read.try_lock(name), "Java reads beside a writer");
         } else {
@@ -57,7 +57,7 @@ pub(crate) fn try_read(lock: &ReadWriteLock) -> Option<ReadGuard> {
 /// Asserts that a client of ours, which holds nothing, finds no way in.
 pub(crate) fn we_are_kept_out(client: &Client, name: &str, from_reading: bool) {
     let lock = client.read_write_lock(name);
-    assert!(run(lock.write().try_lock()).unwrap().is_none(), "we write beside somebody");
+    assert!(run(lock.write().try_lock()).unwrap().is_none(), "we write beside a holder");
     let reading = try_read(&lock);
     assert_eq!(reading.is_none(), from_reading, "whether we read");
     if let Some(guard) = reading {
@@ -261,7 +261,7 @@ pub(crate) fn strangers_to_a_read_write_lock_change_nothing(version: RedissonVer
     java.write.unlock(&name);
     is_gone(&bed, &name);
 
-    // Whoever is told Java's owner can release for it, and Java learns that it holds nothing.
+    // A client that is told Java's owner can release for it, and Java learns that it holds nothing.
     let owner = java.read.field(&bed).parse().unwrap();
     java.read.lock(&name);
     assert_eq!(run(lock.read().release(&owner)).unwrap(), Unlocked::Released);

@@ -263,7 +263,7 @@ impl Rig<'_> {
         }
     }
 
-    /// What no owner does: time runs out, or somebody frees the lock by force.
+    /// What no owner does: time runs out, or a user frees the lock by force.
     fn event(&mut self, dice: &mut Dice) -> String {
         match dice.roll(8) {
             0 => {
@@ -304,7 +304,7 @@ impl Rig<'_> {
                     (false, false) => run(self.outsider.read().force_unlock()).unwrap(),
                 };
                 let expected = self.model.force(write, by_java);
-                assert_eq!(found, expected, "whether somebody was forced out; write {write}, Java {by_java}");
+                assert_eq!(found, expected, "whether a holder was forced out; write {write}, Java {by_java}");
                 if expected {
                     self.all_are_dead();
                 }

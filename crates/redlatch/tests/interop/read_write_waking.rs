@@ -71,7 +71,7 @@ fn our_writer_woken(
 }
 
 fn latest(times: Vec<Duration>) -> Duration {
-    times.into_iter().max().expect("somebody waited")
+    times.into_iter().max().expect("there were waiters")
 }
 
 fn released(unlocked: Result<Unlocked, redlatch::Error>) {

@@ -77,7 +77,7 @@ impl<'a> Account<'a> {
         words.extend(rules.split(' ').filter(|rule| Some(*rule) != without));
         for node in servers.nodes() {
             node.cmd(&words).unwrap();
-            // Whoever may not load them would find those of others.
+            // An account that may not load them would find those of others.
             node.flush_scripts().unwrap();
         }
         let (java, url) = servers.ways();

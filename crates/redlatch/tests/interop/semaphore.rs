@@ -1,4 +1,4 @@
-//! Semaphores: permits go from one language to the other, and whoever waits for them is woken.
+//! Semaphores: permits go from one language to the other, and their waiters are woken.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -228,7 +228,7 @@ pub(crate) fn a_message_tells_the_total_so_that_the_right_waiter_wakes(version: 
     // S4: a message of 1, for the one that is put in, would wake only the first in Java's line, and that one wants more than
     // there is; the second would sleep on beside the ten that it wants. The others behind it make Java wake many: the
     // first, which tries again and again, must not use up what is meant for the second.
-    // In 3.15.1 nobody passes a waiter who wants more, whoever sends the message; there the one who wants ten is first, and
+    // In 3.15.1 nobody passes a waiter who wants more, in either language; there the one who wants ten is first, and
     // sleeps on for a message of 1 all the same.
     let mut want_more = Vec::new();
     if version == RedissonVersion::Newest {

@@ -32,7 +32,7 @@ struct Inside {
 }
 
 impl Inside {
-    /// Counted after the grant and uncounted before the release, so that it never counts somebody who is not inside.
+    /// Counted after the grant and uncounted before the release, so that it never counts a task that is not inside.
     fn enter(&self, permits: i64, language: usize) {
         let now = self.now.fetch_add(permits, Ordering::SeqCst) + permits;
         self.most.fetch_max(now, Ordering::SeqCst);

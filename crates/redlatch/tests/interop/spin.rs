@@ -142,7 +142,7 @@ pub(crate) fn nothing_is_published_and_nothing_subscribed(version: RedissonVersi
     let (lock, other) = (ours.spin_lock(name), ours_too.spin_lock(name));
     let silent = |at: &str| {
         let channels = server.subscriber_channels().unwrap();
-        assert!(channels.is_empty(), "{at}: somebody listens to {channels:?}");
+        assert!(channels.is_empty(), "{at}: a client listens to {channels:?}");
     };
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let mut ear = connection.as_pubsub();
@@ -176,7 +176,7 @@ pub(crate) fn nothing_is_published_and_nothing_subscribed(version: RedissonVersi
     assert!(javas.is_still_waiting_after(BLOCKED));
     silent("while both wait");
     run(guard.unlock()).unwrap();
-    // Whoever comes first, the other one waits for it.
+    // The second one waits for the first, in either order.
     let mut javas = Some(javas);
     let mut next = Some(next);
     while javas.is_some() || next.is_some() {
@@ -204,7 +204,7 @@ pub(crate) fn nothing_is_published_and_nothing_subscribed(version: RedissonVersi
     java.thread.call(&format!("{java_client}@shutdown"), &[]).unwrap();
 }
 
-/// How often the server was asked while somebody waited for a held lock, and for how long they waited.
+/// How often the server was asked while a waiter waited for a held lock, and for how long it waited.
 fn looks(server: &RedisServer, wait: impl FnOnce() -> bool) -> (u64, Duration) {
     server.reset_command_counts().unwrap();
     let begin = Instant::now();

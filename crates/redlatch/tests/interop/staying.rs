@@ -86,7 +86,7 @@ impl<'a> Staying<'a> {
             assert!(try_lock(&meeting.ours_too, Kind::Plain, name).is_none(), "{who}: {name}");
             assert!(!stranger.try_lock(name), "{who}: {name}");
         }
-        assert!(!task.is_finished() && reply.is_still_waiting_after(ms(1)), "{who}: somebody was let in");
+        assert!(!task.is_finished() && reply.is_still_waiting_after(ms(1)), "{who}: a waiter was let in");
         assert!(held.guard().is_valid(), "{who}: {:?}", held.guard().loss());
         let released_at = Instant::now();
         java.unlock(&javas);

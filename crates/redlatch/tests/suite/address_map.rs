@@ -36,7 +36,7 @@ async fn known_to_all(cluster: &RedisCluster) {
     .await;
 }
 
-/// Waits until somebody listens to this server, in either way.
+/// Waits until a client listens to this server, in either way.
 pub(crate) async fn listened_to(server: &RedisServer) {
     soon("a subscription", async {
         while server.clients().unwrap().iter().all(|client| client.subscriptions == 0) {

@@ -57,7 +57,7 @@ impl Rig {
                     DropMoment::AtWakeUp
                 };
                 let work = make(&self.client, &self.other, format!("{part}-{round}"));
-                // A future that waits for somebody else is not woken again; then the time is the moment of the drop.
+                // A future that waits for another task is not woken again; then the time is the moment of the drop.
                 match tokio::time::timeout(ms(60), poll_n_then_drop_at(work, polls, moment)).await {
                     Ok(Some(())) => finished += 1,
                     Ok(None) | Err(_) => dropped += 1,
@@ -115,7 +115,7 @@ async fn a_thousand_dropped_waits_for_a_fair_lock_leave_nothing() {
 
 async fn waits(face: Face, seed: u64) {
     let rig = rig(seed).await;
-    // Every ten rounds share a name that somebody else holds for a moment, so that there is a line to wait in.
+    // Every ten rounds share a name that another client holds for a moment, so that there is a line to wait in.
     rig.sweep("wait", |client, other, name| {
         let name = name[..name.len() - 1].to_owned();
         let (lock, held) =
@@ -225,7 +225,7 @@ async fn a_thousand_dropped_waits_for_permits_and_latches_leave_nothing() {
     let rig = rig(6).await;
     let pool = rig.other.semaphore("pool");
     pool.set_if_absent(5, None).await.unwrap();
-    // Twenty want what there are five of. A permit has no owner, so whoever got one sees to it that it is given back.
+    // Twenty want what there are five of. A permit has no owner, so the task that got one sees to it that it is given back.
     rig.sweep("redisson_sc", |client, _, _| {
         let (wanted, back) = (client.semaphore("pool"), pool.clone());
         Box::pin(async move {
@@ -320,7 +320,7 @@ async fn a_thousand_dropped_reads_writes_and_downgrades_leave_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_dropped_waits_for_readers_and_writers_leave_nothing() {
     let rig = rig(8).await;
-    // Every ten rounds share a name: some wait to read and some to write while somebody else writes for a moment.
+    // Every ten rounds share a name: some wait to read and some to write while another client writes for a moment.
     rig.sweep("rwwait", |client, other, name| {
         let writes = name.ends_with(['0', '3', '6', '9']);
         let name = name[..name.len() - 1].to_owned();

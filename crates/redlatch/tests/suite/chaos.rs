@@ -92,7 +92,7 @@ async fn work(face: Face, client: Client, recorder: Recorder, task: u64, run: Ar
         // The hold is definite up to the last deadline that the guard vouched for.
         recorder.record(event.outcome(Outcome::Ok).valid_until(valid_until));
         if !guard.is_valid() {
-            // A machine that paused. Whoever looks after the deadline is told, so this is when it was announced.
+            // A machine that paused. A holder that looks after the deadline is told, so this is when it was announced.
             let notice = Event::new(Kind::LostNotice, name.as_str(), holder.as_str()).op(0, op);
             recorder.record(notice.span(valid_until.min(now_ns()), now_ns()));
         }

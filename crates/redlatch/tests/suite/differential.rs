@@ -558,7 +558,7 @@ fn every_script_does_the_same_on_the_engine_and_on_the_server() {
             for command in BESIDE {
                 both(&mut engine, &mut connection, command);
             }
-            // A rate limiter that somebody has used: long ago, a while ago, and just now.
+            // A rate limiter that a client has used: long ago, a while ago, and just now.
             both(
                 &mut engine,
                 &mut connection,

@@ -1,4 +1,4 @@
-//! What an error says: which server, and what helps. It is read by somebody who was woken up for it.
+//! What an error says: which server, and what helps. It is read by an engineer who was woken up for it.
 
 use std::{io::Write, net::TcpListener, thread};
 
@@ -99,7 +99,7 @@ async fn a_long_refusal_is_cut_visibly() {
     assert!(error.contains("xx…") && error.len() < 450, "{error}");
 }
 
-/// Somebody who writes `redis://` for a cluster has some names work and others not.
+/// A user who writes `redis://` for a cluster has some names work and others not.
 #[tokio::test]
 async fn a_member_of_a_cluster_is_no_server_on_its_own() {
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
@@ -204,7 +204,7 @@ async fn each_cause_is_printed_once() {
 }
 
 #[test]
-fn an_error_of_somebody_elses_store_is_one_line() {
+fn an_error_of_a_foreign_store_is_one_line() {
     let error = redlatch::Error::new(ErrorKind::Unreachable, "no\nway\u{1b}[31m").remedy("ask again");
     assert_eq!(error.to_string(), "no way [31m; ask again");
     assert!(error.is_retryable());

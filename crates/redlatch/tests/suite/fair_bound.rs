@@ -172,7 +172,7 @@ fn a_release_behind_more_dead_waiters_than_it_drops_has_one_who_lives_ask_until_
         let mut line = Line::new(dead, &[FIRST, SECOND]);
         assert_eq!(line.release("")[0], 1);
         line.keeps(&[FIRST, SECOND]);
-        // Whoever is told asks, and by that the way becomes free for the one who is next.
+        // A waiter that is told asks, and by that the way becomes free for the one who is next.
         line.asked_until_told(FIRST);
         assert_eq!(line.acquire(FIRST, "30000")[0], 1, "{dead}: the one who waited longest");
         line.keeps(&[SECOND]);

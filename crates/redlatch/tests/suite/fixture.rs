@@ -140,7 +140,7 @@ impl Fixture {
         Fixture { face, ..self }
     }
 
-    /// The same names in the same store, for somebody who only looks.
+    /// The same names in the same store, for a client that only looks.
     pub(crate) fn again(&self) -> Self {
         Fixture { kind: self.kind, face: self.face, tag: self.tag.clone(), steps: Steps::default() }
     }

@@ -120,7 +120,7 @@ async fn a_request_that_arrives_when_its_hold_was_handed_on_leaves_nothing() {
     let owners: Vec<String> = redis::from_redis_value(server.cmd(&["HKEYS", "handed-on"]).unwrap()).unwrap();
     // A hold with a token has an owner of its own, so the lock is handed to it by the server.
     let next = tokio::spawn(async move { fenced.lock().await.unwrap() });
-    soon("somebody in line", async {
+    soon("a waiter in line", async {
         while client.stats().in_line == 0 {
             tokio::time::sleep(ms(5)).await;
         }
@@ -129,7 +129,7 @@ async fn a_request_that_arrives_when_its_hold_was_handed_on_leaves_nothing() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     let next = soon("the next hold", next).await.unwrap();
     assert_eq!(next.unlock().await.unwrap(), Unlocked::Released);
-    // Now the request that was lost arrives, and is granted to somebody who has left.
+    // Now the request that was lost arrives, and is granted to a waiter that has left.
     server.cmd(&["HSET", "handed-on", &owners[0], "1"]).unwrap();
     server.cmd(&["PEXPIRE", "handed-on", "3600000"]).unwrap();
     soon("a free lock", async {

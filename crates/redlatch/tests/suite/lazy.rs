@@ -86,7 +86,7 @@ async fn a_server_that_comes_up_later_is_found_by_the_same_client() {
     let (lock, other) = (client.lock("x"), client.lock("y"));
     let error = soon("a refusal", lock.try_lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    // Somebody who waits rides out that it is not there.
+    // A waiter rides out that it is not there.
     let waiter = tokio::spawn(async move { lock.lock().await });
     let server = RedisServer::builder().port(number).start().unwrap();
     let guard = soon("the server is found", waiter).await.unwrap().unwrap();
@@ -129,7 +129,7 @@ async fn a_lazy_client_does_all_that_others_do() {
         let guard = one.lock("x").lock().await.unwrap();
         let lock = other.lock("x");
         let waiter = tokio::spawn(async move { lock.acquire().wait(Wait::Forever).await });
-        soon("somebody waits", async {
+        soon("a waiter waits", async {
             while other.stats().names == 0 {
                 tokio::time::sleep(ms(2)).await;
             }

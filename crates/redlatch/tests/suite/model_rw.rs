@@ -369,7 +369,7 @@ fn a_reader_that_goes_at_the_very_end_of_its_time_leaves_nothing() {
             }
             rig.clock.advance(Duration::from_millis(1_000 - left));
             assert_eq!(release(&mut rig, &me), [1, 0]);
-            assert_eq!(rig.int(&["pttl", "x"]), left as i64, "somebody else has it for as long as that");
+            assert_eq!(rig.int(&["pttl", "x"]), left as i64, "another owner has it for as long as that");
             if !with_write {
                 assert_eq!(release(&mut rig, &other), [1, 0]);
                 assert_eq!(rig.int(&["dbsize"]), 0, "{left} ms before the end");

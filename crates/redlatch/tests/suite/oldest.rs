@@ -23,7 +23,7 @@ fn cluster() -> RedisCluster {
     cluster.start().unwrap()
 }
 
-/// Somebody waits for the lock of somebody else and gets it by a plain message.
+/// A waiter waits for the lock of another client and gets it by a plain message.
 async fn a_waiter_is_woken(cluster: &RedisCluster, client: ClientBuilder, name: &str) {
     cluster.nodes().iter().for_each(|node| node.reset_command_counts().unwrap());
     let (holding, waiting) = (client.clone().connect().await.unwrap(), client.connect().await.unwrap());

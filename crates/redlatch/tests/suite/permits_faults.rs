@@ -100,7 +100,7 @@ async fn a_lost_answer_gives_permits_back_once() {
         rig.proxy.heal().unwrap();
         rig.settles(1, &what).await;
         assert!(kept.is_valid());
-        // By id the request is made once, and made again by whoever wants to know.
+        // By id the request is made once, and made again by a caller that wants to know.
         let lease = Lease::Fixed(ms(60_000));
         let ids = rig.direct.request().permits(2).lease(lease).await.unwrap().unwrap().detach();
         rig.proxy.clear_rules();

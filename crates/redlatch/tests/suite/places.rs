@@ -152,7 +152,7 @@ fn a_thread_that_ends_does_not_end_the_process() {
     .unwrap();
     let kinds = told.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(kinds, [ErrorKind::Unsupported; 2]);
-    // The guard was released; somebody who waits gets the lock.
+    // The guard was released; a waiter gets the lock.
     assert!(client.lock("last").lock_for(Duration::from_secs(20)).unwrap().is_some());
 }
 

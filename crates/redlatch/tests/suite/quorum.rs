@@ -98,7 +98,7 @@ async fn three_stores_make_a_quorum() {
     let guard = told("the other's turn", waiting).await.unwrap();
     drop(guard);
     let guard = soon("a release by dropping", set.lock()).await.unwrap();
-    // Somebody else has one member: two are enough.
+    // Another owner has one member: two are enough.
     guard.unlock().await.into_result().unwrap();
     let held = others[1].lock(name.as_str()).lock().await.unwrap();
     let guard = set.try_lock().await.unwrap().expect("two of three are a quorum");

@@ -137,7 +137,7 @@ async fn a_slot_that_moves_while_replicas_are_asked_has_its_new_ones_asked() {
     .await;
     let (slot, to) = (rig.cluster.slot_of(NAME), rig.another());
     tokio::task::block_in_place(|| rig.cluster.move_slot(slot, to)).unwrap();
-    // Whoever asks for the slot is told where it is.
+    // A client that asks for the slot is told where it is.
     assert!(lock.is_locked().await.unwrap());
     let guard = soon("the second answer", asked).await.unwrap().unwrap().unwrap();
     assert_eq!(numbers(&guard), (1, 1));

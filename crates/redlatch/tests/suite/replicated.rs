@@ -121,7 +121,7 @@ async fn while_nobody_is_the_master_nobody_is_pestered() {
     let asked: u64 = ["evalsha", "eval", "role"].iter().filter_map(|name| counts.get(*name)).sum();
     let looks_max = start.elapsed().as_millis() / 25 + 20;
     assert!(u128::from(asked) < looks_max, "{asked} in {:?}: {counts:?}", start.elapsed());
-    // A caller that goes on waiting gets the lock from whoever becomes the master.
+    // A caller that goes on waiting gets the lock from the server that becomes the master.
     let waiting = client.lock("free");
     let waiter = tokio::spawn(async move { waiting.lock().await });
     let error = client.lock("other").try_lock().await.map(|_| ()).unwrap_err();

@@ -26,7 +26,7 @@ fn keys() -> [String; 3] {
     [NAME.to_owned(), format!("redisson_lock_queue:{{{NAME}}}"), format!("redisson_lock_timeout:{{{NAME}}}")]
 }
 
-/// Somebody holds the lock, and somebody else comes next.
+/// One client holds the lock, and another one comes next.
 fn held_by_others(server: &RedisServer) {
     let [hold, queue, times] = keys();
     let late = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(600);
@@ -42,7 +42,7 @@ fn let_go(server: &RedisServer) {
     server.cmd(&["DEL", &keys[0], &keys[1], &keys[2]]).unwrap();
 }
 
-/// How often somebody has looked at a lock.
+/// How often a client has looked at a lock.
 fn looks(server: &RedisServer) -> u64 {
     let counts = server.command_counts().unwrap();
     ["eval", "evalsha"].iter().filter_map(|name| counts.get(*name)).sum()

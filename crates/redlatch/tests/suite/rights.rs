@@ -84,7 +84,7 @@ async fn exercise(kinds: &[Kind], face: Face) {
             let waiter = tokio::spawn(async move { others.lock().await.unwrap() });
             // By then the waiter waits, too.
             renewed(1, async || guard.remaining()).await;
-            // Another owner of this client, to whom the lock may be passed on.
+            // Another owner of this client, which the lock may be passed on to.
             let owner = client.owner();
             let next = lock.clone();
             let heir = tokio::spawn(async move {
@@ -354,7 +354,7 @@ async fn a_missing_library_is_named_with_its_remedy_and_an_operator_loads_it() {
     let client = app.clone().connect().await.unwrap();
     assert_eq!(client.load_functions().await.unwrap_err().kind(), ErrorKind::Permission);
     let guard = client.lock("app:x").lock().await.unwrap();
-    // Loading again while somebody works does no harm, and neither does the library of another version.
+    // Loading again while a client works does no harm, and neither does the library of another version.
     operator.load_functions().await.unwrap();
     let older =
         "#!lua name=redlatch_1\nredis.register_function('redlatch_1_acquire', function() return 1 end)";

@@ -46,7 +46,7 @@ async fn replicated(set: &SentinelSet, key: &str) {
     }
 }
 
-/// Waits until somebody listens to the releases of a lock.
+/// Waits until a waiter listens to the releases of a lock.
 async fn listened_to(server: &RedisServer, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}").into_bytes();
     soon("a subscription on the master", async {

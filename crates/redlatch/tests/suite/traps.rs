@@ -144,7 +144,7 @@ async fn g9_a_stale_owner_does_not_delay_the_renewal_of_the_next_one() {
     let lease = 2 * RENEWED;
     let (client, other) = (brisk(&server.url(), lease).await, brisk(&server.url(), lease).await);
     let (lock, elsewhere) = (client.lock("twice"), other.lock("twice"));
-    // Holds that somebody deletes by hand, while their client still takes itself for the holder; and then one that is there,
+    // Holds that a user deletes by hand, while their client still takes itself for the holder; and then one that is there,
     // taken over from another process, so that all of them are due for renewal under one name at the same time.
     let mut stale = vec![lock.lock().await.unwrap()];
     server.cmd(&["DEL", "twice"]).unwrap();

@@ -25,7 +25,7 @@ const LOOK_BEHIND: Duration = ms(3_000);
 /// A member that one of our clients could have, for a process that is gone without a trace.
 const GONE: &str = "1b671a64-40d5-4ed1-a7c4-da01ff1f3341:1";
 
-/// Puts somebody into the queue who never looks again, as a process leaves it that was killed.
+/// Puts a waiter into the queue that never looks again, as a process leaves it that was killed.
 fn leave_behind(server: &RedisServer, member: &str, left_ms: i64) {
     let at = crate::wire_fair::server_now_ms(server) + left_ms;
     server.cmd(&["RPUSH", QUEUE, member]).unwrap();
@@ -134,7 +134,7 @@ async fn f2_a_holder_whose_time_runs_out_is_not_asked_for_without_pause() {
     let holder = Java::new(&server, 1);
     assert!(holder.ask());
     let (task, _) = waiting(&server, &client.fair_lock("x")).await;
-    // A key that is about to end for as long as somebody goes on setting it.
+    // A key that is about to end for as long as a client goes on setting it.
     server.reset_command_counts().unwrap();
     let end = Instant::now() + ms(1_000);
     while Instant::now() < end {
@@ -231,7 +231,7 @@ async fn f4_a_waiter_that_lives_is_never_dropped() {
     ended(behind, &other).await.unlock().await.unwrap();
 }
 
-/// A waiter of ours whose time has run out, and whom nobody has dropped, lives and keeps its place.
+/// A waiter of ours whose time has run out, and which nobody has dropped, lives and keeps its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_a_waiter_does_not_drop_itself() {
     let (server, client) = alone().await;
@@ -451,7 +451,7 @@ async fn who_comes_to_be_next_is_told_though_the_lock_is_held() {
     })
     .await;
 
-    // A dead one comes first now, and somebody who is not the next finds that its time is over.
+    // A dead one comes first now, and a waiter that is not the next finds that its time is over.
     server.cmd(&["LPUSH", QUEUE, GONE]).unwrap();
     server.cmd(&["ZADD", TIMES, "1", GONE]).unwrap();
     let messages = heard(&server, async {

@@ -1,4 +1,4 @@
-//! A hold that somebody else ends is told at once: leases here are so long that no renewal could have found out.
+//! A hold that another client ends is told at once: leases here are so long that no renewal could have found out.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn names(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|n| format!("watched{n}"))
 }
 
-/// How many keys a server would tell somebody of.
+/// How many keys a server would tell a client of.
 fn watched(server: &RedisServer) -> u64 {
     let info: String = redis::from_redis_value(server.cmd(&["INFO", "stats"]).unwrap()).unwrap();
     let count = info.lines().find_map(|line| line.strip_prefix("tracking_total_keys:"));
@@ -369,7 +369,7 @@ async fn a_key_that_is_overwritten_takes_no_other_hold_along_and_its_holder_is_t
             }
             // What are taken of permits is beside their number.
             let key = if $kind == "permit" { "{permit3}:timeout".to_owned() } else { format!("{}3", $kind) };
-            server.cmd(&["SET", &key, "of somebody else"]).unwrap();
+            server.cmd(&["SET", &key, "of another program"]).unwrap();
             soon("the loss of what was overwritten", guards.remove(3).lost()).await;
             for guard in guards {
                 untouched.push(($kind, Box::new(move || guard.loss())));

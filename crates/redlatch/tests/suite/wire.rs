@@ -262,7 +262,7 @@ async fn odd_states_left_by_others_are_waited_for_and_reported() {
         client.lock("rw").force_unlock().await.unwrap_err().kind(),
         redlatch::ErrorKind::WrongLockKind
     );
-    // A waiter without limit is not held up by a key without end once somebody frees it by hand, without a message.
+    // A waiter without limit is not held up by a key without end once a user frees it by hand, without a message.
     server.cmd(&["HSET", "stuck", java, "1"]).unwrap();
     let lock = client.lock("stuck");
     let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });

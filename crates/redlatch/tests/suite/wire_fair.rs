@@ -58,7 +58,7 @@ pub(crate) fn members(server: &RedisServer) -> Vec<String> {
     line(server).into_iter().map(|(member, _)| member).collect()
 }
 
-/// Asserts which keys there are, the lock's holder and count, and that whoever waits is in the queue and has a time, once.
+/// Asserts which keys there are, the lock's holder and count, and that each waiter is in the queue and has a time, once.
 #[track_caller]
 pub(crate) fn keys(server: &RedisServer, holder: Option<(&str, &str)>, waiters: &[String]) {
     let dump = server.keys_dump().unwrap();
@@ -129,7 +129,7 @@ pub(crate) async fn ended(task: Waiter, member: &str) -> Guard {
     assert_eq!(
         guard.owner().number().to_string(),
         member.rsplit_once(':').unwrap().1,
-        "somebody else's grant"
+        "another owner's grant"
     );
     guard
 }
@@ -188,7 +188,7 @@ async fn each_step_of_a_fair_lock_leaves_the_documented_keys_and_messages() {
     })
     .await;
     let to: Vec<&str> = messages.iter().map(|(channel, _)| channel.rsplit_once(':').unwrap().1).collect();
-    assert_eq!(messages.len(), 2, "one for each release that somebody waited for: {to:?}");
+    assert_eq!(messages.len(), 2, "one for each release that a waiter waited for: {to:?}");
 }
 
 /// The grant of one release needs no second request, and a repeat of anything leaves one place.

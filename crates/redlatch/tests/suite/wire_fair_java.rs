@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Somebody who takes the steps of a Java thread, by section 6 of the protocol.
+/// A client that takes the steps of a Java thread, by section 6 of the protocol.
 pub(crate) struct Java<'a> {
     server: &'a RedisServer,
     pub(crate) field: String,

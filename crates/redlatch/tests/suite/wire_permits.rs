@@ -233,7 +233,7 @@ async fn asking_again_with_the_same_ids_counts_once() {
     let (free, taken) = keys(&server);
     assert_eq!((free.as_deref(), taken.len()), (Some("3"), 2), "and counted once");
     assert!(taken.iter().all(|(_, score)| *score > now_ms() + 80_000), "from the later asking on");
-    // Somebody gave one of the two back by its id: what is missing is taken anew.
+    // Another client gave one of the two back by its id: what is missing is taken anew.
     server.cmd(&["ZREM", "{p}:timeout", "aaaaaaaaaaaaaaaa"]).unwrap();
     server.cmd(&["INCR", "p"]).unwrap();
     assert_eq!(take(ids, "60000"), granted(2));

@@ -149,7 +149,7 @@ async fn the_helper_keys_follow_the_time_to_live() {
     assert!(ttls().iter().all(|ttl| near(*ttl, 90_000)), "{:?}", ttls());
     assert!(limiter.update(Rate::per(7, ms(1_000))).await.unwrap());
     assert_eq!(ttls(), [None; 3], "a keep-alive time that is taken away ends nothing any more");
-    // A time to live that somebody else gives is left alone, and handed on.
+    // A time to live that another client gives is left alone, and handed on.
     server.cmd(&["PEXPIRE", "t", "30000"]).unwrap();
     limiter.acquire(1).await.unwrap();
     assert!(ttls().iter().all(|ttl| near(*ttl, 30_000)), "{:?}", ttls());

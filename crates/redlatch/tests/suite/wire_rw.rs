@@ -266,7 +266,7 @@ async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest(on: 
     let read = lock.read().lock().await.unwrap();
     let inner = read.reenter().await.unwrap();
     let owner = read.owner().to_string();
-    // Somebody else's reader needs the lock for longer; its key is nobody's to renew but its own (R11).
+    // Another owner's reader needs the lock for longer; its key is nobody's to renew but its own (R11).
     let java = timeout(JAVA, 1);
     server.cmd(&["HSET", "x", JAVA, "1"]).unwrap();
     server.cmd(&["SET", &java, "1", "PX", "20000"]).unwrap();
@@ -358,7 +358,7 @@ async fn a_reader_of_many_goes_without_looking_at_the_others() {
     let looks = server.command_count("pttl").unwrap();
     assert!(
         (2..=3).contains(&looks),
-        "the hash, somebody else, and its own hold unless that was a reader: {looks}"
+        "the hash, another owner, and its own hold unless that was a reader: {looks}"
     );
     // The one that set the TTL looks until it finds another that needs all of it.
     let last = lock.read().lock_with_lease(ms(60_000)).await.unwrap();

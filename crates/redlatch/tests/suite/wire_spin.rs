@@ -22,7 +22,7 @@ async fn a_spin_lock_tells_nobody_and_hears_nobody() {
             let waiter = tokio::spawn(async move { waiting.lock().await.unwrap() });
             tokio::time::sleep(ms(60)).await;
             assert!(!waiter.is_finished());
-            assert!(server.subscriber_channels().unwrap().is_empty(), "somebody listens");
+            assert!(server.subscriber_channels().unwrap().is_empty(), "a client listens");
             inner.unlock().await.unwrap();
             guard.unlock().await.unwrap();
             waiter.await.unwrap().unlock().await.unwrap();

@@ -34,7 +34,7 @@ const LOOK_AGAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// Lets no more than so many permits through in any interval, over all processes or for each client.
 ///
 /// Permits that were taken come free by themselves when the interval has passed since. The server's clock alone decides when
-/// that is, in whole milliseconds, as in Redisson, so an interval may be shorter by less than one. Waiters are told by the server how long to sleep, and are not served in any order: somebody who wants many permits
+/// that is, in whole milliseconds, as in Redisson, so an interval may be shorter by less than one. Waiters are told by the server how long to sleep, and are not served in any order: a caller that wants many permits
 /// may be overtaken again and again by those who want few.
 ///
 /// **Shared with Redisson 3.17 and later.** It reckons with the clock of each caller, so its machines must agree with

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_believed_if_somebody_in_it_is_known() {
+    fn a_picture_is_believed_if_a_server_in_it_is_known() {
         let kin = Kin::default();
         assert!(kin.is_empty() && kin.knows(&ids("xyz")));
         assert!(kin.admit(&ids("abc")) && !kin.is_empty());

@@ -1,4 +1,4 @@
-//! Answers that belong to somebody else's request.
+//! Answers that belong to another request.
 
 use std::sync::{
     Arc, OnceLock,
@@ -17,7 +17,7 @@ use crate::fixture::soon;
 /// Two masters, each with half of the slots, that grant and release whatever they are asked for.
 struct Halves {
     nodes: [FakeServer; 2],
-    /// The next script at the first of them is answered with somebody else's number.
+    /// The next script at the first of them is answered with another owner's number.
     shifts: Arc<AtomicBool>,
 }
 
@@ -92,7 +92,7 @@ async fn an_answer_to_another_request_ends_the_connections_of_its_node_only() {
     cluster.shifts.store(true, Ordering::SeqCst);
     // Asked again by its owner, on another connection.
     soon("a grant", doubted.lock()).await.unwrap().unlock().await.unwrap();
-    assert!(!cluster.shifts.load(Ordering::SeqCst), "the answer was somebody else's");
+    assert!(!cluster.shifts.load(Ordering::SeqCst), "the answer was another request's");
     soon("a grant", trusted.lock()).await.unwrap().unlock().await.unwrap();
     let after = cluster.connections();
     assert!(after[0] > before[0], "{before:?} {after:?}");

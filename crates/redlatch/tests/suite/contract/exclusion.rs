@@ -14,7 +14,7 @@ pub(crate) async fn a_held_lock_is_busy_for_everybody_else(on: Fixture) {
     assert!(guard.is_valid());
     assert!(
         on.lock(&a, name.as_str()).try_lock().await.unwrap().is_none(),
-        "another task of the same client is somebody else"
+        "another task of the same client is another owner"
     );
     assert!(on.lock(&b, name.as_str()).try_lock().await.unwrap().is_none());
     assert!(on.lock(&b, name.as_str()).is_locked().await.unwrap());

@@ -190,7 +190,7 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
     let forced = LossReason::Forced { by: b.id().to_owned(), reason: None };
     assert_eq!(soon("the announcement", freed.lost()).await, forced);
     assert!(awake(start) < NEXT_RENEWAL, "told at the next renewal: {:?}", start.elapsed());
-    assert_eq!(soon("the announcement", passed.lost()).await, forced, "whoever has it now");
+    assert_eq!(soon("the announcement", passed.lost()).await, forced, "also after it was passed on");
     assert!(taken.is_valid());
 }
 

@@ -104,7 +104,7 @@ pub(crate) async fn a_fair_queue_is_shown(on: Fixture) {
         assert!(waiter.owner.starts_with(other.id()) && waiter.position == count, "{state:?}");
         assert!(waiter.stale_in.unwrap() > ms(1_000) && state.findings.is_empty(), "{state:?}");
         let first = first.get_or_insert_with(|| state.waiters[0].owner.clone());
-        assert_eq!(&state.waiters[0].owner, first, "whoever came first is first");
+        assert_eq!(&state.waiters[0].owner, first, "the first to come is first");
     }
     assert_eq!(holder.list(Some(&name), 10).await.unwrap()[0].kind, LockKind::Fair);
     guard.unlock().await.unwrap();

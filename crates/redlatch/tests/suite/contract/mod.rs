@@ -288,7 +288,7 @@ contracts! {
         a_waiter_gets_a_permit_when_its_lease_runs_out,
         the_number_is_set_once_resized_and_changed,
         permits_are_given_back_by_id_all_or_none,
-        permits_that_ran_out_come_back_once_whoever_looks,
+        permits_that_ran_out_come_back_once_however_many_look,
         one_leased_permit_excludes,
         tasks_that_want_one_and_two_of_two_all_get_them,
         permits_of_one_process_are_held_and_renewed_side_by_side,

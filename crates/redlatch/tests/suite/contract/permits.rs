@@ -269,7 +269,7 @@ pub(crate) async fn permits_are_given_back_by_id_all_or_none(on: Fixture) {
 }
 
 /// testReleaseManyExpiredDoesNotThrow, testTryReleaseManyExpired.
-pub(crate) async fn permits_that_ran_out_come_back_once_whoever_looks(on: Fixture) {
+pub(crate) async fn permits_that_ran_out_come_back_once_however_many_look(on: Fixture) {
     let (_client, ours) = semaphore(&on, 5).await;
     let (brief, long) = (take(&ours, 3, ms(100)).await.detach(), take(&ours, 1, ms(60_000)).await.detach());
     tokio::time::sleep(ms(120)).await;

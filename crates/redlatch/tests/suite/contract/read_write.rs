@@ -86,7 +86,7 @@ pub(crate) async fn a_write_hold_with_a_read_hold_beside_is_not_passed_on(on: Fi
     tokio::time::sleep(ms(30)).await;
     assert_eq!(write.unlock().await.unwrap(), Unlocked::Released);
     tokio::time::sleep(ms(50)).await;
-    assert!(!writer.is_finished(), "somebody reads");
+    assert!(!writer.is_finished(), "a reader holds it");
     assert!(read.is_valid() && lock.read().is_held_by(read.owner()).await.unwrap());
     read.unlock().await.unwrap();
     soon("the next writer", writer).await.unwrap().unlock().await.unwrap();
@@ -134,7 +134,7 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
         }
     })
     .await;
-    let again = read.reenter().await.expect("whoever reads may read once more");
+    let again = read.reenter().await.expect("a reader may read once more");
     let unasked = client.read_write_lock(on.name("x"));
     assert!(unasked.read().try_lock().await.unwrap().is_some(), "the gate is for those who ask for it");
     let next = lock.clone();

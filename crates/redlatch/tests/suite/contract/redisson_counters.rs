@@ -128,7 +128,7 @@ pub(crate) async fn single_count_down_await_single_instance(on: Fixture) {
             assert_eq!(waits.count().await.unwrap(), 0);
         }));
         tasks.push(tokio::spawn(async move {
-            // The last step comes late, so that whoever is let through before it is seen.
+            // The last step comes late, so that a waiter that is let through before it is seen.
             tokio::time::sleep(ms(if pair + 1 == PAIRS { 100 } else { 1 })).await;
             made.fetch_add(1, Ordering::SeqCst);
             counts.count_down().await.unwrap();

@@ -444,7 +444,7 @@ pub(crate) async fn test_read_write_ttl(on: Fixture) {
     let write = lock.write().lock().await.unwrap();
     let read = write.read().await.unwrap();
     let watch = async || {
-        renewed(2, async || lock.read().remaining_ttl().await.unwrap().expect("somebody reads")).await;
+        renewed(2, async || lock.read().remaining_ttl().await.unwrap().expect("a reader holds it")).await;
     };
     watch().await;
     write.unlock().await.unwrap();
@@ -476,7 +476,7 @@ pub(crate) async fn test_multi_instance_read_lock_zombie_cleanup(on: Fixture) {
     let read = live.read_write_lock(on.name("x")).read().lock().await.unwrap();
     let lock = next.read_write_lock(on.name("x"));
     // The first renewal comes long after the end of the dead one.
-    renewed(1, async || lock.read().remaining_ttl().await.unwrap().expect("somebody reads")).await;
+    renewed(1, async || lock.read().remaining_ttl().await.unwrap().expect("a reader holds it")).await;
     assert!(lock.write().try_lock().await.unwrap().is_none(), "one reader is alive");
     read.unlock().await.unwrap();
     assert!(lock.write().try_lock().await.unwrap().is_some(), "the dead one does not count");

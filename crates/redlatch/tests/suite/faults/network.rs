@@ -73,7 +73,7 @@ async fn row_11_a_lost_unlock_reply_frees_nobody_else_and_is_no_false_alarm() {
         let guard = rig.client.lock(name.as_str()).lock().await.unwrap();
         let rule = rig.proxy.rule(Match::script().arg_contains(scripts::RELEASE.sha1()).nth(1), action);
         let unlocking = tokio::spawn(guard.unlock());
-        // Somebody else takes the lock while the first reply is lost; the repeat must not free it.
+        // Another owner takes the lock while the first reply is lost; the repeat must not free it.
         let next = soon("the next grant", rig.direct.lock(name.as_str()).lock()).await.unwrap();
         assert_eq!(soon("the outcome", unlocking).await.unwrap().unwrap(), Unlocked::Released);
         assert_eq!(rig.proxy.fired(rule), 1);
@@ -207,7 +207,7 @@ async fn row_16_a_shifted_reply_is_never_a_grant() {
     for n in 0..40 {
         let client = rig.client.clone();
         tasks.push(tokio::spawn(async move {
-            // Each name is held by somebody else or free, so a shifted reply would grant what is held.
+            // Each name is held by another owner or free, so a shifted reply would grant what is held.
             let lock = client.lock(format!("shift-{n}"));
             lock.lock_for(ms(4_000)).await.map(|guard| guard.map(|guard| (n, guard)))
         }));

@@ -12,7 +12,7 @@ use redlatch_testkit::stall::awake_between;
 /// How long what was wrong is felt: a connection that is silent is given up after the time for answers.
 const AFTERMATH: Duration = Duration::from_millis(1_200);
 
-/// Who may hold beside whom.
+/// Which holds may be there at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Nobody else.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_judge_sees_who_holds_beside_whom() {
+    fn the_judge_sees_which_holds_are_there_at_once() {
         let (alone, read, permits) = (Mode::Alone, Mode::Read, Mode::Permits { capacity: 2 });
         assert_eq!(wrong(&[(alone, 0, 10, None), (alone, 10, 20, None)], None), 0);
         assert_eq!(wrong(&[(alone, 0, 11, None), (alone, 10, 20, None)], None), 1);

@@ -151,7 +151,7 @@ async fn one(topology: Topology, seed: u64) {
             tokio::task::block_in_place(|| bed.trouble(&mut rng, &book));
             book.trouble_since(since);
             if book.lost_since(since) && rng.percent(70) {
-                // Nothing else goes wrong for so long that whoever lost something has to be told.
+                // Nothing else goes wrong for so long that a holder that lost something has to be told.
                 tokio::time::sleep(CALM).await;
             }
         }
@@ -209,7 +209,7 @@ async fn served(bed: &Bed, shared: &Shared, mut tasks: Vec<tokio::task::JoinHand
             }
         }
         if awake_since(begin) > SERVED_MAX {
-            shared.book.wrong("somebody is still waiting");
+            shared.book.wrong("a waiter is still waiting");
             for what in bed.nodes().iter().flat_map(leftovers) {
                 shared.book.fault(what);
             }

@@ -123,7 +123,7 @@ pub(super) struct Worker {
     pub(super) process: usize,
     pub(super) task: u64,
     pub(super) rng: Rng,
-    /// Holds for seconds, so that there is somebody whom a change of master takes something from.
+    /// Holds for seconds, so that there are holders that a change of master takes something from.
     pub(super) long: bool,
 }
 

@@ -110,7 +110,7 @@ async fn a_shortfall_gives_the_lock_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_gets_a_lock_that_was_given_back() {
+async fn a_waiter_gets_a_lock_that_was_given_back() {
     let rig = rig(1).await;
     let (client, other) = (rig.client().await, rig.client().await);
     rig.replicas[0].pause().unwrap();

@@ -19,7 +19,7 @@ async fn a_lock_that_is_passed_on_is_only_taken_as_confirmed_if_it_was() {
     for (name, face) in [("p", Face::Plain), ("f", Face::Fair), ("w", Face::Write)] {
         let lock = AnyLock::new(face, &client, name);
         rig.replicas[0].pause().unwrap();
-        // Held by somebody who asks nobody, and then wanted by somebody who does.
+        // Held by a client that asks no replica, and then wanted by one that does.
         let held = lock.try_lock().await.unwrap().unwrap();
         let next = lock.acquire().wait(Wait::Forever).replica_ack(ack);
         let (outcome, _) = tokio::join!(next.into_future(), async {
@@ -34,7 +34,7 @@ async fn a_lock_that_is_passed_on_is_only_taken_as_confirmed_if_it_was() {
         assert_eq!(outcome.map(|_| ()).unwrap_err().kind(), ErrorKind::NotReplicated, "{face:?}");
         assert!(!rig.exists(name), "{face:?}");
         rig.replicas[0].resume().unwrap();
-        // From somebody who has asked already.
+        // From a client that has asked already.
         let held = lock.acquire().replica_ack(all()).await.unwrap().unwrap();
         let next = lock.acquire().wait(Wait::Forever).replica_ack(all());
         let (outcome, _) = tokio::join!(next.into_future(), async {

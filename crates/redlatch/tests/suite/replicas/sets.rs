@@ -222,7 +222,7 @@ async fn members_of_a_quorum_count_when_their_replicas_have_confirmed() {
     .await;
     assert!(guard.is_valid());
     assert!(guard.unlock().await.is_clean());
-    // Two that fall short leave no quorum, however long somebody would wait for it.
+    // Two that fall short leave no quorum, however long a caller would wait for it.
     rigs[1].replicas[0].pause().unwrap();
     let short = set.acquire().wait(Wait::Forever).lease(LEASE).replica_ack(ReplicaAck::all().within(ms(60)));
     let error = soon("the shortfall", short.into_future()).await.map(drop).unwrap_err();

@@ -19,7 +19,7 @@ const FROZEN: usize = 1;
 const LEASE: Duration = ms(8_000);
 /// What a pair or a notice may take that has nothing to wait for; a frozen server would cost what an answer may take.
 const NORMAL: Duration = ms(5_000);
-/// How long somebody waits for a lock of the frozen server.
+/// How long a waiter waits for a lock of the frozen server.
 const PATIENCE: Duration = ms(2_500);
 
 /// Waits again and again for locks that nobody can get; each wait ends when it should.

@@ -62,7 +62,7 @@ async fn copied(nodes: &[RedisServer], copies: usize) {
     .await;
 }
 
-/// Kills whoever is the master of the first lock, or all there is, and returns when somebody takes its place.
+/// Kills the master of the first lock, or all there is, and returns when another server takes its place.
 fn kill_a_master(servers: &Servers) {
     match servers {
         Servers::Single(server) => {
@@ -98,7 +98,7 @@ async fn the_master_dies(servers: Servers, ack: ReplicaAck) {
         Servers::Cluster(_) => 2,
     };
     copied(servers.nodes(), copies).await;
-    // There is somebody to confirm what is asked to be confirmed.
+    // There are replicas to confirm what is asked to be confirmed.
     let sample = clients[0].lock("sample").acquire().replica_ack(ack).await.unwrap().expect("it is free");
     assert_eq!(sample.replicas().map_or(0, |replicas| replicas.wanted as usize), copies - 1);
     sample.unlock().await.unwrap();

@@ -26,7 +26,7 @@ async fn a_hold_that_a_failover_lost_is_not_passed_on_while_it_is_looked_for() {
     let lock = client.lock("passed-on");
     let first = lock.lock().await.unwrap();
     let second = tokio::spawn(async move { lock.lock().await.unwrap() });
-    until("somebody is in line", || client.stats().in_line == 1).await;
+    until("a waiter is in line", || client.stats().in_line == 1).await;
     let gate = Gate::new();
     let looks = Match::script().arg_contains(scripts::RENEW.sha1());
     let looked = proxies[1].rule(looks, Action::HoldReplyUntilReleased(gate.clone()));

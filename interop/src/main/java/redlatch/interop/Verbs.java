@@ -32,7 +32,7 @@ final class Verbs {
         args.end();
         return switch (verb) {
             case "ping" -> "pong";
-            // The manifest of the jar that was really loaded, not what somebody meant to load.
+            // The manifest of the jar that was really loaded, not what a build file meant to load.
             case "version" -> RedissonClient.class.getPackage().getImplementationVersion();
             case "threadId" -> Thread.currentThread().getId();
             case "id" -> clients.get(client).getId();

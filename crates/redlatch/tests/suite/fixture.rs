@@ -99,8 +99,7 @@ fn build_command(profile: &Path) {
     assert!(build.status().expect("cargo runs").success(), "the redlatch command was not built");
 }
 
-/// The name of the engine that all tests share. It is started here and not by its first client, because it has to end soon
-/// after the tests do, and no test knows that it is the last one.
+/// The name of the engine that all tests share. It is started here and not by its first client, so that it can be ended with them.
 fn shared_engine() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -110,8 +109,21 @@ fn shared_engine() -> &'static str {
         engine.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut engine = engine.spawn().expect("the engine starts");
         std::thread::spawn(move || engine.wait());
+        stop_with_this_process(&name);
         name
     })
+}
+
+/// No test knows that it is the last one, and an engine does not end by itself while a permit is taken. What reads the end of its input
+/// knows that this process is gone.
+fn stop_with_this_process(name: &str) {
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", "cat >/dev/null; exec \"$0\" engine stop --name \"$1\" --force"]);
+    watcher.arg(redlatch_command()).arg(name);
+    watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut watcher = watcher.spawn().expect("sh starts");
+    std::mem::forget(watcher.stdin.take());
+    std::thread::spawn(move || watcher.wait());
 }
 
 impl Fixture {

@@ -181,13 +181,13 @@ impl Core {
         self.keeper.touch();
         let (outcome, confirm) = match first.ack {
             None => {
-                let flight = Flight::new(self, self.store.run(call), || {
+                let flight = Flight::new(self, self.run(call), || {
                     Some(Rest::Then(Box::new(self.all_abandoned(requests, owner, sending))))
                 });
                 (flight.await, None)
             }
             Some(ack) => {
-                let flight = Flight::new(self, self.store.run_acked(call, ack.count, !ack.keep), || {
+                let flight = Flight::new(self, self.run_acked(call, ack.count, !ack.keep), || {
                     let after = self.all_abandoned(requests, owner, sending);
                     let after: After<Result<(Reply, Confirm), Fault>> =
                         Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));

@@ -128,9 +128,9 @@ impl Keeper {
         Keeper { handle, shared }
     }
 
-    /// Whether this is the background thread, or one that works with its connections, as blocking ones do.
+    /// Whether this is the background thread, or one that works with its connections, as blocking ones do and tasks outside any runtime.
     pub(super) fn is_here(&self) -> bool {
-        Handle::try_current().is_ok_and(|here| here.id() == self.handle.id())
+        Handle::try_current().map_or(true, |here| here.id() == self.handle.id())
     }
 
     pub(crate) fn handle(&self) -> &Handle {

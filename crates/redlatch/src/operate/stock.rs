@@ -71,8 +71,7 @@ impl Client {
         key.check()?;
         self.core.keeper.touch();
         let name = call.script.name();
-        let reply =
-            self.core.store.run(call).await.map_err(Fault::into_error).map_err(|error| error.on(key))?;
+        let reply = self.core.run(call).await.map_err(Fault::into_error).map_err(|error| error.on(key))?;
         reply.int().ok_or_else(|| protocol_error(name, &reply).on(key))
     }
 }

@@ -72,10 +72,10 @@ impl Counter {
         let one_thread = |runtime: Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let asked = if Handle::try_current().is_ok_and(one_thread) {
             let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
-            let asked = async move { keeper.spawn(async move { core.store.run(call).await }).await };
+            let asked = async move { keeper.spawn(async move { core.run(call).await }).await };
             asked.map(|outcome| outcome.unwrap_or_else(|_| Err(Fault::Unknown(stopped())))).boxed()
         } else {
-            self.core.store.run(call)
+            self.core.run(call)
         };
         let outcome = Flight::new(&self.core, asked, || abandoned(number)).await;
         self.read(script, outcome, number)

@@ -158,6 +158,64 @@ fn a_hold_of_a_thread_is_watched_on_when_another_thread_has_taken_and_given_back
     assert_eq!(reader.lost_within(SOON).unwrap(), Some(LossReason::Deleted));
 }
 
+/// Calls about permits by name and id ended it without a word: the permit could be given back from elsewhere, and its holder, whose lease
+/// is not renewed, was told at its deadline. On one thread they go over the connection that watches; without a runtime all calls do.
+#[test]
+fn a_permit_is_watched_on_when_its_client_gives_another_one_back_by_its_id() {
+    let server = RedisServer::start().unwrap();
+    let blocking_client =
+        blocking::Client::build(Client::builder().url(server.url()).watchdog_lease(LONG)).unwrap();
+    let semaphore = blocking_client.permit_semaphore("by-id");
+    semaphore.set_if_absent(3).unwrap();
+    let until_watched = || {
+        let begin = Instant::now();
+        while watched(&server) < 1 {
+            assert!(begin.elapsed() < SOON, "it is not watched");
+            std::thread::sleep(ms(5));
+        }
+    };
+    let permit = semaphore.request().lease(Lease::Fixed(LONG)).run().unwrap().unwrap();
+    let other = semaphore.request().lease(Lease::Fixed(LONG)).run().unwrap().unwrap().detach();
+    until_watched();
+    semaphore.release(&other[0]).unwrap();
+    until_watched();
+    server.cmd(&["DEL", "{by-id}:timeout"]).unwrap();
+    assert!(permit.lost_within(SOON).unwrap().is_some());
+}
+
+/// A task that no runtime polls works with the connection that watches, too.
+#[test]
+fn a_hold_is_watched_on_when_a_task_outside_any_runtime_has_extended_it() {
+    let server = RedisServer::start().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = runtime.block_on(client(Client::builder().url(server.url())));
+    let lock = client.lock("outside");
+    let guard = runtime.block_on(async { lock.acquire().lease(Lease::Fixed(LONG)).await }).unwrap().unwrap();
+    runtime.block_on(until_watched(&[&server], 1));
+    outside(guard.extend(LONG)).unwrap();
+    runtime.block_on(until_watched(&[&server], 1));
+    server.cmd(&["DEL", "outside"]).unwrap();
+    assert_eq!(runtime.block_on(soon("the loss", guard.lost())), LossReason::Deleted);
+}
+
+/// Polls a future on this thread, which is in no runtime.
+fn outside<T>(work: impl Future<Output = T>) -> T {
+    struct Thread(std::thread::Thread);
+    impl std::task::Wake for Thread {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::task::Waker::from(std::sync::Arc::new(Thread(std::thread::current())));
+    let mut work = std::pin::pin!(work);
+    loop {
+        match work.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(done) => return done,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 /// Each hold that was dropped put the watching of the others off for a second more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_watched_though_others_of_the_same_hash_go_all_the_time() {

@@ -105,6 +105,15 @@ impl std::fmt::Debug for Engine {
     }
 }
 
+/// Replaces the journal by what is there now. Taking stock removes what has ended: a journal that could not be replaced is told of that
+/// before anything else, or the next start would find it beside what came after.
+fn rewrite(journal: &mut dyn Journal, core: &mut Core) -> std::io::Result<()> {
+    let snapshot = core.snapshot();
+    journal.rewrite(&snapshot)?;
+    core.effects.clear();
+    Ok(())
+}
+
 impl Engine {
     /// An empty engine that keeps nothing across restarts.
     ///
@@ -323,11 +332,10 @@ impl Engine {
             Ok(()) => {
                 core.effects.clear();
                 if journal.wants_rewrite()
-                    && let Err(error) = journal.rewrite(&core.snapshot())
+                    && let Err(error) = rewrite(&mut **journal, &mut core)
                 {
                     tracing::warn!(%error, "the journal could not be rewritten, it goes on growing");
                 }
-                core.effects.clear();
                 Ok(())
             }
             Err(error) => {
@@ -409,8 +417,9 @@ impl Engine {
         if other_boot {
             core.drop_expiring();
         }
-        core.begin();
+        // What has ended since is gone from here on, and the journal has it still.
         core.journaling = journaling;
+        core.begin();
     }
 
     /// Does something that the journal is told by its next rewrite.
@@ -509,9 +518,9 @@ impl Engine {
     ///
     /// The error of the journal; it goes on with what it has.
     pub fn rewrite_journal(&mut self) -> std::io::Result<()> {
-        let snapshot = self.snapshot();
-        self.core().effects.clear();
-        self.journal.as_mut().map_or(Ok(()), |journal| journal.rewrite(&snapshot))
+        self.begin();
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        rewrite(&mut **journal, &mut self.core.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes the journal again if its file is not where it was.

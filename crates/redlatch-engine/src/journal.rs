@@ -284,7 +284,8 @@ impl Journal for FileJournal {
 
     fn rewrite(&mut self, snapshot: &[Effect]) -> io::Result<()> {
         self.leases.put_in_place()?;
-        let longest_ms = leases::longest_ms(snapshot, &*self.clock);
+        let waits_ms = self.wait_until_ms.saturating_sub(self.clock.boot_ms());
+        let longest_ms = leases::longest_ms(snapshot, &*self.clock).max(waits_ms);
         self.leases.cover(longest_ms)?;
         let temporary = self.path.with_extension("new");
         let open = OpenOptions::new()
@@ -317,8 +318,12 @@ impl Journal for FileJournal {
         if self.dir.sync_all().is_ok() {
             self.rename_unsynced = false;
         }
-        // Whatever may be lost from here on is in this snapshot, comes later, or is waited for now.
-        self.leases.set(longest_ms.max(self.wait_until_ms.saturating_sub(self.clock.boot_ms())))
+        // Whatever may be lost from here on is in this snapshot, comes later, or is waited for now. The file names at least as much already, so
+        // that it cannot name less is no failure: the journal is replaced.
+        if let Err(error) = self.leases.set(longest_ms) {
+            tracing::warn!(%error, "the longest lease that may run could not be written; a damaged journal would be waited for longer");
+        }
+        Ok(())
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -248,6 +248,68 @@ impl Journal for Disk {
     }
 }
 
+/// A disk that has room for changes and none for a second journal.
+#[derive(Clone, Default)]
+struct Narrow(Arc<Mutex<Vec<Effect>>>);
+
+impl Journal for Narrow {
+    fn append(&mut self, effects: &[Effect]) -> io::Result<()> {
+        self.0.lock().expect("no panic").extend_from_slice(effects);
+        Ok(())
+    }
+
+    fn wants_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(&mut self, _snapshot: &[Effect]) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+}
+
+impl Narrow {
+    /// An engine that has read what is there, as the daemon does it.
+    fn engine(&self, clock: &Arc<ManualClock>) -> Engine {
+        let found = self.0.lock().expect("no panic").clone();
+        let mut engine =
+            Engine::with_journal(clock.clone(), Arc::new(Heard::default()), Box::new(self.clone()))
+                .expect("an engine");
+        engine.restore(found, false);
+        engine.rewrite_journal().expect_err("there is no room");
+        engine
+    }
+}
+
+fn hold(engine: &mut Engine, owner: &str) {
+    for n in 0..10 {
+        let key = format!("lock-{n}");
+        engine.call(&["hset", &key, owner, "1"]).expect("room");
+        engine.call(&["pexpire", &key, "1000"]).expect("room");
+    }
+}
+
+fn holders(engine: &mut Engine) -> Vec<Value> {
+    (0..10).map(|n| engine.call(&["hkeys", &format!("lock-{n}")]).expect("a hash")).collect()
+}
+
+/// Their fields were in the next holders' hashes after a start, and their owners entered beside those.
+#[test]
+fn holds_that_ended_do_not_come_back_where_the_journal_could_not_be_rewritten() {
+    let only = |owner: &str| vec![Value::Array(vec![Value::Bytes(owner.as_bytes().to_vec())]); 10];
+    let (clock, disk) = (Arc::new(ManualClock::new(Duration::from_secs(1))), Narrow::default());
+    let mut engine = disk.engine(&clock);
+    hold(&mut engine, "first");
+    clock.advance(Duration::from_secs(2));
+    // The rewrite that this is followed by finds that they have ended.
+    engine.call(&["set", "other", "1"]).expect("room");
+    hold(&mut engine, "second");
+    assert_eq!(holders(&mut disk.engine(&clock)), only("second"), "while it ran");
+    clock.advance(Duration::from_secs(2));
+    let mut engine = disk.engine(&clock);
+    hold(&mut engine, "third");
+    assert_eq!(holders(&mut disk.engine(&clock)), only("third"), "when it started");
+}
+
 #[test]
 fn a_full_disk_refuses_writes_until_it_has_room() {
     let disk = Disk::default();

@@ -295,7 +295,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if !beside("engine").exists() && serves() {
         return Err(runs_already());
     }
-    let claim = Claim::take(beside("engine"))
+    let mut claim = Claim::take(beside("engine"))
         .map_err(because(DaemonErrorKind::Access, "the lock file cannot be locked"))?
         .ok_or_else(runs_already)?;
     // It was deleted after that, perhaps.
@@ -325,6 +325,13 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         engine.unrecorded(|engine| lifelines::bury_all(engine, undertaker));
     }
     engine.wait_until(recovered.wait_until_ms);
+    // Reading may have taken long, and so may rewriting. Another one that has the claim by now may serve already, from the same journal.
+    let mut keep_claim = || match claim.is_held() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(runs_already()),
+        Err(error) => Err(because(DaemonErrorKind::Access, "the lock file cannot be locked")(error)),
+    };
+    keep_claim()?;
     match engine.rewrite_journal() {
         // Holders can go on with what is there, and those who ask for more are told why they get nothing.
         Err(error) if recovered.is_current => {
@@ -346,6 +353,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         })?;
         allowed.insert(sha);
     }
+    keep_claim()?;
     let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
     shared.connections_max = room_for_clients();
     shared.gate.set_undertaker(config.undertaker.take());

@@ -71,8 +71,10 @@ impl Leases {
     /// Makes the file again if it was deleted.
     pub(super) fn put_in_place(&mut self) -> io::Result<()> {
         if !self.is_in_place() {
-            self.file = make(&self.path)?;
-            self.set(self.longest_ms)?;
+            let file = make(&self.path)?;
+            // It is in place from when it says something.
+            self.write(&file, self.longest_ms)?;
+            self.file = file;
         }
         Ok(())
     }
@@ -88,10 +90,14 @@ impl Leases {
 
     /// Has the file name this as the longest lease that may run.
     pub(super) fn set(&mut self, lease_ms: u64) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        codec::encode(&Record::Longest { boot_id: self.boot_id.clone(), lease_ms }, &mut bytes);
-        self.file.write_all_at(&bytes, 0)?;
+        self.write(&self.file, lease_ms)?;
         self.longest_ms = lease_ms;
         Ok(())
+    }
+
+    fn write(&self, file: &File, lease_ms: u64) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        codec::encode(&Record::Longest { boot_id: self.boot_id.clone(), lease_ms }, &mut bytes);
+        file.write_all_at(&bytes, 0)
     }
 }

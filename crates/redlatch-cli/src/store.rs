@@ -18,9 +18,29 @@ pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The runtime of a verb. It runs on the main thread, which lives as long as the process: a command must not be started
 /// from a thread that may end before it.
-pub(crate) fn runtime() -> Result<Runtime, Failure> {
+pub(crate) struct VerbRuntime(Option<Runtime>);
+
+pub(crate) fn runtime() -> Result<VerbRuntime, Failure> {
     let built = Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Failure::internal(format!("cannot start: {error}")))
+    built
+        .map(|runtime| VerbRuntime(Some(runtime)))
+        .map_err(|error| Failure::internal(format!("cannot start: {error}")))
+}
+
+impl VerbRuntime {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.0.as_ref().expect("it is there until it is dropped").block_on(work)
+    }
+}
+
+/// The look-up of a server's name and the start of an engine block a thread of the runtime, for a minute at worst. The verb is over and
+/// nothing is left that signals would end, so its end must not wait for them.
+impl Drop for VerbRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Everything that the settings say, with `lease` for holds that are renewed.

@@ -136,3 +136,39 @@ fn a_run_whose_messages_nobody_reads_still_stops_the_command() {
     let output = run.finish();
     assert_eq!(output.status.code(), Some(80), "{}", both(&output).len());
 }
+
+/// The end of the runtime waited for the thread that blocks, and every further signal was swallowed.
+#[test]
+fn a_run_that_waits_for_an_engine_to_get_ready_ends_by_a_signal() {
+    let place = Place::local();
+    let run = place.path("run");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    // As one has it that reads its journal.
+    let claim = std::fs::File::create(run.join("default.engine")).unwrap();
+    claim.lock().unwrap();
+    let mut waiting = place.start(["run", "x", "--", "true"]);
+    let tasks = format!("/proc/{}/task", waiting.pid());
+    eventually("the look for the engine, on a thread of its own", || {
+        let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.any(|name| name.starts_with("tokio")).then_some(())
+    });
+    waiting.signal(Signal::TERM);
+    eventually("its end", || (!waiting.is_running()).then_some(()));
+    assert_eq!(waiting.finish().status.code(), Some(143));
+}
+
+/// Kept output is printed by a write that blocks.
+#[test]
+fn a_run_whose_kept_output_nobody_reads_ends_by_a_signal_and_has_written_its_report() {
+    let place = Place::local();
+    let fails = "head -c 1000000 /dev/zero | tr '\\0' x; exit 3";
+    let mut run = place.start(["run", "x", "--quiet-unless-failed", "--report", "report", "-c", fails]);
+    eventually("the report", || {
+        let report = std::fs::read_to_string(place.path("report")).unwrap_or_default();
+        report.contains("\"exit_code\"").then_some(())
+    });
+    run.signal(Signal::TERM);
+    eventually("its end", || (!run.is_running()).then_some(()));
+}

@@ -20,6 +20,12 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether this is the place of all engines of this user, on whichever disk.
+pub(crate) fn is_own_place(dir: &Path) -> bool {
+    let name = format!("redlatch-{}", own_uid());
+    SHARED_PLACES.iter().any(|place| Path::new(place).join(&name) == dir)
+}
+
 /// Where the daemon of one name keeps its things.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -304,6 +304,42 @@ fn shared(place: &Place, group: u32) -> (PathBuf, Running) {
     (dir, engine)
 }
 
+/// Anybody may make it before its user does, and its engine decided over that user's locks.
+#[test]
+fn the_place_of_a_user_that_another_user_has_made_is_refused() {
+    // Only root can be two users.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const USER: u32 = 64_777;
+    struct Made(PathBuf);
+    impl Drop for Made {
+        fn drop(&mut self) {
+            _ = fs::remove_dir_all(&self.0);
+        }
+    }
+    let place = Place::local();
+    let made = Made(PathBuf::from(format!("/var/tmp/redlatch-{USER}")));
+    fs::create_dir(&made.0).unwrap();
+    fs::set_permissions(&made.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = made.0.to_str().unwrap();
+    let mut engine = place.redlatch(["engine", "run", "--shared", "--dir", dir]);
+    engine.stdout(Stdio::piped());
+    let mut engine = Running::spawn(engine);
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(engine.child().stdout.as_mut().unwrap(), &mut ready).unwrap();
+    fs::set_permissions(made.0.join("default.sock"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+    let program = place.copy_program(env!("CARGO_BIN_EXE_redlatch"), "redlatch");
+    let mut command = Command::new(&program);
+    command.env_clear().current_dir("/").stdin(Stdio::null()).args(["run", "-n", "x", "--", "true"]);
+    command.uid(USER).gid(USER);
+    let refused = finish(command);
+    assert!(!refused.status.success() && both(&refused).contains("user 0 has made it"), "{refused:?}");
+    engine.signal(rustix::process::Signal::TERM);
+    engine.finish();
+}
+
 #[test]
 fn an_engine_for_several_users_serves_its_group_and_nobody_else() {
     let place = Place::local();

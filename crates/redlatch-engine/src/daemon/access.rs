@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::place::{hidden, own_uid};
+use crate::place::{hidden, is_own_place, own_uid};
 
 /// Who may reach an engine in a directory.
 pub(crate) enum Standing {
@@ -37,6 +37,13 @@ pub(crate) fn standing(dir: &Path) -> io::Result<Standing> {
         refuse(format!(
             "can be written by others than its owner (mode {mode:o}); run: chmod go-w {}",
             dir.display()
+        ))
+    } else if owner != own_uid() && is_own_place(dir) {
+        // Anybody may write beside it, and may have been first.
+        refuse(format!(
+            "is the place of user {}, and user {owner} has made it: an engine there would grant what that user likes; have it removed, \
+             or set REDLATCH_RUNTIME_DIR",
+            own_uid()
         ))
     } else if owner != own_uid() {
         Ok(Standing::Shared(format!(

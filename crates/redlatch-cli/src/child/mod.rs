@@ -149,13 +149,14 @@ impl Child {
         if let Some(output) = &spec.output {
             command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         }
+        let threads = wait::Threads::start()?;
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         // A guard that has died already is no reason to stop the command, which is under way.
         _ = guard.watch_over(pid, spec.group, lifeline.is_some(), &spec.mark);
         drop(lifeline);
         let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
-        let events = wait::watch(pid, spec.group, adopts, gone.clone())?;
+        let events = threads.watch(pid, spec.group, adopts, gone.clone());
         Ok(Child { pid, group: spec.group, gone, events, _guard: guard })
     }
 
@@ -230,11 +231,27 @@ impl Child {
         let gone = self.lock();
         self.to_group(signal, &gone);
         if self.group == Group::Shared {
-            // The group is not ours to signal as a whole: it has this process and perhaps a pipeline in it.
-            for pid in tree::descendants_in_group().into_iter().filter(|pid| *pid != self.pid) {
-                _ = kill_process(pid, signal);
+            // First, or it starts another process in place of one that has ended.
+            if signal == Signal::KILL {
+                self.to_command(signal, &gone);
             }
-            self.to_command(signal, &gone);
+            // The group is not ours to signal as a whole: it has this process and perhaps a pipeline in it. One that is listed may start
+            // another one before the signal reaches it.
+            let mut reached = vec![self.pid];
+            loop {
+                let listed = tree::descendants_in_group().into_iter();
+                let new: Vec<Pid> = listed.filter(|pid| !reached.contains(pid)).collect();
+                for pid in &new {
+                    _ = kill_process(*pid, signal);
+                }
+                reached.extend(&new);
+                if new.is_empty() || signal != Signal::KILL {
+                    break;
+                }
+            }
+            if signal != Signal::KILL {
+                self.to_command(signal, &gone);
+            }
         }
     }
 

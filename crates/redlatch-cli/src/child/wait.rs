@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc},
     thread,
     time::Duration,
 };
@@ -28,35 +28,67 @@ const OTHERS_FIRST: Duration = Duration::from_millis(2);
 #[cfg(target_os = "linux")]
 const WATCHED_MAX: usize = 64;
 
-/// Reports when the command ends, and when nobody of its group is left.
-pub(super) fn watch(
-    pid: Pid,
-    group: Group,
-    adopts: bool,
-    gone: Arc<Mutex<Gone>>,
-) -> io::Result<mpsc::Receiver<Event>> {
-    // A full channel holds up the thread that waits, and stops of the command wait in the kernel meanwhile.
-    let (sender, receiver) = mpsc::channel(2);
-    let watcher = Arc::new(Watcher { pid, group, adopts, gone, collected: Condvar::new() });
-    // Where orphans are not adopted there are no others, and no list of them either.
-    if cfg!(target_os = "linux") {
-        let watcher = watcher.clone();
-        thread::Builder::new().name("reap".into()).spawn(move || watcher.collect_others())?;
-    }
-    thread::Builder::new().name("wait".into()).spawn(move || {
-        // Nobody listens any more when supervision has ended.
-        let send = |event| _ = sender.blocking_send(event);
-        // The command comes first and by its id: it may leave the group, and must not be taken for gone then.
-        watcher.stops(send);
-        send(Event::Ended(watcher.command()));
-        let guard = watcher.rest_of_group();
-        send(Event::GroupEmpty);
-        // Its end takes as long as giving the lock back, which goes on meanwhile.
-        if let Some(guard) = guard {
-            _ = waitpid(Some(guard), WaitOptions::empty());
+/// The threads, before there is a command: when it has been started nothing may fail any more, or it would work on without its lock.
+pub(super) struct Threads {
+    reap: Option<std_mpsc::Sender<Arc<Watcher>>>,
+    wait: std_mpsc::Sender<(Arc<Watcher>, mpsc::Sender<Event>)>,
+}
+
+/// Starts a thread that does its work once it has been told of what. Without that it ends.
+fn thread_for<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce(T) + Send + 'static,
+) -> io::Result<std_mpsc::Sender<T>> {
+    let (tell, told) = std_mpsc::channel();
+    thread::Builder::new().name(name.into()).spawn(move || {
+        if let Ok(of) = told.recv() {
+            work(of);
         }
     })?;
-    Ok(receiver)
+    Ok(tell)
+}
+
+impl Threads {
+    pub(super) fn start() -> io::Result<Threads> {
+        // Where orphans are not adopted there are no others, and no list of them either.
+        let reap = match cfg!(target_os = "linux") {
+            true => Some(thread_for("reap", |watcher: Arc<Watcher>| watcher.collect_others())?),
+            false => None,
+        };
+        let wait = thread_for("wait", |(watcher, sender): (Arc<Watcher>, mpsc::Sender<Event>)| {
+            // Nobody listens any more when supervision has ended.
+            let send = |event| _ = sender.blocking_send(event);
+            // The command comes first and by its id: it may leave the group, and must not be taken for gone then.
+            watcher.stops(send);
+            send(Event::Ended(watcher.command()));
+            let guard = watcher.rest_of_group();
+            send(Event::GroupEmpty);
+            // Its end takes as long as giving the lock back, which goes on meanwhile.
+            if let Some(guard) = guard {
+                _ = waitpid(Some(guard), WaitOptions::empty());
+            }
+        })?;
+        Ok(Threads { reap, wait })
+    }
+
+    /// Reports when the command ends, and when nobody of its group is left.
+    pub(super) fn watch(
+        self,
+        pid: Pid,
+        group: Group,
+        adopts: bool,
+        gone: Arc<Mutex<Gone>>,
+    ) -> mpsc::Receiver<Event> {
+        // A full channel holds up the thread that waits, and stops of the command wait in the kernel meanwhile.
+        let (sender, receiver) = mpsc::channel(2);
+        let watcher = Arc::new(Watcher { pid, group, adopts, gone, collected: Condvar::new() });
+        // Both threads are there until they have been told.
+        if let Some(reap) = self.reap {
+            _ = reap.send(watcher.clone());
+        }
+        _ = self.wait.send((watcher, sender));
+        receiver
+    }
 }
 
 struct Watcher {

@@ -162,7 +162,9 @@ async fn an_uncontended_pair_is_two_commands() {
         lock.lock().await.unwrap().unlock().await.unwrap();
     }
     let mut counts = server.command_counts().unwrap();
-    counts.retain(|command, _| !["config|resetstat", "info", "auth", "hello"].contains(&command.as_str()));
+    // A server that is slow for a moment is asked whether it is there.
+    let others = ["config|resetstat", "info", "auth", "hello", "ping"];
+    counts.retain(|command, _| !others.contains(&command.as_str()));
     let sent: BTreeMap<&str, u64> =
         counts.iter().map(|(command, count)| (command.as_str(), *count)).collect();
     assert_eq!(sent.get("evalsha"), Some(&20), "{sent:?}");

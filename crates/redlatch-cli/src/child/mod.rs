@@ -106,6 +106,9 @@ struct Gone {
     guard: Option<Pid>,
 }
 
+/// How often to list the processes that a KILL has to reach. What starts processes faster than that is left to the guard.
+const KILL_ROUNDS_MAX: usize = 32;
+
 /// A descriptor that every process has which is started while it is open.
 fn heritable(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let copy = fcntl_dupfd_cloexec(fd, INHERITED_FD_MIN)?;
@@ -238,16 +241,16 @@ impl Child {
             // The group is not ours to signal as a whole: it has this process and perhaps a pipeline in it. One that is listed may start
             // another one before the signal reaches it.
             let mut reached = vec![self.pid];
-            loop {
+            for _ in 0..if signal == Signal::KILL { KILL_ROUNDS_MAX } else { 1 } {
                 let listed = tree::descendants_in_group().into_iter();
                 let new: Vec<Pid> = listed.filter(|pid| !reached.contains(pid)).collect();
                 for pid in &new {
                     _ = kill_process(*pid, signal);
                 }
-                reached.extend(&new);
-                if new.is_empty() || signal != Signal::KILL {
+                if new.is_empty() {
                     break;
                 }
+                reached.extend(new);
             }
             if signal != Signal::KILL {
                 self.to_command(signal, &gone);

@@ -1,44 +1,24 @@
 //! What a command prints, kept until it is known whether anybody is to see it.
 
 use std::{
-    env,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, Seek, Write, stderr},
-    os::unix::fs::OpenOptionsExt,
 };
 
 use crate::exit::Failure;
-
-/// How many names are tried for the file.
-const ATTEMPTS_MAX: u32 = 16;
 
 /// A file without a name, for both outputs of the command in the order in which they were written.
 #[derive(Debug)]
 pub(crate) struct Kept(File);
 
 impl Kept {
-    /// Makes one among the temporary files.
+    /// Makes one among the temporary files, under a name that nobody can have taken before.
     ///
     /// # Errors
     ///
     /// Internal, when it cannot be made.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let mut attempt = 0;
-        loop {
-            let path = env::temp_dir().join(format!("redlatch-{}-{attempt}", std::process::id()));
-            let file = OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&path);
-            match file {
-                Ok(file) => {
-                    // Nobody else needs its name, and so it goes with the run however that ends.
-                    fs::remove_file(&path).map_err(|error| failed(&error))?;
-                    return Ok(Kept(file));
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS_MAX => {
-                    attempt += 1;
-                }
-                Err(error) => return Err(failed(&error)),
-            }
-        }
+        tempfile::tempfile().map(Kept).map_err(|error| failed(&error))
     }
 
     /// One more way to write into it.

@@ -195,14 +195,17 @@ impl Watch {
                 next = next.min(limit);
             }
         }
-        if let Some(kill_at) = self.kill_at.filter(|_| self.killed.is_none()) {
-            if now >= kill_at {
-                self.killed = Some(now);
-                self.talk.detail(format_args!("killing the command (pid {})", child.pid()));
-                child.kill();
-                self.refused(child);
-            } else {
+        if let Some(kill_at) = self.kill_at {
+            if now < kill_at {
                 next = next.min(kill_at);
+            } else {
+                // A process that was started while the first KILL went from one to the next is reached by a later one.
+                child.kill();
+                if self.killed.is_none() {
+                    self.killed = Some(now);
+                    self.talk.detail(format_args!("killing the command (pid {})", child.pid()));
+                    self.refused(child);
+                }
             }
         }
         if let Some(killed) = self.killed.filter(|_| self.left.is_empty() || self.is_lost()) {

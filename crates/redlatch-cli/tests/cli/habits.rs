@@ -183,6 +183,16 @@ fn cron_hears_nothing_of_a_run_that_went_well() {
     assert!(holder.finish().status.success());
 }
 
+/// Another user who made files with the names that were to come kept a cron job from being run.
+#[test]
+fn the_names_of_kept_output_cannot_be_taken_before() {
+    let place = Place::local();
+    let taken = "for i in $(seq 0 40); do touch $TMPDIR/redlatch-$$-$i; done";
+    let run = "exec redlatch run job --quiet-unless-failed -c 'echo out; exit 3'";
+    let output = finish(place.shell(&format!("{taken}; {run}")));
+    assert_eq!((output.status.code(), both(&output)), (Some(3), "out\n".into()), "{output:?}");
+}
+
 #[test]
 fn the_help_of_a_verb_leads_with_its_own_options() {
     let place = Place::local();

@@ -95,7 +95,8 @@ impl Core {
             token,
             request.term,
             sending.at_ms,
-        );
+        )
+        .granted_in(sending.reign);
         lease.note_replicas(replicated.or(request.stands_for));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);

@@ -231,7 +231,8 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms);
+            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms)
+                .granted_in(sending.reign);
             lease.note_replicas(replicated);
             Arc::new(lease)
         });

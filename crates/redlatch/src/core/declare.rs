@@ -121,6 +121,21 @@ impl Core {
         Box::pin(self.declarer(declaring).run(call, send, |(reply, _)| reply))
     }
 
+    /// Runs a script that changes nothing, so that no watching ends by it.
+    pub(crate) fn look(&self, call: Call) -> RunFuture {
+        self.store.run(call)
+    }
+
+    /// The same at the server of one shard.
+    pub(crate) fn look_in(&self, shard: u16, call: Call) -> RunFuture {
+        self.store.run_at(shard, call)
+    }
+
+    /// The same over the connection of the background thread.
+    pub(super) fn look_apart(&self, call: Call) -> RunFuture {
+        self.store.run_apart(call)
+    }
+
     fn declarer(&self, declaring: &'static Declaring) -> Declarer {
         let (strictness, timers) = (self.strictness.clone(), self.keeper.handle().clone());
         Declarer { declaring, strictness, timers }

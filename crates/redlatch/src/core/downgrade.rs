@@ -3,7 +3,7 @@
 //! The read hold is taken beside the write hold, and then the write hold goes. Both are requests that are made anyway, so what is lost,
 //! late or repeated of a downgrade is what is lost, late or repeated of an acquire and of a release (`docs/decisions.md`).
 
-use std::{convert::identity, sync::Arc};
+use std::{convert::identity, sync::Arc, time::Duration};
 
 use super::{
     Core, Grant, Request, Wait,
@@ -14,13 +14,15 @@ use super::{
 use crate::{
     core::lost::lost_error,
     error::{Error, ErrorKind},
+    jitter::jittered,
     recipes::{READ, Term},
     replica_ack::Confirmed,
-    store::Fault,
 };
 
 /// How many answers may be lost until a read hold beside a write hold, or the release of that, is given up.
 const ANSWERS: u32 = 3;
+/// Between two looks at one hold.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Core {
     /// Takes a read hold beside a write hold that is `held` for so long, with a lease of the same length. Replicas are not asked for it; it may stand for what
@@ -102,6 +104,16 @@ impl Core {
             Ok(()) => self.read_beside(&writing, held, writing.replicated()).await,
             Err(error) => Err(error),
         };
+        let reading = match reading {
+            Ok(grant) => match self.was_beside(&writing).await {
+                Ok(()) => Ok(grant),
+                Err(error) => {
+                    self.drop_hold(&grant.lease, grant.term);
+                    Err(error)
+                }
+            },
+            Err(error) => Err(error),
+        };
         let written = tokio::select! {
             biased;
             written = self.unlock(&writing, held, Polled::Through) => written,
@@ -125,6 +137,39 @@ impl Core {
         turned.map(|()| grant)
     }
 
+    /// An error if the server that granted the read hold perhaps had no write hold then: others may have written before it. The release of
+    /// the write hold shows it only where that is answered.
+    async fn was_beside(self: &Arc<Self>, writing: &Arc<Lease>) -> Result<(), Error> {
+        let is_same = writing.is_granted_in(self.store.reign(&writing.keys.key));
+        if is_same && writing.asked_ms() >= self.doubt_ms() {
+            return Ok(());
+        }
+        self.look_until_seen(writing).await?;
+        if writing.is_valid(self.now_ms()) {
+            return Ok(());
+        }
+        Err(lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms())))
+    }
+
+    /// Finds out whether a hold is there, and tells its holder if it is not. One unanswered look is no reason to give up what may be good.
+    async fn look_until_seen(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
+        let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
+        loop {
+            match self.is_there(lease).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Ok(self.gone(lease).await),
+                Err(fault) => {
+                    let error = fault.into_error();
+                    let is_pointless = !error.is_retryable() || self.is_closed();
+                    if is_pointless || deadline.is_over(self) || !lease.is_valid(self.now_ms()) {
+                        return Err(error);
+                    }
+                }
+            }
+            self.keeper.sleep(jittered(LOOK_PAUSE)).await;
+        }
+    }
+
     /// Whether the read hold is there, has been since the write hold was, and has no write hold of this process beside it.
     async fn turned(
         self: &Arc<Self>,
@@ -143,10 +188,7 @@ impl Core {
         }
         if self.store.reign(&writing.keys.key) != reign || reading.asked_ms() < self.doubt_ms() {
             // The server that has taken over may have had the write hold and not the read hold.
-            let there = self.is_there(reading).await.map_err(Fault::into_error)?;
-            if !there {
-                self.gone(reading).await;
-            }
+            self.look_until_seen(reading).await?;
         }
         if self.is_closed() {
             return Err(self.closed_error());

@@ -54,10 +54,10 @@ impl Core {
         };
         // Nobody forces permits free: they have ids, and a process that knows one may give it back.
         let each = if leases[0].keys.kind == Kind::Permits { 1 } else { 2 };
-        let reply = match self.store.run_apart(ask(each)).await {
+        let reply = match self.look_apart(ask(each)).await {
             // An account without a right to the records is still told who has the lock.
             Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => {
-                self.store.run_apart(ask(1)).await?
+                self.look_apart(ask(1)).await?
             }
             outcome => outcome?,
         };

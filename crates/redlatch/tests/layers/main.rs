@@ -123,6 +123,33 @@ fn has_no_cycle(root: &str) {
     assert!(told.is_empty(), "{} import cycles in {root}:\n{}", told.len(), told.join("\n\n"));
 }
 
+/// A script that goes over the connection that watches keys ends the watching of what it changes, without a word. So one file sends them, and
+/// has the keys watched anew.
+#[test]
+fn one_file_of_the_core_sends_scripts() {
+    let root = repository().join("crates/redlatch/src");
+    let (mut folders, mut senders) = (vec![root.clone()], BTreeSet::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.strip_prefix(&root).unwrap().to_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !file.starts_with("store") && !file.ends_with("tests.rs") {
+                let mut text = std::fs::read_to_string(&path).unwrap();
+                text.retain(|char| !char.is_whitespace());
+                if ["run", "run_at", "run_apart", "run_acked"]
+                    .iter()
+                    .any(|way| text.contains(&format!("store.{way}(")))
+                {
+                    senders.insert(file);
+                }
+            }
+        }
+    }
+    assert_eq!(senders, BTreeSet::from([PathBuf::from("core/declare.rs")]));
+}
+
 #[test]
 fn no_file_of_the_library_imports_one_that_imports_it() {
     has_no_cycle("crates/redlatch/src/lib.rs");

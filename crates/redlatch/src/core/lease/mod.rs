@@ -58,6 +58,8 @@ pub(crate) struct Lease {
     deadline_ms: AtomicU64,
     /// When the request was sent that last showed that the server has it.
     asked_ms: AtomicU64,
+    /// The [reign](crate::store::Store::reign) of its grant, where that is known.
+    reign: Option<u64>,
     state: AtomicU8,
     holds: Mutex<Holds>,
     ended: Notify,
@@ -140,6 +142,7 @@ impl Lease {
             lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
+            reign: None,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
             ended: Notify::new(),
@@ -157,6 +160,17 @@ impl Lease {
         }
     }
 
+    /// The server of this reign was asked for it.
+    pub(super) fn granted_in(mut self, reign: u64) -> Self {
+        self.reign = Some(reign);
+        self
+    }
+
+    /// Whether the server that reigns now is the one that was asked for it.
+    pub(super) fn is_granted_in(&self, reign: u64) -> bool {
+        self.reign == Some(reign)
+    }
+
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn succeed(&self) -> Self {
         self.owner.holds_on();
@@ -168,6 +182,7 @@ impl Lease {
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
+            reign: self.reign,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
             ended: Notify::new(),

@@ -147,7 +147,7 @@ impl Client {
         let keys: Arc<str> = walk.helpers.unwrap_or(pattern).into();
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);
         let reply =
-            self.core.store.run_at(shard, call.constant(walk.key_type)).await.map_err(Fault::into_error)?;
+            self.core.look_in(shard, call.constant(walk.key_type)).await.map_err(Fault::into_error)?;
         let wrong = || protocol_error("list", &reply);
         let [next, names @ ..] = reply.array().ok_or_else(wrong)? else { return Err(wrong()) };
         let next = next.bytes().and_then(|text| std::str::from_utf8(text).ok());

@@ -165,7 +165,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and sooner: a server that refuses the connection is reported at once, one that is silent after
-    /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
+    /// the response timeout (3 s unless set).
     pub async fn try_acquire(&self, n: u32) -> Result<bool, Error> {
         self.take(n, Wait::No).await
     }

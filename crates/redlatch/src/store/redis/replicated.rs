@@ -76,9 +76,12 @@ impl Replicated {
         })
     }
 
-    /// Notes a process that says that it is a replica.
+    /// Notes a process that says that it is a replica. One that has not said which process it is stays the one that it was: what was never
+    /// a replica is not counted for its sake.
     fn is_copy(&self, at: usize, run: Option<String>) {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at] = run;
+        if let Some(run) = run {
+            self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(run);
+        }
     }
 
     /// Whether a process was a replica when it said so last.

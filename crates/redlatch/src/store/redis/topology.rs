@@ -417,6 +417,24 @@ impl Topology {
         }
     }
 
+    /// Resolves when a slot has neither the master that it had at this seat nor, right after that one, the `heir` that was getting it then.
+    /// A master that lost the slot and has it again is not the one that it had.
+    pub(super) async fn loses(&self, slot: u16, seat: u64, heir: Option<&Addr>) {
+        let mut changes = self.changes();
+        while self.is_served(slot, seat, heir) {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn is_served(&self, slot: u16, seat: u64, heir: Option<&Addr>) -> bool {
+        let table = self.table();
+        let now = table.seats.get(&slot).copied().unwrap_or(0);
+        let is_heirs = || heir.is_some() && table.owner(slot).map(|owner| &owner.addr) == heir;
+        now == seat || (now == seat + 1 && is_heirs())
+    }
+
     /// A timer that works in any runtime and in none.
     pub(super) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
         let _inside = self.background.enter();

@@ -167,6 +167,36 @@ async fn a_downgrade_whose_read_hold_a_failover_lost_is_none() {
     soon("a writer", lock.write().lock()).await.unwrap().unlock().await.unwrap();
 }
 
+/// Neither hold was at the new master when it granted the read hold, and the answer that would have said so was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_whose_write_hold_a_failover_lost_is_none_though_the_answer_to_its_release_is_lost() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "turned late";
+    let master = cluster.owner_of(cluster.slot_of(name)).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let proxy = Proxy::start(&cluster.node(replica).url()).unwrap();
+    let addr = |port| format!("127.0.0.1:{port}");
+    let map: AddressMap =
+        format!("{}={}", addr(cluster.node(replica).port()), addr(proxy.port())).parse().unwrap();
+    let other = cluster.masters().unwrap().into_iter().find(|other| *other != master).unwrap();
+    let url = format!("redis-cluster://{}", addr(cluster.node(other).port()));
+    let client =
+        Client::builder().url(url).address_map(map).response_timeout(ms(3_000)).connect().await.unwrap();
+    let lock = client.read_write_lock(name);
+    lock.write().lock().await.unwrap().unlock().await.unwrap();
+    cluster.block_replication(replica).unwrap();
+    let writing = lock.write().lock().await.unwrap();
+    // A look for the write hold is told late that it is gone.
+    let looks = Match::script().arg_contains(scripts::WRITE_RENEW.sha1());
+    proxy.rule(looks, Action::DelayReply(ms(1_000)));
+    let release = Match::script().arg_contains(scripts::WRITE_RELEASE.sha1()).nth(1);
+    proxy.rule(release, Action::CloseAfterRequest);
+    tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
+    let turned = soon("the end of the downgrade", writing.downgrade()).await;
+    assert_eq!(turned.map(drop).unwrap_err().kind(), ErrorKind::Lost);
+    soon("a writer", lock.write().lock()).await.unwrap().unlock().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_costs_no_lock_of_another() {
     let cluster = RedisCluster::builder()

@@ -136,7 +136,7 @@ impl Store for ClusterStore {
         let inner = self.inner.clone();
         Box::pin(async move {
             let call = &inner.prepared(call);
-            let run = |member: Arc<Member>, form: Form| async move {
+            let run = |member: Arc<Member>, form: Form, _| async move {
                 member.node.run_here(&form.of(call), form.asking).await
             };
             inner.route(shard, call, run).await

@@ -20,7 +20,7 @@ use super::{
     Inner,
 };
 use crate::{
-    config::{ScriptMode, addr::Addr},
+    config::ScriptMode,
     error::{Error, ErrorKind},
     jitter::jittered,
     replica_ack::ReplicaCount,
@@ -67,12 +67,13 @@ impl Form {
 }
 
 impl Inner {
-    /// Runs a script at the master of a slot, wherever that is by then. `run` gets a node, and how the script is to go there.
+    /// Runs a script at the master of a slot, wherever that is by then. `run` gets a node, how the script is to go there, and how often the
+    /// slot had got another master when the node was chosen.
     pub(super) async fn route<T, F>(
         &self,
         slot: u16,
         call: &Call,
-        run: impl Fn(Arc<Member>, Form) -> F,
+        run: impl Fn(Arc<Member>, Form, u64) -> F,
     ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Failure>>,
@@ -113,7 +114,7 @@ impl Inner {
             }
             let outcome = match connected {
                 Ok(()) if is_elsewhere() => return Err(of_another_reign()),
-                Ok(()) => run(member.clone(), form).await,
+                Ok(()) => run(member.clone(), form, seat).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
             if outcome.is_err() {
@@ -233,23 +234,22 @@ impl Inner {
         call: &Call,
         count: ReplicaCount,
     ) -> Result<(Reply, Confirm), Fault> {
-        let run = |member: Arc<Member>, form: Form| async move {
+        let run = |member: Arc<Member>, form: Form, seat: u64| async move {
             let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
-            // While its slot moves, a node that was named for this once is not the owner yet.
-            let owner = self.topology.owner(slot).filter(|_| asking).unwrap_or_else(|| member.clone());
             let (topology, asked) = (self.topology.clone(), member.addr.clone());
             let listing: Listing =
                 Box::new(move |_| Box::pin(std::future::ready(topology.replicas_of(&asked))));
             let (reply, confirm) =
                 ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
-            Ok((reply, confirm, owner, member))
+            // While its slot moves, a node that was named for this once is not the owner yet.
+            Ok((reply, confirm, seat, asking.then(|| member.addr.clone())))
         };
-        let (reply, confirm, owner, member) = self.route(slot, call, run).await?;
+        let (reply, confirm, seat, heir) = self.route(slot, call, run).await?;
         let inner = self.clone();
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
-                let elsewhere = std::pin::pin!(inner.elsewhere(slot, &owner.addr, &member.addr));
+                let elsewhere = std::pin::pin!(inner.topology.loses(slot, seat, heir.as_ref()));
                 let (confirmed, elsewhere) = match select(confirm(within), elsewhere).await {
                     Either::Left((confirmed, elsewhere)) => (Some(confirmed), elsewhere.now_or_never()),
                     Either::Right(_) => (None, Some(())),
@@ -291,14 +291,6 @@ impl Inner {
                 let error = Error::new(ErrorKind::ServerBusy, format!("slot {slot} has another master now"));
                 Err(Fault::NotSent(error).into())
             }
-        }
-    }
-
-    /// Resolves when a slot has a third master: neither the one that it had when a script ran, nor the one where it ran.
-    async fn elsewhere(&self, slot: u16, had: &Addr, ran: &Addr) {
-        self.topology.leaves(slot, had).await;
-        if had != ran && self.topology.owner(slot).is_some_and(|owner| owner.addr == *ran) {
-            self.topology.leaves(slot, ran).await;
         }
     }
 
@@ -361,15 +353,15 @@ mod tests {
     use super::{super::ClusterStore, *};
     use crate::{
         client::Client,
-        config::url::StoreUrl,
+        config::{addr::Addr, url::StoreUrl},
         store::{Store as _, redis::slot_of},
     };
 
-    /// The slot went away and came back while the call waited for its connection, so nobody saw it away.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_call_that_is_right_for_one_reign_is_not_sent_in_the_next_though_it_was_connecting_meanwhile() {
-        let [is_held, is_reached] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (held, reached, port) = (is_held.clone(), is_reached.clone(), Arc::new(OnceLock::<u16>::new()));
+    /// A server that has all slots and answers the rest as it is told, and a store that uses it.
+    async fn cluster_of_one(
+        answer: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static,
+    ) -> (FakeServer, ClusterStore) {
+        let port = Arc::new(OnceLock::<u16>::new());
         let its = port.clone();
         let server = FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
             b"CLUSTER" => {
@@ -379,6 +371,48 @@ mod tests {
                 FakeReply::Reply(resp::array(&[resp::array(&run)]))
             }
             b"INFO" => FakeReply::Reply(resp::bulk("run_id:r\r\n")),
+            _ => answer(request),
+        })
+        .unwrap();
+        let url = server.url();
+        port.set(url.rsplit(':').next().unwrap().parse().unwrap()).unwrap();
+        let url = url.replace("redis://", "redis-cluster://");
+        let StoreUrl::Cluster(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+        let config = Client::builder().url(&url).config().clone();
+        let store = ClusterStore::start(nodes, &config, &Handle::current()).await.unwrap();
+        (server, store)
+    }
+
+    /// The master may have had a successor without the grant, and its replicas have copied that one since.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_master_that_lost_its_slot_and_has_it_again_confirms_nothing_that_it_granted_before() {
+        let (_server, store) = cluster_of_one(|request| match &request[0].to_ascii_uppercase()[..] {
+            b"EVALSHA" | b"EVAL" => FakeReply::Reply(resp::integer(7)),
+            b"WAIT" => FakeReply::Reply(resp::integer(1)),
+            _ => FakeReply::Default,
+        })
+        .await;
+        let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
+        let slot = slot_of(&key);
+        let owner = topology.owner(slot).unwrap();
+        for is_lost in [false, true] {
+            let call = Call::new(&COUNTER_GET).key(&key).int(0);
+            let (_, confirm) = store.run_acked(call, ReplicaCount::AtLeast(1), true).await.unwrap();
+            if is_lost {
+                topology.moved(slot, &Addr::Tcp { host: "127.0.0.1".into(), port: 1 });
+                topology.moved(slot, &owner.addr);
+            }
+            let confirmed = confirm(Duration::from_secs(5)).await;
+            assert_eq!(confirmed.is_err(), is_lost, "{confirmed:?}");
+        }
+    }
+
+    /// The slot went away and came back while the call waited for its connection, so nobody saw it away.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_that_is_right_for_one_reign_is_not_sent_in_the_next_though_it_was_connecting_meanwhile() {
+        let [is_held, is_reached] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (held, reached) = (is_held.clone(), is_reached.clone());
+        let (server, store) = cluster_of_one(move |request| match &request[0].to_ascii_uppercase()[..] {
             b"PING" => {
                 while held.load(Ordering::SeqCst) {
                     reached.store(true, Ordering::SeqCst);
@@ -388,13 +422,7 @@ mod tests {
             }
             _ => FakeReply::Default,
         })
-        .unwrap();
-        let url = server.url();
-        port.set(url.rsplit(':').next().unwrap().parse().unwrap()).unwrap();
-        let url = url.replace("redis://", "redis-cluster://");
-        let StoreUrl::Cluster(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
-        let store = ClusterStore::start(nodes, &config, &Handle::current()).await.unwrap();
+        .await;
         let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
         let slot = slot_of(&key);
         let owner = topology.owner(slot).unwrap();

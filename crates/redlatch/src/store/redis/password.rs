@@ -39,11 +39,13 @@ impl PasswordFile {
         if self.last() != *refused {
             return true;
         }
-        let inner = self.0.clone();
+        let (inner, refused) = (self.0.clone(), refused.clone());
         let outcome = tokio::task::spawn_blocking(move || {
             let password = read(&inner.path)?;
-            let mut last = inner.last.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok::<_, Error>(std::mem::replace(&mut *last, password) != *last)
+            // Not with what was read last: another connection may have read the new one meanwhile.
+            let is_other = refused.0.as_ref() != Some(&password);
+            *inner.last.lock().unwrap_or_else(PoisonError::into_inner) = password;
+            Ok::<_, Error>(is_other)
         });
         match outcome.await {
             Ok(Ok(changed)) => changed,
@@ -71,5 +73,26 @@ fn read(path: &Path) -> Result<String, Error> {
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(bad(&"it is empty")),
         password => Ok(password.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All but one of several connections that were refused at once were told that the file had nothing else.
+    #[tokio::test]
+    async fn connections_that_are_refused_at_once_all_find_the_new_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        for _ in 0..50 {
+            std::fs::write(&path, "first").unwrap();
+            let file = PasswordFile::open(&path).unwrap();
+            let refused = file.last();
+            std::fs::write(&path, "second").unwrap();
+            let found = futures_util::future::join_all((0..4).map(|_| file.has_other_than(&refused))).await;
+            assert_eq!(found, [true; 4]);
+            assert!(!file.has_other_than(&file.last()).await, "there is no third");
+        }
     }
 }

@@ -225,7 +225,10 @@ fn locks(states: &[LockState]) -> Vec<Row> {
         rows.push(Row::new(
             Severity::Good,
             "lock state",
-            format!("{} locks, none of them odd", states.len()),
+            match states.len() {
+                1 => "1 lock, and it is not odd".into(),
+                count => format!("{count} locks, none of them odd"),
+            },
         ));
     }
     rows

@@ -8,16 +8,13 @@ use std::{
 use redlatch::{HoldMode, LockKind, LockName, LockState};
 use serde::Serialize;
 
-use super::{
-    Context,
-    workers::{self, Worker},
-};
+use super::Context;
 use crate::{
     args::{Kind, LsArgs},
     durations::{self, human},
-    escape,
     exit::{self, Failure},
     output::{self, Record},
+    run::workers::{self, Worker},
     store,
 };
 
@@ -153,10 +150,6 @@ pub(super) fn word(kind: LockKind) -> &'static str {
     }
 }
 
-fn named(worker: &Worker) -> String {
-    format!("{} (pid {})", escape::text(&worker.name), worker.pid)
-}
-
 fn time(ms: u64) -> String {
     human(Duration::from_millis(ms))
 }
@@ -178,7 +171,7 @@ impl LockRow {
             holder.workers =
                 workers::under(name, holder.owner.strip_suffix(":write").unwrap_or(&holder.owner));
             let left = holder.workers.iter().filter(|worker| worker.run_is_gone);
-            let left: Vec<String> = left.take(NAMED_MAX).map(named).collect();
+            let left: Vec<String> = left.take(NAMED_MAX).map(|worker| worker.to_string()).collect();
             if !left.is_empty() {
                 self.findings.push(format!(
                     "the run of {} is gone; the hold stays until what it left has ended: {}",
@@ -191,7 +184,7 @@ impl LockRow {
 
     fn workers(&self) -> String {
         let all: Vec<&Worker> = self.holders.iter().flat_map(|holder| &holder.workers).collect();
-        some(&all, NAMED_MAX, all.len() as u64, |worker| named(worker))
+        some(&all, NAMED_MAX, all.len() as u64, |worker| worker.to_string())
     }
 
     fn ttl(&self) -> String {

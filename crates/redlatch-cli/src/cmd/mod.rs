@@ -34,7 +34,6 @@ mod run;
 mod sem;
 mod show;
 mod unlock;
-mod workers;
 
 /// What every verb gets.
 pub(crate) struct Context {

@@ -13,6 +13,7 @@ use super::{
     environment,
     holding::{Holding, Part},
     kind::{Handle, Terms},
+    workers,
 };
 pub(crate) use crate::escape::quoted;
 use crate::{
@@ -389,8 +390,8 @@ fn holders(state: &LockState) -> Vec<String> {
 
 /// `"order:42" — held by 1b67…:7, lease 28s`
 fn line(state: &LockState) -> String {
-    let named: Vec<String> =
-        holders(state).iter().take(3).map(|holder| escape::text(holder).to_string()).collect();
+    let name = |holder: &String| format!("{}{}", escape::text(holder), workers::told(state, holder));
+    let named: Vec<String> = holders(state).iter().take(3).map(name).collect();
     let held = match state.permits_in_use {
         _ if named.is_empty() => "free, being handed over".into(),
         0 => format!("held by {}", named.join(", ")),
@@ -418,11 +419,11 @@ pub(crate) async fn busy_message(request: Request<'_>) -> String {
         }
         _ => format!("{name} is busy"),
     };
-    let Some(holder) = holder else { return busy };
-    let lease = state.as_ref().and_then(|state| state.ttl);
-    let lease = lease.map(|ttl| format!(" with {} of lease left", durations::human(ttl))).unwrap_or_default();
-    let holder = escape::text(&holder);
-    let held = match state.map_or(0, |state| state.permits_in_use) {
+    let (Some(state), Some(holder)) = (&state, holder) else { return busy };
+    let lease =
+        state.ttl.map(|ttl| format!(" with {} of lease left", durations::human(ttl))).unwrap_or_default();
+    let holder = format!("{}{}", escape::text(&holder), workers::told(state, &holder));
+    let held = match state.permits_in_use {
         0 => format!("held by {holder}{lease}"),
         1 => format!("its permit is taken, by {holder}"),
         permits => format!("all of its {permits} permits are taken, one by {holder}"),

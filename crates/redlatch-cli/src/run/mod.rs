@@ -1,4 +1,4 @@
-//! The parts of `redlatch run`: getting the lock, the command's environment, watching over it, and the report.
+//! The parts of `redlatch run`: getting the lock, the command's environment, watching over it, what works under it, and the report.
 
 pub(crate) mod acquire;
 pub(crate) mod environment;
@@ -7,3 +7,4 @@ pub(crate) mod kept;
 pub(crate) mod kind;
 pub(crate) mod report;
 pub(crate) mod supervise;
+pub(crate) mod workers;

@@ -54,7 +54,11 @@ fn a_wait_without_a_terminal_says_so_at_once() {
     let holder = place.holder("job", &[]);
     let owner = place.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
     let mut waiter = place.start(["run", "job", "--", "true"]);
-    waiter.until_told(&format!("waiting for \"job\" — held by {owner}"));
+    let pid = std::fs::read_to_string(place.path("job.pid")).unwrap();
+    // What holds it on this machine is named, so that nobody has to look it up.
+    let working = format!("held by {owner} for sh (pid {})", pid.trim());
+    waiter.until_told(&format!("waiting for \"job\" — {working}"));
+    assert!(both(&place.output(["run", "job", "-n", "--", "true"])).contains(&working));
     assert_eq!(both(&place.output(["run", "job", "-q", "-w", "500ms", "--", "true"])), "");
     place.end("job");
     assert!(holder.finish().status.success());

@@ -1,24 +1,45 @@
 //! Which processes on this machine work under a hold: those of a `redlatch run`, which have it in their environment.
 
-use std::{fs, path::Path};
+use std::{fmt, fs, path::Path};
 
-use redlatch::LockName;
+use redlatch::{LockName, LockState};
 use serde::Serialize;
 
-use crate::run::environment::{self, Hold};
+use super::environment::{self, Hold};
+use crate::escape;
 
 /// A process of a command that holds.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Worker {
-    pub(super) pid: i32,
+pub(crate) struct Worker {
+    pub(crate) pid: i32,
     /// Its program's short name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Whether the run that started it is gone, so that it is all that keeps the hold.
-    pub(super) run_is_gone: bool,
+    pub(crate) run_is_gone: bool,
+}
+
+/// The most processes that a message names for one hold.
+const NAMED_MAX: usize = 2;
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", escape::text(&self.name), self.pid)
+    }
+}
+
+/// ` for sleep (pid 12)`: what works on this machine under a hold that is in the way; nothing where it is elsewhere or no run's.
+pub(crate) fn told(state: &LockState, owner: &str) -> String {
+    let all = under(&state.name, owner.strip_suffix(":write").unwrap_or(owner));
+    let named: Vec<String> = all.iter().take(NAMED_MAX).map(Worker::to_string).collect();
+    match all.len().saturating_sub(named.len()) {
+        _ if named.is_empty() => String::new(),
+        0 => format!(" for {}", named.join(", ")),
+        more => format!(" for {} and {more} more", named.join(", ")),
+    }
 }
 
 /// The processes that have been given this hold, as far as this user may look at them.
-pub(super) fn under(name: &LockName, owner: &str) -> Vec<Worker> {
+pub(crate) fn under(name: &LockName, owner: &str) -> Vec<Worker> {
     let wanted = environment::held_as(name, owner);
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -156,8 +156,12 @@ impl Core {
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         loop {
             match self.is_there(lease).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => return Ok(self.gone(lease).await),
+                Ok(there) => {
+                    if !there {
+                        self.gone(lease).await;
+                    }
+                    return Ok(());
+                }
                 Err(fault) => {
                     let error = fault.into_error();
                     let is_pointless = !error.is_retryable() || self.is_closed();

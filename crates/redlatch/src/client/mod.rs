@@ -184,7 +184,7 @@ impl Client {
         owner
     }
 
-    /// Loads the function library of this version, for clients in [`ScriptMode::Functions`]. Needs the right to `FUNCTION LOAD`,
+    /// Loads the function library of this version, for clients in [`ScriptMode::Functions`](crate::config::ScriptMode::Functions). Needs the right to `FUNCTION LOAD`,
     /// which such clients should not have.
     ///
     /// A library of the same name is replaced in one step, so loading again while clients work does no harm. Libraries of other

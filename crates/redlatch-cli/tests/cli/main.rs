@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod dead;
 mod demo;
+mod golden;
 mod habits;
 mod hold;
 mod interrupted;

@@ -23,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
     replica_ack::ReplicaCount,
-    scripts::{Declaring, READ_ACQUIRE, READ_ENTER, READ_RELEASE, READ_RENEW, Script},
+    scripts::{Declaring, Fact, Script},
     store::{AckedFuture, Arg, Call, Fault, Reply, RunFuture},
 };
 
@@ -52,7 +52,7 @@ impl Strictness {
     fn declares(&self, script: &Script) -> bool {
         match self.0.load(Ordering::Relaxed) {
             STRICT => true,
-            UNKNOWN => is(script, &READ_RELEASE),
+            UNKNOWN => script.is(Fact::ChangesFirst),
             _ => false,
         }
     }
@@ -64,7 +64,7 @@ impl Strictness {
     /// A script that found or took a read hold has touched its timeout key.
     fn is_loose(&self, script: &Script, reply: &Reply) {
         let touched = || {
-            [&READ_ACQUIRE, &READ_ENTER, &READ_RENEW].iter().any(|other| is(script, other))
+            script.is(Fact::TouchesTimeouts)
                 && reply.array().and_then(|items| items.get(1)?.int()).is_some_and(|count| count > 0)
         };
         if self.0.load(Ordering::Relaxed) == UNKNOWN && touched() {
@@ -72,10 +72,6 @@ impl Strictness {
             _ = self.0.compare_exchange(UNKNOWN, LOOSE, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
-}
-
-fn is(script: &Script, other: &Script) -> bool {
-    std::ptr::eq(script, other)
 }
 
 impl Core {
@@ -164,7 +160,7 @@ impl Declarer {
             match send(call.clone()).await {
                 Err(Fault::Server(error)) if error.kind() == ErrorKind::UndeclaredKey => {
                     self.strictness.is_strict();
-                    if is(call.script, &READ_RELEASE) {
+                    if call.script.is(Fact::ChangesFirst) {
                         return Err(Fault::Server(error));
                     }
                 }

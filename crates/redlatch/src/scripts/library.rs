@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ALL, EPOCH, Script};
+use super::{ALL, EPOCH, Fact, Script};
 
 /// What the function that answers the number of the set is called, after the library's name and a line.
 const CHECK: &str = "epoch";
@@ -11,26 +11,6 @@ const CHECK: &str = "epoch";
 /// Commands that a server without free memory refuses, as far as any script calls them.
 const ENLARGING: [&str; 10] =
     ["hset", "hincrby", "set", "incrby", "decrby", "decr", "rpush", "zadd", "lpush", "hsetnx"];
-
-/// Scripts that call such commands and give something back, which a server without free memory should let them do.
-const GIVING_BACK: [&str; 16] = [
-    "force",
-    "rw_force",
-    "leave",
-    "fair_release",
-    "fair_leave",
-    "fair_undo",
-    "fair_force",
-    "read_leave",
-    "write_release",
-    "write_leave",
-    "semaphore_give",
-    "permit_give",
-    "permit_renew",
-    "permit_end",
-    "latch_down",
-    "rate_release",
-];
 
 /// The library's name: it carries the number of the script set, so that the sets of several versions stay side by side.
 pub fn library_name() -> &'static str {
@@ -80,8 +60,7 @@ fn flags(script: &Script) -> String {
     if runs_without_memory(script) {
         flags.push("'allow-oom'");
     }
-    // A listing reads whatever keys it finds. Scripts may do that in a cluster, functions only if they say so.
-    if script.name() == "list" {
+    if script.is(Fact::CrossesSlots) {
         flags.push("'allow-cross-slot-keys'");
     }
     flags.join(", ")
@@ -89,8 +68,7 @@ fn flags(script: &Script) -> String {
 
 /// A function is refused as a whole while memory is full, unless it says otherwise; a script only where it would use more.
 fn runs_without_memory(script: &Script) -> bool {
-    GIVING_BACK.contains(&script.name())
-        || !script.commands().iter().any(|command| ENLARGING.contains(command))
+    script.is(Fact::GivesBack) || !script.commands().iter().any(|command| ENLARGING.contains(command))
 }
 
 fn register(text: &mut String, name: &str, source: &str, flags: &str) {

@@ -6,6 +6,7 @@
 mod calls;
 #[cfg(test)]
 mod cases;
+mod facts;
 mod header;
 mod library;
 
@@ -13,6 +14,9 @@ use std::collections::BTreeSet;
 
 use once_cell::race::{OnceBool, OnceBox};
 
+use Fact::*;
+
+pub(crate) use facts::Fact;
 pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
@@ -33,29 +37,8 @@ pub struct Script {
     declaring: Option<&'static Declaring>,
     /// The same with a beginning that takes its keys from the arguments.
     gathering: Option<&'static Script>,
+    facts: &'static [Fact],
 }
-
-/// Scripts that touch keys that they do not name, or several keys with one command: these are not told to a node that may have
-/// some of the keys only.
-const NOT_GATHERED: [&str; 6] = ["show", "list", "acquire_all", "permit_end", "rate_set", "rate_delete"];
-/// Scripts whose callers go on in another way while the keys are in two places.
-const DONE_OTHERWISE: [&str; 7] = [
-    "acquire",
-    "fair_acquire",
-    "fair_release",
-    "renew",
-    "write_renew",
-    "permit_renew",
-    "read_renew_declared",
-];
-/// Scripts with a key that is none, and that touch what may be absent before they change anything.
-const LOOKING_FIRST: [&str; 5] = [
-    "read_acquire_declared",
-    "read_renew_declared",
-    "write_acquire_declared",
-    "write_release_declared",
-    "rw_query_declared",
-];
 
 /// A script that touches timeout keys of read holds, for servers where every key has to be declared.
 #[derive(Debug)]
@@ -76,6 +59,7 @@ impl Script {
         telling_both: Option<&'static Script>,
         declaring: Option<&'static Declaring>,
         gathering: Option<&'static Script>,
+        facts: &'static [Fact],
     ) -> Self {
         Script {
             name,
@@ -86,35 +70,37 @@ impl Script {
             telling_both,
             declaring,
             gathering,
+            facts,
         }
+    }
+
+    /// Whether this is true of it.
+    pub(crate) fn is(&self, fact: Fact) -> bool {
+        self.facts.contains(&fact)
     }
 
     /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the
     /// script touches others besides its keys, or several of them at once.
     pub(crate) fn gathering(&self) -> Option<&'static Script> {
-        let may = self.declaring.is_none() && !NOT_GATHERED.contains(&self.plain_name());
+        let may = self.declaring.is_none() && !self.is(Fact::Ungathered);
         self.gathering.filter(|_| may)
     }
 
     /// Whether those who run it want to know at once that its keys are in two places, because they can go on in another way.
     pub(crate) fn is_done_otherwise(&self) -> bool {
-        self.declaring.is_some() || DONE_OTHERWISE.contains(&self.plain_name())
+        self.declaring.is_some() || self.is(Fact::DoneOtherwise)
     }
 
     /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it
     /// is refused before it changes anything.
     pub(crate) fn looks_first(&self) -> bool {
-        LOOKING_FIRST.contains(&self.plain_name())
+        self.is(Fact::LooksFirst)
     }
 
     /// Whether those who run it can neither ask again nor take back what it did, because what it counts has no owner, or one that
     /// another process may use, too; or because its answer is all that says whether it did it. The script says so itself.
     pub(crate) fn is_sent_once(&self) -> bool {
         self.sent_once.get_or_init(|| header::repeat(self.source).contains("sent once"))
-    }
-
-    fn plain_name(&self) -> &'static str {
-        self.name.strip_suffix("_both").unwrap_or(self.name)
     }
 
     /// The same script for servers where every key has to be declared; `None` if it declares every key anyway.
@@ -160,85 +146,85 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// The text of a script, after the function that several scripts have in common.
+/// The text of a script, after the functions that it has in common with others.
 macro_rules! text {
-    ("read_release") => {
-        concat!(include_str!("readers.lua"), include_str!("read_release.lua"))
-    };
-    ("read_leave") => {
-        concat!(include_str!("readers.lua"), include_str!("read_leave.lua"))
-    };
-    ("read_transfer") => {
-        concat!(include_str!("readers.lua"), include_str!("read_transfer.lua"))
-    };
-    ("read_shorten") => {
-        concat!(include_str!("readers.lua"), include_str!("read_shorten.lua"))
-    };
-    ($file:tt) => {
-        include_str!(concat!($file, ".lua"))
+    ($file:literal $($common:literal)?) => {
+        concat!($(include_str!($common),)? include_str!(concat!($file, ".lua")))
     };
 }
 
 /// The script with a beginning before its text.
 macro_rules! begun {
-    ($file:tt $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr) => {
+    (($file:literal $($common:literal)?) $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr, $facts:expr) => {
         Script::new(
             concat!($file, $ending),
-            concat!($(include_str!($beginning),)+ text!($file)),
+            concat!($(include_str!($beginning),)+ text!($file $($common)?)),
             $both,
             None,
             $gathering,
+            $facts,
         )
     };
 }
 
 macro_rules! declaring {
-    ($file:tt) => {
+    ($text:tt) => {
         None
     };
-    ($file:tt $whose:literal) => {{
+    ($text:tt $whose:literal $facts:expr) => {{
+        const FACTS: &[Fact] = $facts;
         static GATHERING: Script =
-        begun!($file "_declared_gathered", "gathered.lua", "declared.lua"; None, None);
+            begun!($text "_declared_gathered", "gathered.lua", "declared.lua"; None, None, &[]);
         static GATHERING_BOTH: Script =
-        begun!($file "_declared_both_gathered", "gathered.lua", "declared.lua", "both.lua"; None, None);
+            begun!($text "_declared_both_gathered", "gathered.lua", "declared.lua", "both.lua"; None, None, &[]);
         static BOTH: Script =
-        begun!($file "_declared_both", "declared.lua", "both.lua"; None, Some(&GATHERING_BOTH));
+            begun!($text "_declared_both", "declared.lua", "both.lua"; None, Some(&GATHERING_BOTH), FACTS);
         static DECLARING: Declaring = Declaring {
-        script: begun!($file "_declared", "declared.lua"; Some(&BOTH), Some(&GATHERING)),
+            script: begun!($text "_declared", "declared.lua"; Some(&BOTH), Some(&GATHERING), FACTS),
             whose: $whose,
         };
         Some(&DECLARING)
     }};
 }
 
+/// A line has the name and the file; `after` what comes before its text; `is` the facts. A script that is `touching` timeout keys says whose,
+/// and which facts are true of the form that declares them.
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $ident:ident = $file:tt $(touching $whose:literal)?),* $(,)?) => {
+    ($(
+        $(#[$doc:meta])*
+        $ident:ident = $file:literal $(after $common:literal)? $(is [$($fact:expr),*])?
+            $(touching $whose:literal $(is [$($declared:expr),*])?)?
+    ),* $(,)?) => {
         $($(#[$doc])* pub static $ident: Script = Script::new(
             $file,
-            text!($file),
+            text!($file $($common)?),
             Some(&telling_both::$ident),
-            declaring!($file $($whose)?),
+            declaring!(($file $($common)?) $($whose &[$($($declared),*)?])?),
             Some(&gathering::$ident),
+            &[$($($fact),*)?],
         );)*
 
         mod telling_both {
-            use super::Script;
+            use super::{Fact::*, Script};
 
-            $(pub(super) static $ident: Script =
-                begun!($file "_both", "both.lua"; None, Some(&super::gathering_both::$ident));)*
+            $(pub(super) static $ident: Script = begun!(
+                ($file $($common)?) "_both", "both.lua";
+                None, Some(&super::gathering_both::$ident), &[$($($fact),*)?]
+            );)*
         }
 
         mod gathering {
             use super::Script;
 
-            $(pub(super) static $ident: Script = begun!($file "_gathered", "gathered.lua"; None, None);)*
+            $(pub(super) static $ident: Script =
+                begun!(($file $($common)?) "_gathered", "gathered.lua"; None, None, &[]);)*
         }
 
         mod gathering_both {
             use super::Script;
 
             $(pub(super) static $ident: Script =
-                begun!($file "_both_gathered", "gathered.lua", "both.lua"; None, None);)*
+                begun!(($file $($common)?) "_both_gathered", "gathered.lua", "both.lua"; None, None, &[]);)*
         }
 
         /// Every script, for servers that load them beforehand or allow nothing else.
@@ -248,41 +234,41 @@ macro_rules! scripts {
 
 scripts! {
     /// Take a free lock.
-    ACQUIRE = "acquire",
+    ACQUIRE = "acquire" is [DoneOtherwise],
     /// Release a hold that has its owner field for itself.
     RELEASE = "release",
     /// Take several free locks or none.
-    ACQUIRE_ALL = "acquire_all",
+    ACQUIRE_ALL = "acquire_all" is [Ungathered],
     /// Release several locks.
     RELEASE_ALL = "release_all",
     /// Enter once more.
     ENTER = "enter",
     /// Give back one hold of several.
-    LEAVE = "leave",
+    LEAVE = "leave" is [GivesBack],
     /// Refresh many leases.
-    RENEW = "renew",
+    RENEW = "renew" is [DoneOtherwise],
     /// Leave a hold for a shorter time.
     SHORTEN = "shorten",
     /// Pass a lock to the next owner.
     TRANSFER = "transfer",
     /// Delete a lock.
-    FORCE = "force",
+    FORCE = "force" is [GivesBack],
     /// Say how holds ended that are no longer there.
     LOST = "lost",
     /// Take a fair lock or line up for it.
-    FAIR_ACQUIRE = "fair_acquire",
+    FAIR_ACQUIRE = "fair_acquire" is [DoneOtherwise],
     /// Release a fair lock.
-    FAIR_RELEASE = "fair_release",
+    FAIR_RELEASE = "fair_release" is [DoneOtherwise, GivesBack],
     /// Give back one hold of a fair lock.
-    FAIR_LEAVE = "fair_leave",
+    FAIR_LEAVE = "fair_leave" is [GivesBack],
     /// Take an owner out of a fair lock.
-    FAIR_UNDO = "fair_undo",
+    FAIR_UNDO = "fair_undo" is [GivesBack],
     /// Delete a fair lock.
-    FAIR_FORCE = "fair_force",
+    FAIR_FORCE = "fair_force" is [GivesBack],
     /// Read one name whole, whatever kind of lock it is.
-    SHOW = "show",
+    SHOW = "show" is [Ungathered],
     /// Read a page of names that look like locks.
-    LIST = "list",
+    LIST = "list" is [Ungathered, CrossesSlots],
     /// Read TTL and hold count.
     QUERY = "query",
     /// Take items from a stock.
@@ -296,69 +282,69 @@ scripts! {
     /// Take permits.
     SEMAPHORE_TAKE = "semaphore_take",
     /// Put permits in or take them out.
-    SEMAPHORE_GIVE = "semaphore_give",
+    SEMAPHORE_GIVE = "semaphore_give" is [GivesBack],
     /// Take all permits.
     SEMAPHORE_DRAIN = "semaphore_drain",
     /// Delete a semaphore.
     SEMAPHORE_DELETE = "semaphore_delete",
     /// Count a latch down.
-    LATCH_DOWN = "latch_down",
+    LATCH_DOWN = "latch_down" is [GivesBack],
     /// Delete a latch.
     LATCH_DELETE = "latch_delete",
     /// Take permits of a rate limiter.
     RATE_TAKE = "rate_take",
     /// Give permits of a rate limiter back.
-    RATE_RELEASE = "rate_release",
+    RATE_RELEASE = "rate_release" is [GivesBack],
     /// Set or change a rate.
-    RATE_SET = "rate_set",
+    RATE_SET = "rate_set" is [Ungathered],
     /// Read a rate limiter.
     RATE_SHOW = "rate_show",
     /// Delete a rate limiter.
-    RATE_DELETE = "rate_delete",
+    RATE_DELETE = "rate_delete" is [Ungathered],
     /// Take a read hold.
-    READ_ACQUIRE = "read_acquire" touching "2",
+    READ_ACQUIRE = "read_acquire" is [TouchesTimeouts] touching "2" is [LooksFirst],
     /// Take a read hold once more.
-    READ_ENTER = "read_enter" touching "2",
+    READ_ENTER = "read_enter" is [TouchesTimeouts] touching "2",
     /// Release the read holds of one owner.
-    READ_RELEASE = "read_release" touching "all",
+    READ_RELEASE = "read_release" after "readers.lua" is [ChangesFirst] touching "all",
     /// Give back one read hold of several.
-    READ_LEAVE = "read_leave" touching "all",
+    READ_LEAVE = "read_leave" after "readers.lua" is [GivesBack] touching "all",
     /// Pass a read hold to another owner.
-    READ_TRANSFER = "read_transfer" touching "all",
+    READ_TRANSFER = "read_transfer" after "readers.lua" touching "all",
     /// Leave a read hold for a shorter time.
-    READ_SHORTEN = "read_shorten" touching "all",
+    READ_SHORTEN = "read_shorten" after "readers.lua" touching "all",
     /// Refresh many read holds.
-    READ_RENEW = "read_renew" touching "3",
+    READ_RENEW = "read_renew" is [TouchesTimeouts] touching "3" is [LooksFirst, DoneOtherwise],
     /// Take the write hold.
-    WRITE_ACQUIRE = "write_acquire" touching "2",
+    WRITE_ACQUIRE = "write_acquire" touching "2" is [LooksFirst],
     /// Take the write hold once more.
     WRITE_ENTER = "write_enter",
     /// Release the write hold.
-    WRITE_RELEASE = "write_release" touching "2",
+    WRITE_RELEASE = "write_release" is [GivesBack] touching "2" is [LooksFirst],
     /// Give back one write hold of several.
-    WRITE_LEAVE = "write_leave" touching "2",
+    WRITE_LEAVE = "write_leave" is [GivesBack] touching "2",
     /// Refresh many write holds.
-    WRITE_RENEW = "write_renew",
+    WRITE_RENEW = "write_renew" is [DoneOtherwise],
     /// Leave a write hold for a shorter time.
     WRITE_SHORTEN = "write_shorten" touching "2",
     /// Pass the write hold to the next owner.
     WRITE_TRANSFER = "write_transfer" touching "2",
     /// End all holds of one side of a read-write lock.
-    RW_FORCE = "rw_force" touching "all",
+    RW_FORCE = "rw_force" is [GivesBack] touching "all",
     /// Read TTL and hold count of one side of a read-write lock.
-    RW_QUERY = "rw_query" touching "1",
+    RW_QUERY = "rw_query" touching "1" is [LooksFirst],
     /// Take leased permits.
     PERMIT_TAKE = "permit_take",
     /// Give leased permits back.
-    PERMIT_GIVE = "permit_give",
+    PERMIT_GIVE = "permit_give" is [GivesBack],
     /// Set the leases of permits anew.
-    PERMIT_RENEW = "permit_renew",
+    PERMIT_RENEW = "permit_renew" is [DoneOtherwise, GivesBack],
     /// Count leased permits.
     PERMIT_LOOK = "permit_look",
     /// Set how many leased permits there are.
     PERMIT_SET = "permit_set",
     /// Delete leased permits.
-    PERMIT_END = "permit_end",
+    PERMIT_END = "permit_end" is [Ungathered, GivesBack],
 }
 
 #[cfg(test)]
@@ -386,14 +372,5 @@ mod tests {
         let declaring = &READ_ACQUIRE.declaring().unwrap().script;
         assert!(declaring.gathering().is_some() && declaring.looks_first());
         assert!(declaring.telling_both().unwrap().gathering().is_some());
-    }
-
-    #[test]
-    fn the_lists_name_scripts_that_there_are() {
-        let declared = ALL.iter().filter_map(|script| Some(script.declaring()?.script.name()));
-        let names: BTreeSet<_> = ALL.iter().map(|script| script.name()).chain(declared).collect();
-        for name in NOT_GATHERED.iter().chain(&DONE_OTHERWISE).chain(&LOOKING_FIRST) {
-            assert!(names.contains(name), "{name}");
-        }
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     keys::{Keys, Kind},
     owner::Owner,
     recipes::{Expected, Forcing, READ, Recipe, Term},
+    scripts::{READ_ACQUIRE, READ_RELEASE},
 };
 
 struct Rig {

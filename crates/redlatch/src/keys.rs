@@ -6,12 +6,12 @@ use once_cell::race::OnceBox;
 
 use crate::{
     error::{Error, ErrorKind},
+    kind::place::{
+        LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, Place, QUEUE, QUEUE_TIMES, READ_TIMES, RW_CHANNEL, TOKEN,
+    },
     name::LockName,
     randomness::Salted,
 };
-
-/// What follows the name in the key of the permits in use.
-const TIMEOUT: &[u8] = b"timeout";
 
 /// The longest name accepted, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 4096;
@@ -44,7 +44,7 @@ impl LockName {
             .remedy("use a shorter name, or a hash of the long one"));
         }
         let tag = hash_tag(bytes);
-        let derived = prefixed(b"x", bytes);
+        let derived = Place::Before("x:").of(bytes);
         if hash_tag(&derived) != tag {
             return Err(Error::new(
                 ErrorKind::InvalidName,
@@ -63,41 +63,9 @@ pub(crate) fn hash_tag(key: &[u8]) -> &[u8] {
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// `prefix:{name}`, or `prefix:name` when the name has a brace of its own.
-pub(crate) fn prefixed(prefix: &[u8], name: &[u8]) -> Vec<u8> {
-    let braces = !name.contains(&b'{');
-    let mut key = Vec::with_capacity(prefix.len() + name.len() + 3);
-    key.extend_from_slice(prefix);
-    key.push(b':');
-    if braces {
-        key.push(b'{');
-    }
-    key.extend_from_slice(name);
-    if braces {
-        key.push(b'}');
-    }
-    key
-}
-
-/// `{name}:suffix`, or `name:suffix` when the name has a brace of its own.
-pub(crate) fn suffixed(name: &[u8], suffix: &[u8]) -> Vec<u8> {
-    let braces = !name.contains(&b'{');
-    let mut key = Vec::with_capacity(name.len() + suffix.len() + 3);
-    if braces {
-        key.push(b'{');
-    }
-    key.extend_from_slice(name);
-    if braces {
-        key.push(b'}');
-    }
-    key.push(b':');
-    key.extend_from_slice(suffix);
-    key
-}
-
-/// The names of which a key may be [`suffixed`]: `a` and `{a}` have the same.
-fn unsuffixed<'a>(key: &'a [u8], suffix: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    let name = key.strip_suffix(suffix).and_then(|rest| rest.strip_suffix(b":"));
+/// The names after which a key may have this word: `a` and `{a}` have the same.
+fn before<'a>(word: &str, key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let name = key.strip_suffix(word.as_bytes());
     let inside = name.and_then(|name| name.strip_prefix(b"{")?.strip_suffix(b"}"));
     name.into_iter().chain(inside)
 }
@@ -156,6 +124,16 @@ impl Kind {
         hash & !0b111 | self as u64
     }
 
+    /// Where a release is told; the list of those who wait, and the times, where it has these.
+    fn places(self) -> (Place, Option<Place>, Option<Place>) {
+        match self {
+            Kind::Lock => (LOCK_CHANNEL, None, None),
+            Kind::Fair => (LOCK_CHANNEL, Some(QUEUE), Some(QUEUE_TIMES)),
+            Kind::Read | Kind::Write => (RW_CHANNEL, None, Some(READ_TIMES)),
+            Kind::Permits => (PERMITS_CHANNEL, None, Some(PERMIT_TIMES)),
+        }
+    }
+
     /// One bit for each kind.
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
@@ -170,17 +148,10 @@ impl Kind {
 impl Keys {
     pub(crate) fn new(name: LockName, kind: Kind) -> Self {
         let key = name.bytes().clone();
+        let (_, queue, times) = kind.places();
         // An empty key is no allocation of its own.
-        let none = Arc::default;
-        let (queue, timeouts) = match kind {
-            Kind::Lock => (none(), none()),
-            Kind::Read | Kind::Write => (none(), suffixed(&key, b"").into()),
-            Kind::Fair => {
-                let of = |prefix| prefixed(prefix, &key).into();
-                (of(b"redisson_lock_queue".as_slice()), of(b"redisson_lock_timeout"))
-            }
-            Kind::Permits => (none(), suffixed(&key, TIMEOUT).into()),
-        };
+        let of = |place: Option<Place>| place.map(|place| place.of(&key).into()).unwrap_or_default();
+        let (queue, timeouts) = (of(queue), of(times));
         Keys {
             hash: hash(&key, kind),
             channel: OnceBox::new(),
@@ -198,17 +169,13 @@ impl Keys {
 
     /// The channel on which a release is told.
     pub(crate) fn channel(&self) -> &Arc<[u8]> {
-        let prefix: &[u8] = match self.kind {
-            Kind::Lock | Kind::Fair => b"redisson_lock__channel",
-            Kind::Read | Kind::Write => b"redisson_rwlock",
-            Kind::Permits => b"redisson_sc",
-        };
-        self.channel.get_or_init(|| Box::new(prefixed(prefix, &self.key).into()))
+        let (channel, ..) = self.kind.places();
+        self.channel.get_or_init(|| Box::new(channel.of(&self.key).into()))
     }
 
     /// The key of the last fencing token.
     pub(crate) fn token(&self) -> &Arc<[u8]> {
-        self.token.get_or_init(|| Box::new(prefixed(b"redisson_lock_token", &self.key).into()))
+        self.token.get_or_init(|| Box::new(TOKEN.of(&self.key).into()))
     }
 
     /// The write side of the lock whose read side this is.
@@ -234,7 +201,7 @@ impl Keys {
     /// The names, each of a kind, of which a key that a hold changes may be.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
         let own = Kind::OF_A_HASH.map(|kind| (key, kind));
-        let times = unsuffixed(key, TIMEOUT).map(|name| (name, Kind::Permits));
+        let times = before(PERMIT_TIMES.word(), key).map(|name| (name, Kind::Permits));
         own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }
 

@@ -34,6 +34,7 @@ pub mod blocking;
 mod client;
 pub mod config;
 mod core;
+mod kind;
 mod locks;
 mod operate;
 mod permits;
@@ -61,6 +62,7 @@ pub use client::{Client, ClientBuilder, ShutdownReport, Stats};
 pub use config::{ScriptMode, ShardedPubSub, TlsOptions};
 pub use error::{Error, ErrorKind, LossReason};
 pub use finding::{Finding, Severity};
+pub use kind::LockKind;
 pub use locks::{
     fair::FairLock,
     fenced::{FencedGuard, FencedLock},
@@ -76,7 +78,7 @@ pub use locks::{
     spin::SpinLock,
 };
 pub use name::LockName;
-pub use operate::inspect::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
+pub use operate::inspect::{HoldMode, Holder, LockState, PermitInUse, RateRule, Waiter};
 pub use owner::Owner;
 pub use permits::{
     latch::CountDownLatch,

@@ -1,18 +1,17 @@
 //! What an account needs, worked out from the scripts themselves, so that neither documents nor tests can fall behind them.
 
-mod kind;
-mod needs;
-mod place;
 mod rules;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 
-use needs::Needs;
-use place::Place;
+use crate::{
+    kind::{Description, place::Place},
+    scripts::Script,
+};
 
-pub use {kind::Kind, place::escaped};
+pub use crate::kind::{Kind, place::escaped};
 
 /// The least rights of an account: commands, keys and channels, for some kinds and for all names that begin with a prefix.
 ///
@@ -85,6 +84,10 @@ impl Rights {
         Rights { redisson: yes, ..self }
     }
 
+    fn described(&self) -> impl Iterator<Item = &'static Description> {
+        self.kinds.iter().map(|kind| kind.description())
+    }
+
     /// The kinds, sorted and each once.
     pub fn kinds(&self) -> &[Kind] {
         &self.kinds
@@ -95,19 +98,21 @@ impl Rights {
         // Each connection asks which process of the server it goes to.
         let mut commands = BTreeSet::from(["ping", "info"]);
         commands.extend(if self.functions { &["fcall"][..] } else { &["eval", "evalsha"] });
-        let needs: Vec<Needs> = self.kinds.iter().map(|kind| kind.needs()).collect();
-        for part in needs.iter().flat_map(|needs| &needs.parts) {
-            commands
-                .extend(part.script.commands().into_iter().filter(|command| !part.without.contains(command)));
+        for kind in self.described() {
+            let draws = kind.draws_tokens;
+            let of = |script: &'static Script| {
+                if draws { script.commands() } else { script.commands_without_token() }
+            };
+            commands.extend(kind.scripts().flat_map(of));
         }
-        if needs.iter().any(|needs| !needs.channels.is_empty()) {
+        if self.described().any(|kind| !kind.channels.is_empty()) {
             commands.extend(["publish", "subscribe", "unsubscribe"]);
             if self.cluster && self.sharded {
                 // Without the last one nobody finds out that the servers know the others.
                 commands.extend(["spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"]);
             }
         }
-        if self.kinds.iter().any(|kind| kind.has_holds()) {
+        if self.described().any(|kind| kind.has_holds) {
             // How a holder learns at once that another client has ended its hold.
             commands.extend(["client|tracking", "client|caching", "exists"]);
         }
@@ -117,7 +122,7 @@ impl Rights {
         if self.acknowledged {
             commands.insert("wait");
         }
-        if self.kinds.contains(&Kind::Look) {
+        if self.described().any(|kind| kind.counts_listeners) {
             commands.insert("pubsub|numsub");
             if self.cluster && self.sharded {
                 commands.insert("pubsub|shardnumsub");
@@ -125,7 +130,7 @@ impl Rights {
         }
         if self.redisson {
             commands.extend(["eval", "evalsha", "script|load", "info", "wait"]);
-            commands.extend(needs.iter().flat_map(|needs| needs.redisson));
+            commands.extend(self.described().flat_map(|kind| kind.redisson.commands));
             if self.cluster {
                 commands.extend(["cluster|nodes", "readonly"]);
             }
@@ -162,29 +167,24 @@ impl Rights {
 
     fn key_places(&self) -> Vec<Place> {
         let mut places = Vec::new();
-        for needs in self.kinds.iter().map(|kind| kind.needs()) {
-            places.extend(needs.keys);
+        for kind in self.described() {
+            places.extend(kind.keys);
             if self.redisson {
-                places.extend(needs.redisson_keys.iter().chain(needs.channels));
+                places.extend(kind.redisson.keys.iter().chain(kind.channels));
             }
         }
         places
     }
 
     fn channel_places(&self) -> Vec<Place> {
-        self.kinds.iter().flat_map(|kind| kind.needs().channels).copied().collect()
+        self.described().flat_map(|kind| kind.channels).copied().collect()
     }
 }
 
 /// Keys and channels of one name that a kind uses besides the name itself, here or in Redisson, one for each form. Channels are
 /// the same whether their messages are sharded or not.
 pub(crate) fn companions(kind: Kind, name: &[u8]) -> Vec<Vec<u8>> {
-    let needs = kind.needs();
-    let more = match kind {
-        Kind::ReadWrite => "owner:rwlock_timeout:1",
-        Kind::Permits => "timeout",
-        _ => "value",
-    };
-    let places = needs.keys.iter().chain(needs.channels).chain(needs.redisson_keys);
-    places.filter(|place| **place != Place::Name).map(|place| place.of(name, more)).collect()
+    let kind = kind.description();
+    let places = kind.keys.iter().chain(kind.channels).chain(kind.redisson.keys);
+    places.filter(|place| **place != Place::Name).map(|place| place.of(name)).collect()
 }

@@ -29,7 +29,7 @@ fn no_script_calls_what_its_list_does_not_name() {
 #[test]
 fn every_script_belongs_to_a_kind() {
     let named: BTreeSet<&str> =
-        Kind::ALL.iter().flat_map(|kind| kind.needs().parts).map(|part| part.script.name()).collect();
+        Kind::ALL.iter().flat_map(|kind| kind.description().scripts()).map(|script| script.name()).collect();
     for script in scripts::ALL {
         assert!(named.contains(script.name()), "{}", script.name());
     }

@@ -12,6 +12,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     keys::hash_tag,
+    kind::place::LATCH_CHANNEL,
     name::LockName,
     permits::counter::{Counter, amount, item},
     scripts,
@@ -30,14 +31,10 @@ impl fmt::Debug for CountDownLatch {
     }
 }
 
-/// The channel has braces of its own, whatever the name looks like.
-fn channel(name: &[u8]) -> Vec<u8> {
-    [b"redisson_countdownlatch__channel__{", name, b"}"].concat()
-}
-
 impl CountDownLatch {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        let channel = channel(name.as_bytes());
+        // It has braces of its own, whatever the name looks like.
+        let channel = LATCH_CHANNEL.of(name.as_bytes());
         let fault = (hash_tag(&channel) != hash_tag(name.as_bytes())).then(|| {
             Error::new(
                 ErrorKind::InvalidName,
@@ -191,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_channel_always_has_braces() {
-        assert_eq!(channel(b"plain"), b"redisson_countdownlatch__channel__{plain}");
-        assert_eq!(channel(b"a{b}"), b"redisson_countdownlatch__channel__{a{b}}");
+        assert_eq!(LATCH_CHANNEL.of(b"plain"), b"redisson_countdownlatch__channel__{plain}");
+        assert_eq!(LATCH_CHANNEL.of(b"a{b}"), b"redisson_countdownlatch__channel__{a{b}}");
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     jitter::jittered,
-    keys::prefixed,
+    kind::place::PERMITS_CHANNEL,
     name::LockName,
     permits::counter::{Counter, amount, item},
     recipes::GateKey,
@@ -45,7 +45,7 @@ impl fmt::Debug for Semaphore {
 
 impl Semaphore {
     pub(crate) fn new(core: &Home, name: LockName) -> Self {
-        let channel = prefixed(b"redisson_sc", name.as_bytes());
+        let channel = PERMITS_CHANNEL.of(name.as_bytes());
         Semaphore(Counter::new(core, name, channel, None))
     }
 

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    call::Call,
-    error::LossReason,
-    keys::{Keys, prefixed},
-};
+use crate::{call::Call, error::LossReason, keys::Keys, kind::place::FORCED};
 
 /// What the force scripts leave for the holders.
 pub(crate) struct Record {
@@ -23,7 +19,7 @@ impl Record {
 
     /// Where the records of a name are.
     pub(crate) fn key(keys: &Keys) -> Arc<[u8]> {
-        prefixed(b"redlatch_forced", &keys.key).into()
+        FORCED.of(&keys.key).into()
     }
 
     /// What the holder is told.

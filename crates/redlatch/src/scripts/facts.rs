@@ -17,4 +17,6 @@ pub(crate) enum Fact {
     ChangesFirst,
     /// Where it finds or takes a read hold it has touched the timeout key of that.
     TouchesTimeouts,
+    /// It calls these commands only to draw a token.
+    ForTokens(&'static [&'static str]),
 }

@@ -138,6 +138,17 @@ impl Script {
     pub fn commands(&self) -> BTreeSet<&'static str> {
         calls::named_in(self.source)
     }
+
+    /// The same without those that only the drawing of a token comes to.
+    pub(crate) fn commands_without_token(&self) -> BTreeSet<&'static str> {
+        let mut commands = self.commands();
+        for fact in self.facts {
+            if let Fact::ForTokens(drawing) = fact {
+                commands.retain(|command| !drawing.contains(command));
+            }
+        }
+        commands
+    }
 }
 
 impl std::fmt::Debug for Script {
@@ -234,15 +245,15 @@ macro_rules! scripts {
 
 scripts! {
     /// Take a free lock.
-    ACQUIRE = "acquire" is [DoneOtherwise],
+    ACQUIRE = "acquire" is [DoneOtherwise, ForTokens(&["get", "set", "time"])],
     /// Release a hold that has its owner field for itself.
     RELEASE = "release",
     /// Take several free locks or none.
-    ACQUIRE_ALL = "acquire_all" is [Ungathered],
+    ACQUIRE_ALL = "acquire_all" is [Ungathered, ForTokens(&["get", "set", "time"])],
     /// Release several locks.
     RELEASE_ALL = "release_all",
     /// Enter once more.
-    ENTER = "enter",
+    ENTER = "enter" is [ForTokens(&["get", "set", "time"])],
     /// Give back one hold of several.
     LEAVE = "leave" is [GivesBack],
     /// Refresh many leases.
@@ -250,15 +261,15 @@ scripts! {
     /// Leave a hold for a shorter time.
     SHORTEN = "shorten",
     /// Pass a lock to the next owner.
-    TRANSFER = "transfer",
+    TRANSFER = "transfer" is [ForTokens(&["get", "set", "time"])],
     /// Delete a lock.
     FORCE = "force" is [GivesBack],
     /// Say how holds ended that are no longer there.
     LOST = "lost",
     /// Take a fair lock or line up for it.
-    FAIR_ACQUIRE = "fair_acquire" is [DoneOtherwise],
+    FAIR_ACQUIRE = "fair_acquire" is [DoneOtherwise, ForTokens(&["get", "set"])],
     /// Release a fair lock.
-    FAIR_RELEASE = "fair_release" is [DoneOtherwise, GivesBack],
+    FAIR_RELEASE = "fair_release" is [DoneOtherwise, GivesBack, ForTokens(&["get", "set"])],
     /// Give back one hold of a fair lock.
     FAIR_LEAVE = "fair_leave" is [GivesBack],
     /// Take an owner out of a fair lock.
@@ -302,23 +313,23 @@ scripts! {
     /// Delete a rate limiter.
     RATE_DELETE = "rate_delete" is [Ungathered],
     /// Take a read hold.
-    READ_ACQUIRE = "read_acquire" is [TouchesTimeouts] touching "2" is [LooksFirst],
+    READ_ACQUIRE = "read_acquire" is [TouchesTimeouts, ForTokens(&["get", "time"])] touching "2" is [LooksFirst],
     /// Take a read hold once more.
-    READ_ENTER = "read_enter" is [TouchesTimeouts] touching "2",
+    READ_ENTER = "read_enter" is [TouchesTimeouts, ForTokens(&["get", "time"])] touching "2",
     /// Release the read holds of one owner.
     READ_RELEASE = "read_release" after "readers.lua" is [ChangesFirst] touching "all",
     /// Give back one read hold of several.
     READ_LEAVE = "read_leave" after "readers.lua" is [GivesBack] touching "all",
     /// Pass a read hold to another owner.
-    READ_TRANSFER = "read_transfer" after "readers.lua" touching "all",
+    READ_TRANSFER = "read_transfer" after "readers.lua" is [ForTokens(&["get", "time"])] touching "all",
     /// Leave a read hold for a shorter time.
     READ_SHORTEN = "read_shorten" after "readers.lua" touching "all",
     /// Refresh many read holds.
     READ_RENEW = "read_renew" is [TouchesTimeouts] touching "3" is [LooksFirst, DoneOtherwise],
     /// Take the write hold.
-    WRITE_ACQUIRE = "write_acquire" touching "2" is [LooksFirst],
+    WRITE_ACQUIRE = "write_acquire" is [ForTokens(&["get", "set", "time"])] touching "2" is [LooksFirst],
     /// Take the write hold once more.
-    WRITE_ENTER = "write_enter",
+    WRITE_ENTER = "write_enter" is [ForTokens(&["get", "set", "time"])],
     /// Release the write hold.
     WRITE_RELEASE = "write_release" is [GivesBack] touching "2" is [LooksFirst],
     /// Give back one write hold of several.
@@ -328,7 +339,7 @@ scripts! {
     /// Leave a write hold for a shorter time.
     WRITE_SHORTEN = "write_shorten" touching "2",
     /// Pass the write hold to the next owner.
-    WRITE_TRANSFER = "write_transfer" touching "2",
+    WRITE_TRANSFER = "write_transfer" is [ForTokens(&["get", "set", "time"])] touching "2",
     /// End all holds of one side of a read-write lock.
     RW_FORCE = "rw_force" is [GivesBack] touching "all",
     /// Read TTL and hold count of one side of a read-write lock.
@@ -372,5 +383,17 @@ mod tests {
         let declaring = &READ_ACQUIRE.declaring().unwrap().script;
         assert!(declaring.gathering().is_some() && declaring.looks_first());
         assert!(declaring.telling_both().unwrap().gathering().is_some());
+    }
+
+    #[test]
+    fn what_draws_tokens_calls_what_it_says() {
+        for script in ALL {
+            let spared = script.commands().len() - script.commands_without_token().len();
+            let named = script.facts.iter().map(|fact| match fact {
+                Fact::ForTokens(commands) => commands.len(),
+                _ => 0,
+            });
+            assert_eq!(spared, named.sum::<usize>(), "{}", script.name());
+        }
     }
 }

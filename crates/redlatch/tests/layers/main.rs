@@ -50,6 +50,7 @@ fn floors() -> Vec<Floor> {
         floor("acl"),
         floor("config"),
         floor(WORDS),
+        floor("kind"),
         floor("scripts"),
     ]
 }

@@ -11,7 +11,7 @@ use crate::{
     finding::{Finding, Severity},
     keys::hash_tag,
     name::LockName,
-    operate::inspect::{LockKind, LockState},
+    operate::inspect::LockState,
     store::slot_of,
 };
 
@@ -224,14 +224,7 @@ impl Client {
         let in_cluster = self.has_slots();
         let mut findings = Vec::new();
         for state in states.iter().take(NAMES_MAX) {
-            let kind = match state.kind {
-                LockKind::Fair => Kind::Fair,
-                LockKind::ReadWrite => Kind::ReadWrite,
-                LockKind::PermitSemaphore => Kind::Permits,
-                LockKind::RateLimiter => Kind::RateLimiter,
-                LockKind::Counter => Kind::Semaphore,
-                _ => Kind::Lock,
-            };
+            let kind = Kind::behind(state.kind);
             let layout = Layout::of(state.name.as_bytes(), &[kind]);
             if layout.split.is_empty() {
                 findings.extend(self.redisson_looks_elsewhere(&state.name));

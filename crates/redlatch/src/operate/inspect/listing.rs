@@ -5,10 +5,11 @@ use std::{collections::BTreeSet, sync::Arc};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redlatch_engine::glob_matches;
 
-use super::{FIELDS_MAX, LockKind, LockState};
+use super::{FIELDS_MAX, LockState};
 use crate::{
     client::Client,
     error::{Error, ErrorKind},
+    kind::{LockKind, found::Walk},
     name::LockName,
     scripts,
     store::{Call, Fault, protocol_error},
@@ -22,30 +23,6 @@ const PATTERN_BYTES_MAX: usize = 256;
 const LOOKS_UNDER_WAY_MAX: usize = 32;
 /// How many channels one call asks for.
 const CHANNELS_PER_CALL_MAX: usize = 1_000;
-
-/// The kinds that a listing without a choice shows. Counters are left out: any number in the store looks like one.
-const USUAL: [LockKind; 5] =
-    [LockKind::Lock, LockKind::Fair, LockKind::ReadWrite, LockKind::PermitSemaphore, LockKind::RateLimiter];
-
-/// One walk: the type of the keys, which of them, and the kinds that it finds.
-struct Walk {
-    key_type: &'static str,
-    /// The pattern for helper keys; where it is none, the keys are the names themselves.
-    helpers: Option<&'static str>,
-    finds: &'static [LockKind],
-}
-
-const WALKS: [Walk; 4] = [
-    Walk {
-        key_type: "hash",
-        helpers: None,
-        finds: &[LockKind::Lock, LockKind::Fair, LockKind::ReadWrite, LockKind::RateLimiter],
-    },
-    // A fair lock that is free at the moment has a queue and no hash.
-    Walk { key_type: "list", helpers: Some("redisson_lock_queue:*"), finds: &[LockKind::Fair] },
-    Walk { key_type: "zset", helpers: Some("*:timeout"), finds: &[LockKind::PermitSemaphore] },
-    Walk { key_type: "string", helpers: None, finds: &[LockKind::Counter] },
-];
 
 impl Client {
     /// Lists locks, permits with leases and rate limiters whose names match a glob pattern (`*`, `?`, `[…]`; everything
@@ -62,7 +39,8 @@ impl Client {
     ///
     /// A pattern over 256 bytes; a server that is unreachable or refuses.
     pub async fn list(&self, pattern: Option<&str>, limit: usize) -> Result<Vec<LockState>, Error> {
-        self.list_kinds(&USUAL, pattern, limit).await
+        let usual: Vec<LockKind> = LockKind::LISTED.into_iter().filter(|kind| kind.is_usual()).collect();
+        self.list_kinds(&usual, pattern, limit).await
     }
 
     /// Lists names of some kinds only; [`LockKind::Free`] and [`LockKind::Other`] are never listed.
@@ -104,15 +82,17 @@ impl Client {
                 format!("a pattern of over {PATTERN_BYTES_MAX} bytes"),
             ));
         }
-        let wanted = |kind| kinds.contains(&kind) && !matches!(kind, LockKind::Free | LockKind::Other);
+        let wanted: Vec<LockKind> =
+            LockKind::LISTED.into_iter().filter(|kind| kinds.contains(kind)).collect();
         // Names that were looked at. A walk may meet a key twice while the keyspace grows, and two walks may meet in one name.
         let mut seen: BTreeSet<LockName> = BTreeSet::new();
         let mut found: Vec<LockState> = Vec::new();
         self.core.keeper.touch();
         self.core.store.ready().await.map_err(Fault::into_error)?;
         let shards = self.core.store.shards();
-        let mut walks: Vec<(&Walk, u16)> = Vec::new();
-        for walk in WALKS.iter().filter(|walk| walk.finds.iter().any(|kind| wanted(*kind))) {
+        let kinds: BTreeSet<Walk> = wanted.iter().flat_map(|kind| kind.walks()).copied().collect();
+        let mut walks: Vec<(Walk, u16)> = Vec::new();
+        for walk in kinds {
             walks.extend(shards.iter().map(|shard| (walk, *shard)));
         }
         for (walk, shard) in walks {
@@ -122,7 +102,7 @@ impl Client {
                 names.retain(|name| seen.insert(name.clone()));
                 let looks = stream::iter(names).map(|name| self.look(name)).buffered(LOOKS_UNDER_WAY_MAX);
                 let states: Vec<LockState> = looks.try_collect().await?;
-                found.extend(states.into_iter().filter(|state| wanted(state.kind)));
+                found.extend(states.into_iter().filter(|state| wanted.contains(&state.kind)));
                 if &*next == "0" {
                     break;
                 }
@@ -138,16 +118,16 @@ impl Client {
     /// One step of a walk: the next cursor, and the names found.
     async fn step(
         &self,
-        walk: &Walk,
+        walk: Walk,
         shard: u16,
         cursor: &Arc<str>,
         pattern: &str,
     ) -> Result<(Arc<str>, Vec<LockName>), Error> {
         self.core.keeper.touch();
-        let keys: Arc<str> = walk.helpers.unwrap_or(pattern).into();
+        let (key_type, helpers) = walk.keys();
+        let keys: Arc<str> = helpers.map_or_else(|| pattern.into(), |place| place.of_any().into());
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);
-        let reply =
-            self.core.look_in(shard, call.constant(walk.key_type)).await.map_err(Fault::into_error)?;
+        let reply = self.core.look_in(shard, call.constant(key_type)).await.map_err(Fault::into_error)?;
         let wrong = || protocol_error("list", &reply);
         let [next, names @ ..] = reply.array().ok_or_else(wrong)? else { return Err(wrong()) };
         let next = next.bytes().and_then(|text| std::str::from_utf8(text).ok());
@@ -155,7 +135,7 @@ impl Client {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let name = name.bytes().ok_or_else(wrong)?;
-            if walk.helpers.is_none() || glob_matches(pattern.as_bytes(), name) {
+            if helpers.is_none() || glob_matches(pattern.as_bytes(), name) {
                 found.push(LockName::unchecked(name));
             }
         }
@@ -165,9 +145,9 @@ impl Client {
     /// Adds to each state how many clients listen for its release. Only a courtesy: a store that refuses leaves it out.
     pub(super) async fn count_listeners(&self, states: &mut [LockState]) {
         let mut channels: Vec<Arc<[u8]>> = Vec::new();
-        let of = |state: &LockState| super::state::channels(state.kind, state.name.as_bytes());
+        let of = |state: &LockState| state.kind.channels();
         for state in &*states {
-            channels.extend(of(state));
+            channels.extend(of(state).into_iter().map(|place| Arc::from(place.of(state.name.as_bytes()))));
         }
         if channels.is_empty() {
             return;

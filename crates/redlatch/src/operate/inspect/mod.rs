@@ -9,6 +9,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind},
     keys::{Keys, Kind, hash_tag},
+    kind::LockKind,
     name::LockName,
     scripts,
     store::{Call, Fault, protocol_error},
@@ -16,30 +17,6 @@ use crate::{
 
 /// The most holders, waiters and permits of one name that are read.
 const FIELDS_MAX: i64 = 1_000;
-
-/// What is found under a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LockKind {
-    /// Nothing: the lock is free and nobody queues for it.
-    Free,
-    /// A lock with one holder. A fair lock for which nobody queues looks the same.
-    Lock,
-    /// A fair lock with waiters in its queue. It may be free at the moment, while the first of the queue is on its way.
-    Fair,
-    /// A read-write lock.
-    ReadWrite,
-    /// Permits with leases, some of which are in use or have run out. Without any it is a bare number, a
-    /// [`Counter`](Self::Counter).
-    PermitSemaphore,
-    /// A bare number: a semaphore, a latch, permits with leases that nobody has taken, a stock, or a counter of another
-    /// program. Nothing on the server tells them apart.
-    Counter,
-    /// A rate limiter.
-    RateLimiter,
-    /// Something that is none of these.
-    Other,
-}
 
 /// What a hold lets its holder do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

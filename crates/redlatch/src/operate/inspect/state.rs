@@ -1,19 +1,24 @@
 //! What the reply of `show.lua` means.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::{HoldMode, Holder, LockKind, LockState, PermitInUse, RateRule, Waiter};
-use crate::{keys::prefixed, name::LockName, store::Reply};
+use super::{HoldMode, Holder, LockState, PermitInUse, RateRule, Waiter};
+use crate::{
+    kind::{LockKind, found::Seen},
+    name::LockName,
+    store::Reply,
+};
 
 /// The suffix of a write hold's owner field.
 const WRITE: &str = ":write";
 
 /// Reads a reply; `None` if it is none that the script gives.
 pub(super) fn decode(name: LockName, reply: &Reply) -> Option<LockState> {
-    let [kind, ttl, token, size, fields, number, waiting, readers, permits, unread] = reply.array()? else {
+    let [key_type, ttl, token, size, fields, number, waiting, readers, permits, unread] = reply.array()?
+    else {
         return None;
     };
-    let (kind, ttl, size) = (kind.bytes()?, ttl.int()?, size.int()?);
+    let (key_type, ttl, size) = (key_type.bytes()?, ttl.int()?, size.int()?);
     let hash = Hash::new(fields.array()?, readers.array()?);
     let value = number.int();
     let (waiting, waiters) = match waiting.array()? {
@@ -27,17 +32,16 @@ pub(super) fn decode(name: LockName, reply: &Reply) -> Option<LockState> {
         _ => (0, None, Vec::new()),
     };
     let rate = hash.rate();
-    let kind = match kind {
-        b"none" | b"hash" if waiting > 0 && hash.mode.is_none() && rate.is_none() => LockKind::Fair,
-        b"none" => LockKind::Free,
-        b"hash" if hash.mode.is_some() => LockKind::ReadWrite,
-        b"hash" if rate.is_some() => LockKind::RateLimiter,
-        b"hash" if !hash.holders.is_empty() => LockKind::Lock,
-        b"string" if value.is_some() && run_out.is_some() => LockKind::PermitSemaphore,
-        b"string" if value.is_some() => LockKind::Counter,
-        _ => LockKind::Other,
-    };
-    let is_lock = matches!(kind, LockKind::Lock | LockKind::Fair | LockKind::ReadWrite);
+    let kind = LockKind::of(&Seen {
+        key_type,
+        mode: hash.mode.is_some(),
+        rate: rate.is_some(),
+        owner: !hash.holders.is_empty(),
+        queue: waiting > 0,
+        number: value.is_some(),
+        permits: run_out.is_some(),
+    });
+    let is_lock = kind.has_owners();
     let mut state = LockState {
         name,
         kind,
@@ -191,21 +195,6 @@ fn read_write(state: &LockState, mode: &str, size: i64, odd: &mut Vec<String>) {
         if !holder.lasting.is_empty() && holder.lasting.iter().all(Option::is_none) {
             odd.push(format!("the read holds of {} have run out, but still keep writers away", holder.owner));
         }
-    }
-}
-
-/// The channels on which a release of this kind is told.
-pub(super) fn channels(kind: LockKind, name: &[u8]) -> Vec<Arc<[u8]>> {
-    let of = |prefix: &[u8]| Arc::from(prefixed(prefix, name));
-    match kind {
-        LockKind::Lock | LockKind::Free => vec![of(b"redisson_lock__channel")],
-        LockKind::ReadWrite => vec![of(b"redisson_rwlock")],
-        LockKind::PermitSemaphore => vec![of(b"redisson_sc")],
-        // One of the two: nothing tells a semaphore from a latch.
-        LockKind::Counter => {
-            vec![of(b"redisson_sc"), [b"redisson_countdownlatch__channel__{", name, b"}"].concat().into()]
-        }
-        LockKind::Fair | LockKind::RateLimiter | LockKind::Other => Vec::new(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     jitter::jittered,
-    keys::suffixed,
+    kind::place::{RATE_PERMITS, RATE_VALUE},
     name::LockName,
     permits::counter::{Counter, amount, item},
     scripts::{self, Script},
@@ -270,9 +270,11 @@ impl RateLimiter {
     fn keyed(&self, call: Call) -> Call {
         // Free permits, shared and of this client; permits taken, shared and of this client. A forked child is another one.
         let id = self.core().id.as_bytes();
-        let key = |suffix: &[&[u8]]| Arc::from(suffixed(self.name().as_bytes(), &suffix.concat()));
-        let keys = [key(&[b"value"]), key(&[b"value:", id]), key(&[b"permits"]), key(&[b"permits:", id])];
-        keys.iter().fold(call, Call::key)
+        [RATE_VALUE, RATE_PERMITS].into_iter().fold(call, |call, place| {
+            let shared = place.of(self.name().as_bytes());
+            let own = [&shared[..], b":", id].concat();
+            call.key(&shared.into()).key(&own.into())
+        })
     }
 
     /// Runs a script once, and tells a refusal from an answer.

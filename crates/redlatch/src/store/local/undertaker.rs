@@ -4,6 +4,7 @@ use redlatch_engine::daemon::{Step, Trace, TracePlace, Undertaker};
 
 use crate::{
     keys::{Keys, Kind},
+    kind::place::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
     name::LockName,
     owner::Owner,
     recipes::{Expected, FAIR, Permits, READ, Recipe, WRITE, members},
@@ -14,11 +15,11 @@ use crate::{
 /// The beginning of a write hold's field is its owner; this is the rest.
 const WRITE_SUFFIX: &str = ":write";
 /// What the sorted sets with the times of waiters begin with.
-const QUEUES: &[u8] = b"redisson_lock_timeout:";
+const QUEUES: &[u8] = QUEUE_TIMES.word().as_bytes();
 /// What the lists of waiters begin with.
-const PLACES: &[u8] = b"redisson_lock_queue:";
+const PLACES: &[u8] = QUEUE.word().as_bytes();
 /// What the sorted sets of permits end with.
-const PERMITS: &[u8] = b":timeout";
+const PERMITS: &[u8] = PERMIT_TIMES.word().as_bytes();
 /// The bytes of a permit's id, and those of one in the digits of older releases of Redisson.
 const ID_BYTES: [usize; 2] = [16, 32];
 /// How many permits are given back by one script.

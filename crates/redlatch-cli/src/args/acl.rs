@@ -6,13 +6,21 @@ use redlatch::acl::Kind;
 use super::Output;
 
 /// What comes after the options.
-pub(super) const AFTER_HELP: &str = "Without --user, acl prints one line for each kind: its rules, as they follow the name in ACL \
-    SETUSER. With --user, acl prints one line `user NAME on …` for all of the kinds, as a users file takes it. ACL SETUSER takes that line \
-    without its first word. The line has no password: add one, as >password or #hash.\n\n\
-    Kinds: lock (also non-reentrant locks and sets of locks), fenced (tokens, also those of other kinds: fair,fenced), fair, \
-    spin, read-write, semaphore, permits, latch, rate-limiter, stock, look (ls and show, and nothing else).\n\n\
-    Scripts run with the rights of the account that calls them. An account that may lock under a prefix may also end the locks of \
-    other accounts there. Accounts that must not end each other's locks need a prefix each.";
+pub(super) fn after_help() -> String {
+    let kinds = Kind::ALL.map(|kind| match kind.note() {
+        "" => kind.word().to_owned(),
+        note => format!("{} ({note})", kind.word()),
+    });
+    format!(
+        "Without --user, acl prints one line for each kind: its rules, as they follow the name in ACL \
+         SETUSER. With --user, acl prints one line `user NAME on …` for all of the kinds, as a users file takes it. ACL SETUSER takes that line \
+         without its first word. The line has no password: add one, as >password or #hash.\n\n\
+         Kinds: {}.\n\n\
+         Scripts run with the rights of the account that calls them. An account that may lock under a prefix may also end the locks of \
+         other accounts there. Accounts that must not end each other's locks need a prefix each.",
+        kinds.join(", ")
+    )
+}
 
 /// `redlatch acl`.
 #[derive(Debug, Args)]

@@ -2,7 +2,11 @@
 
 use std::{ffi::OsString, fmt};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use redlatch::LockKind;
 
 use crate::{escape, exit::Failure};
 
@@ -58,6 +62,17 @@ pub(crate) enum Held {
     Write,
     /// A permit (--permits); its id is the owner.
     Permits,
+}
+
+/// What `ls` lists, by its word or another that means it.
+pub(crate) fn listed() -> impl TypedValueParser<Value = LockKind> {
+    let words = LockKind::LISTED.map(|kind| {
+        PossibleValue::new(kind.word()).aliases(kind.aliases().iter().copied()).help(kind.about())
+    });
+    PossibleValuesParser::new(words).try_map(|word| {
+        let means = |kind: &LockKind| kind.word() == word || kind.aliases().contains(&&*word);
+        LockKind::LISTED.into_iter().find(means).ok_or("no such kind")
+    })
 }
 
 impl Kind {

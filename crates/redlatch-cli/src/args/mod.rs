@@ -145,7 +145,7 @@ pub(crate) enum Verb {
     /// Check the server's settings and the account's rights.
     Doctor(DoctorArgs),
     /// Print the least rights that an account needs.
-    #[command(after_help = acl::AFTER_HELP)]
+    #[command(after_help = acl::after_help())]
     Acl(acl::AclArgs),
     /// Print or load the library of server functions, for accounts that may not run scripts.
     Functions(FunctionsArgs),
@@ -300,32 +300,14 @@ pub(crate) struct RenewArgs {
     pub(crate) lease: Duration,
 }
 
-/// What to list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// Locks with one holder.
-    Lock,
-    /// Fair locks with a queue.
-    Fair,
-    /// Read-write locks.
-    ReadWrite,
-    /// Permits with leases, while some are in use.
-    Permits,
-    /// Bare numbers: semaphores, latches, stocks, counters of other programs.
-    #[value(alias = "semaphore", alias = "latch")]
-    Counter,
-    /// Rate limiters.
-    RateLimiter,
-}
-
 /// `redlatch ls`.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// List only names that match this pattern of `*`, `?` and `[abc]`.
     pub(crate) glob: Option<String>,
     /// List only these kinds, separated by commas.
-    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',', conflicts_with = "all")]
-    pub(crate) kind: Vec<Kind>,
+    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
+    pub(crate) kind: Vec<redlatch::LockKind>,
     /// List every kind, bare numbers included.
     #[arg(long)]
     pub(crate) all: bool,

@@ -143,7 +143,7 @@ pub(super) async fn look(
 ) -> Result<(LockState, Answer), Failure> {
     let state = client.inspect(name).await?;
     if !matches!(state.kind, LockKind::Counter | LockKind::Free) {
-        let found = ls::word(state.kind);
+        let found = state.kind.word();
         return Err(Failure::usage(format!(
             "{} is no {what} but of the kind \"{found}\"; look with `redlatch show`",
             quoted(name)

@@ -83,7 +83,7 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
         let prefix = args.prefix.as_deref().unwrap_or_default();
-        let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Look).collect();
+        let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.found_as().is_some()).collect();
         let kinds = if args.kind.is_empty() { &usual } else { &args.kind };
         let mut rows = layout(client, args, kinds);
         let usable = rows.iter().all(|(is_prefix, row)| !is_prefix || row.result != PROBLEM);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::{
-    args::{Kind, LsArgs},
+    args::LsArgs,
     durations::{self, human},
     exit::{self, Failure},
     output::{self, Record},
@@ -114,7 +114,7 @@ impl From<&LockState> for LockRow {
         LockRow {
             name,
             name_hex,
-            kind: word(state.kind),
+            kind: state.kind.word(),
             holders: holders.collect(),
             ttl_ms: state.ttl.map(durations::ms),
             ttl_missing: state.ttl_missing,
@@ -133,20 +133,6 @@ impl From<&LockState> for LockRow {
             }),
             findings: state.findings.clone(),
         }
-    }
-}
-
-/// The name of a kind, as `--kind` takes it.
-pub(super) fn word(kind: LockKind) -> &'static str {
-    match kind {
-        LockKind::Free => "free",
-        LockKind::Lock => "lock",
-        LockKind::Fair => "fair",
-        LockKind::ReadWrite => "read-write",
-        LockKind::PermitSemaphore => "permits",
-        LockKind::Counter => "counter",
-        LockKind::RateLimiter => "rate-limiter",
-        _ => "other",
     }
 }
 
@@ -315,26 +301,11 @@ impl Record for Detail {
     }
 }
 
-/// The kinds to list; none means the usual ones.
-fn kinds(args: &LsArgs) -> Vec<LockKind> {
-    use clap::ValueEnum;
-
-    let chosen = if args.all { Kind::value_variants() } else { &args.kind[..] };
-    let kinds = chosen.iter().map(|kind| match kind {
-        Kind::Lock => LockKind::Lock,
-        Kind::Fair => LockKind::Fair,
-        Kind::ReadWrite => LockKind::ReadWrite,
-        Kind::Permits => LockKind::PermitSemaphore,
-        Kind::Counter => LockKind::Counter,
-        Kind::RateLimiter => LockKind::RateLimiter,
-    });
-    kinds.collect()
-}
-
 pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let kinds = kinds(args);
+    // None means the usual ones.
+    let kinds = if args.all { &LockKind::LISTED[..] } else { &args.kind };
     store::with_client(&settings, async |client| {
         let glob = args.glob.as_deref();
         let mut watch = Screen::default();
@@ -343,7 +314,7 @@ pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
             let states = if kinds.is_empty() {
                 client.list(glob, limit).await?
             } else {
-                client.list_kinds(&kinds, glob, limit).await?
+                client.list_kinds(kinds, glob, limit).await?
             };
             let rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
             let format = output::format(args.output, &settings);

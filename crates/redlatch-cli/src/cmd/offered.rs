@@ -6,7 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Arg, Command};
-use redlatch::{Client, LockKind};
+use redlatch::{Client, acl::Kind};
 
 use super::Context;
 use crate::{
@@ -136,16 +136,11 @@ fn note(global: &mut Global, option: &Arg, value: &str) {
 
 /// The names in use that begin so, of the kinds that the verb is about.
 fn names(verb: &str, prefix: &str, global: &Global) -> Result<Vec<String>, Failure> {
-    let kinds: &[LockKind] = match verb {
-        "sem" | "latch" => &[LockKind::Counter],
-        "rate" => &[LockKind::RateLimiter],
-        _ => &[
-            LockKind::Lock,
-            LockKind::Fair,
-            LockKind::ReadWrite,
-            LockKind::PermitSemaphore,
-            LockKind::RateLimiter,
-        ],
+    let kind = match verb {
+        "sem" => Some(Kind::Semaphore),
+        "latch" => Some(Kind::Latch),
+        "rate" => Some(Kind::RateLimiter),
+        _ => None,
     };
     let mut settings = Settings::load(global, &Surroundings::of_process())?;
     settings.connect_timeout = settings.connect_timeout.min(PATIENCE);
@@ -153,7 +148,10 @@ fn names(verb: &str, prefix: &str, global: &Global) -> Result<Vec<String>, Failu
     let glob = format!("{}*", prefix.replace(['*', '?', '[', '\\'], "?"));
     let mut names = Vec::new();
     store::with_client(&settings, async |client: &Client| {
-        let states = client.list_kinds(kinds, Some(&glob), NAMES_MAX).await?;
+        let states = match kind.and_then(Kind::found_as) {
+            Some(found) => client.list_kinds(&[found], Some(&glob), NAMES_MAX).await?,
+            None => client.list(Some(&glob), NAMES_MAX).await?,
+        };
         names.extend(states.iter().filter_map(|state| state.name.as_str().map(str::to_owned)));
         Ok(exit::OK)
     })?;

@@ -618,3 +618,30 @@ fn names_and_paths_are_checked() {
     let deep = PathBuf::from(format!("/{}", "d".repeat(90)));
     assert_eq!(LocalPaths::in_dir(deep, None).expect_err("too long").kind(), ConnectErrorKind::Name);
 }
+
+/// Two engines deleted each other's socket for ever, each granting what the other one had granted.
+#[test]
+fn a_socket_whose_journal_is_elsewhere_has_one_engine() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let mut apart = config(&paths);
+    apart.dir = dir.path().join("journal");
+    let again = |dir: &Path| {
+        let mut config = config(&paths);
+        config.dir = dir.to_owned();
+        config
+    };
+    let daemon = Daemon::start(apart);
+    // The clients' way to start one, and another place.
+    for other in [&paths.dir, &dir.path().join("third")] {
+        let refused = Daemon::try_start(again(other)).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), DaemonErrorKind::AlreadyRunning, "{refused}");
+    }
+    assert!(paths.is_claimed(), "clients wait for it and start no other");
+    daemon.stop();
+    // Its holds are in its journal, so no other engine serves their clients.
+    let refused = Daemon::try_start(again(&paths.dir)).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), DaemonErrorKind::Config, "{refused}");
+    assert!(refused.to_string().contains("journal in"), "{refused}");
+    Daemon::start(again(&dir.path().join("journal"))).stop();
+}

@@ -17,6 +17,7 @@ use rustix::{
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
     process::{Pid, Signal, getpgid, kill_process, kill_process_group},
 };
+use signal_hook::consts::SIGCHLD;
 use tokio::sync::mpsc;
 
 use self::guard::Guard;
@@ -135,6 +136,9 @@ impl Child {
     ///
     /// Those of the system: no process, no memory. That the program does not exist shows up as [`Ended::NotStarted`].
     pub(crate) fn spawn(spec: Spec) -> io::Result<Self> {
+        // A program that ignores the ends of its children passes that on, and then the system tells nobody how they ended. The command has
+        // the usual way again.
+        signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let adopts = tree::adopt_orphans(spec.group);
         // For what is started here and nobody else. A process without room for one more goes on with the lease alone.
         let lifeline = spec.lifeline.as_ref().and_then(|end| heritable(end).ok());

@@ -1,5 +1,7 @@
 //! `redlatch lock`: take a lock and leave it held, for scripts that release it later.
 
+use std::time::Duration;
+
 use redlatch::{Lease, ReplicaAck};
 use serde::Serialize;
 
@@ -90,11 +92,21 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
     })
 }
 
+/// How long giving back may take what nobody can be told of.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Prints what the caller needs to release the lock. If nobody reads it, nobody could, so the lock is given back.
 async fn hand_over(holding: Holding, text: &str) -> Result<u8, Failure> {
     if let Err(error) = output::try_emit(text) {
-        for left in holding.release().await {
-            left.outcome?;
+        // The caller has gone, and signals are caught until this is done.
+        if let Ok(all) = tokio::time::timeout(RELEASE_TIMEOUT, holding.release()).await {
+            for left in all {
+                left.outcome?;
+            }
+        } else {
+            return Err(Failure::internal(format!(
+                "cannot write to stdout: {error}; the lock could not be given back, and its lease ends it"
+            )));
         }
         return Err(Failure::internal(format!("cannot write to stdout: {error}; the lock was given back")));
     }

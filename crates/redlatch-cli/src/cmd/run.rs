@@ -67,10 +67,10 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
         report.failed(&failure);
         failure.code()
     });
+    // The lock has been given back, and nobody may read what follows. From now on a signal ends the process.
+    drop(signals);
     file.write(&report);
     if let Some(kept) = kept.filter(|_| code != exit::OK) {
-        // Nobody may read it. From now on a signal ends the process.
-        drop(signals);
         // The mail that cron sends would be empty, which means that all went well.
         if !kept.print() && report.is_completed() {
             context.talk.say(format_args!("the command under {first} printed nothing and ended with {code}"));

@@ -236,3 +236,14 @@ fn a_second_request_to_end_ends_what_the_command_left_behind() {
     assert_eq!(run.finish().status.code(), Some(4));
     assert_eq!(place.report("report")["outcome"], "completed");
 }
+
+/// Started by a program that ignores the ends of its children, each run ended with 125.
+#[test]
+fn a_program_that_ignores_its_children_learns_how_the_command_ended() {
+    let place = Place::local();
+    for code in [0, 3] {
+        let run = format!("trap '' CHLD; exec redlatch run job -- sh -c 'exit {code}'");
+        let output = finish(place.shell(&run));
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+    }
+}

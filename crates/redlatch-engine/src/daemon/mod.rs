@@ -162,13 +162,31 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     let runs_already =
         || DaemonError::new(DaemonErrorKind::AlreadyRunning, "a daemon already serves this socket");
     let serves = || std::os::unix::net::UnixStream::connect(&config.socket).is_ok();
+    // Clients look beside the socket, and two engines must not have one journal.
+    let mut claimed = vec![config.socket.with_extension("engine")];
+    if claimed[0] != beside("engine") {
+        claimed.push(beside("engine"));
+    }
     // One whose lock file was deleted makes it again. If it found one that is locked from here, it would take this for its successor and end.
-    if !beside("engine").exists() && serves() {
+    if !claimed.iter().all(|file| file.exists()) && serves() {
         return Err(runs_already());
     }
-    let mut claim = Claim::take(beside("engine"))
+    let mut claim = Claim::take(&claimed)
         .map_err(because(DaemonErrorKind::Access, "the lock file cannot be locked"))?
         .ok_or_else(runs_already)?;
+    let noted = claim
+        .keeps_journal_in(&config.dir)
+        .map_err(because(DaemonErrorKind::Access, "the lock file cannot be read and written"))?;
+    if let Err(dir) = noted {
+        return Err(DaemonError::new(
+            DaemonErrorKind::Config,
+            format_args!(
+                "the engine of this socket keeps its journal in {}: start it with that directory, or delete {} if its locks are of no interest any more",
+                dir.display(),
+                claimed[0].display()
+            ),
+        ));
+    }
     // It was deleted after that, perhaps.
     if serves() {
         return Err(runs_already());

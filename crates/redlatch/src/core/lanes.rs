@@ -170,6 +170,13 @@ impl Lanes {
                 }
                 return Ok(Enter::Again(lease.clone()));
             }
+            // The server lets an owner in beside its hold of another kind.
+            if self
+                .held_as_other_kinds(&shard, keys, now_ms)
+                .any(|held| held.owner == *owner && !held.owner.lets_in(owner))
+            {
+                return Err(not_handed_out());
+            }
         }
         if let Some(turn) = turn
             && !turn.begins()?

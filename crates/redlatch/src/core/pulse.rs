@@ -57,6 +57,16 @@ impl Pulse {
     /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: a future that is moved in is
     /// in each of them twice.
     pub(super) async fn shown<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+        /// A waker may have the task behind it, and a pulse may outlive what its task waits for, in a line under a mutex.
+        struct Forgets<'a>(&'a AtomicWaker);
+
+        impl Drop for Forgets<'_> {
+            fn drop(&mut self) {
+                drop(self.0.take());
+            }
+        }
+
+        let _forgets = Forgets(&self.waker);
         poll_fn(|context| {
             self.show(context);
             work.as_mut().poll(context)
@@ -80,5 +90,25 @@ mod tests {
         assert!(futures_util::poll!(&mut work).is_pending());
         assert!(pulse.ask(), "it was polled");
         assert!(!pulse.ask(), "and not since");
+    }
+
+    /// The waker of a task that had given up was dropped with its place in line, under the mutex of the lane, and the task with it.
+    #[test]
+    fn a_pulse_keeps_no_task_beyond_its_work() {
+        struct Task;
+
+        impl futures_util::task::ArcWake for Task {
+            fn wake_by_ref(_: &std::sync::Arc<Self>) {}
+        }
+
+        let (pulse, task) = (Pulse::default(), std::sync::Arc::new(Task));
+        let waker = futures_util::task::waker(task.clone());
+        {
+            let never = pin!(pending::<()>());
+            let mut work = pin!(pulse.shown(never));
+            assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(std::sync::Arc::strong_count(&task), 3);
+        }
+        assert_eq!(std::sync::Arc::strong_count(&task), 2);
     }
 }

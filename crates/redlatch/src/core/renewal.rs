@@ -58,13 +58,14 @@ impl Core {
             })
             .flat_map(|alike| alike.chunks(self.config.renewal_batch))
             .chain(stretched.chunks(1));
-        let mut servers: HashMap<u16, Vec<Vec<Arc<Lease>>>> = HashMap::new();
+        let mut servers: HashMap<u16, Vec<UnderWay>> = HashMap::new();
         for batch in batches {
             let owner = self.store.shard_owner(self.shard(&batch[0]));
-            servers.entry(owner).or_default().push(batch.to_vec());
+            // From here on, so that a batch that was never begun is asked about again, too.
+            servers.entry(owner).or_default().push(UnderWay { core: self.clone(), leases: batch.to_vec() });
         }
         for batches in servers.into_values() {
-            let leases: usize = batches.iter().map(Vec::len).sum();
+            let leases: usize = batches.iter().map(|batch| batch.leases.len()).sum();
             let calls = LEASES_UNDER_WAY_MAX * batches.len() / leases;
             let core = self.clone();
             // Not counted as work that shutting down waits for: a renewal serves nobody then. A few calls at a time keep the
@@ -85,8 +86,8 @@ impl Core {
         self.store.shard(&lease.keys.key)
     }
 
-    async fn renew_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
-        let _under_way = UnderWay { core: self.clone(), leases: batch.clone() };
+    async fn renew_batch(self: Arc<Self>, under_way: UnderWay) {
+        let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
@@ -193,7 +194,8 @@ impl Core {
     }
 
     fn renew_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
-        let parts = parts(&batch).map(|part| self.clone().renew_batch(part));
+        let parts =
+            parts(&batch).map(|leases| self.clone().renew_batch(UnderWay { core: self.clone(), leases }));
         join_all(parts).map(drop).boxed()
     }
 

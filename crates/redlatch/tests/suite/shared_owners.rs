@@ -512,3 +512,25 @@ fn a_lock_that_is_passed_to_its_own_owner_keeps_its_count() {
         }
     }
 }
+
+/// The read side let text in that was read off the server, and the write hold, whose owner nobody had been given, was passed on beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_from_the_server_gets_no_read_hold_beside_the_write_hold_of_another_task() {
+    let client = Client::connect("memory:").await.unwrap();
+    let lock = client.read_write_lock("read off");
+    let writing = lock.write().lock().await.unwrap();
+    let state = client.inspect("read off").await.unwrap();
+    let text = state.holders[0].owner.strip_suffix(":write").unwrap_or(&state.holders[0].owner).to_owned();
+    let owner: Owner = text.parse().unwrap();
+    for refused in [
+        lock.write().acquire().owner(&owner).await.map(drop),
+        lock.read().acquire().owner(&owner).await.map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotOwner);
+    }
+    // The one who has been given the owner may read beside it, under the text as well.
+    let given = writing.owner();
+    let reading = lock.read().acquire().owner(given).await.unwrap().unwrap();
+    let again = lock.read().acquire().owner(&owner).await.unwrap().unwrap();
+    assert!(reading.is_valid() && again.is_valid() && writing.is_valid());
+}

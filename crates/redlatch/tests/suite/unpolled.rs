@@ -11,7 +11,7 @@ use futures_util::{
     StreamExt,
     future::{Either, Ready, ready},
 };
-use redlatch::{Client, ErrorKind, ReplicaAck, Wait};
+use redlatch::{Client, ErrorKind, ReplicaAck, Unlocked, Wait};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
@@ -336,4 +336,27 @@ async fn a_detach_for_that_is_not_polled_leaves_the_lock_held() {
         .await;
     }
     assert!(other.lock("plain").try_lock().await.unwrap().is_none());
+}
+
+/// Its task was dropped under the mutex that its own end takes, and the calling thread, then the background thread, waited for ever.
+#[test]
+fn a_caller_whose_runtime_has_shut_down_gives_back_all_the_same() {
+    let server = RedisServer::start().unwrap();
+    let [stays, gone] = [(); 2].map(|()| runtime::Builder::new_multi_thread().enable_all().build().unwrap());
+    let client = stays.block_on(Client::connect(&server.url())).unwrap();
+    let lock = client.lock("given back late");
+    let guard = gone.block_on(lock.lock()).unwrap();
+    let handle = gone.handle().clone();
+    drop(gone);
+    let released = std::thread::spawn(move || handle.block_on(guard.unlock()));
+    stays.block_on(async {
+        soon("the end of the release", async {
+            while !released.is_finished() {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        assert_eq!(released.join().unwrap().unwrap(), Unlocked::Released);
+        soon("the next holder", lock.lock()).await.unwrap().unlock().await.unwrap();
+    });
 }

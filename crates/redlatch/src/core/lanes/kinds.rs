@@ -5,7 +5,7 @@ use std::{
     borrow::Borrow,
     hash::{Hash, Hasher},
     sync::{
-        MutexGuard,
+        Arc, MutexGuard,
         atomic::{AtomicU8, Ordering},
     },
 };
@@ -16,7 +16,7 @@ use crate::{
         lane::{Lane, Lost},
         lease::Lease,
     },
-    keys::Kind,
+    keys::{Keys, Kind},
 };
 
 /// The kinds of which a client has had holds. Most have one kind.
@@ -47,13 +47,13 @@ impl Named for LaneKey {
 }
 
 struct OtherKind<'a> {
-    of: &'a Lease,
+    of: &'a Keys,
     kind: Kind,
 }
 
 impl Named for OtherKind<'_> {
     fn parts(&self) -> (u64, Kind, &[u8]) {
-        (self.of.keys.hash_as(self.kind), self.kind, &self.of.keys.key)
+        (self.of.hash_as(self.kind), self.kind, &self.of.key)
     }
 }
 
@@ -80,14 +80,22 @@ impl Eq for dyn Named + '_ {}
 impl Lanes {
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
     pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease, now_ms: u64) -> Lost {
-        if !self.kinds.has_others(lease.keys.kind) {
-            return Lost::new();
-        }
-        let lanes = lease.keys.kind.others().filter_map(|kind| {
-            let name: &dyn Named = &OtherKind { of: lease, kind };
+        let held = self.held_as_other_kinds(shard, &lease.keys, now_ms);
+        held.filter(|held| held.owner != lease.owner).cloned().collect()
+    }
+
+    /// The valid holds of the name by locks of other kinds, of any owner.
+    pub(super) fn held_as_other_kinds<'a>(
+        &self,
+        shard: &'a MutexGuard<'_, Shard>,
+        keys: &'a Keys,
+        now_ms: u64,
+    ) -> impl Iterator<Item = &'a Arc<Lease>> {
+        let kinds = self.kinds.has_others(keys.kind).then(|| keys.kind.others()).into_iter().flatten();
+        let lanes = kinds.filter_map(move |kind| {
+            let name: &dyn Named = &OtherKind { of: keys, kind };
             shard.get(name)
         });
-        let others = lanes.flat_map(Lane::leases);
-        others.filter(|held| held.is_valid(now_ms) && held.owner != lease.owner).cloned().collect()
+        lanes.flat_map(Lane::leases).filter(move |held| held.is_valid(now_ms))
     }
 }

@@ -188,8 +188,9 @@ async fn connect(dial: &Dial) -> Result<Wire, Error> {
         wire.talk.write(login);
         match wire.answer().await.map_err(|error| dial.unreachable(error))? {
             Frame::Error(text) => {
-                let (code, detail) = words(&text);
-                Err(Fault::server_at(Some(&dial.describe()), code, detail).into_error())
+                // A server that does not know the command repeats its arguments, the password among them.
+                let (code, _) = words(&text);
+                Err(Fault::server_at(Some(&dial.describe()), code, "the log-in was refused").into_error())
             }
             _ => Ok(wire),
         }

@@ -226,7 +226,6 @@ impl Task {
     fn take(&mut self, order: Order) {
         match order {
             Order::Add { channel, id, listener, confirm } => {
-                self.topology.stir();
                 let entry = self.channels.entry(channel.clone()).or_default();
                 entry.slot = slot_of(&channel);
                 entry.listeners.push((id, listener));

@@ -408,7 +408,7 @@ impl Shared {
         self.reached.store(reached, Ordering::SeqCst);
         self.in_vain.store(false, Ordering::SeqCst);
         self.moves.fetch_add(1, Ordering::SeqCst);
-        tracing::info!(from = %old.dial().addr(), to = %dial.addr(), "the master has changed");
+        let (from, to) = (old.dial().addr().clone(), dial.addr().clone());
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
         old.close();
@@ -417,6 +417,8 @@ impl Shared {
             return;
         }
         self.interruption.ring();
+        // Last, because a program's log may panic.
+        tracing::info!(%from, %to, "the master has changed");
     }
 }
 

@@ -290,7 +290,11 @@ impl Task {
                     entry.listeners.retain(|(other, _)| *other != id);
                     entry.waiting.retain(|confirm| !confirm.is_closed());
                     if entry.listeners.is_empty() {
-                        self.linger.push((Instant::now() + LINGER, channel));
+                        match entry.request {
+                            Some(_) => self.linger.push((Instant::now() + LINGER, channel)),
+                            // It was never asked for, because there is no connection; nor need it be.
+                            None => drop(self.channels.remove(&channel)),
+                        }
                     }
                 }
             }

@@ -168,13 +168,18 @@ impl Node {
             return Ok(link);
         }
         let home = Handle::try_current().unwrap_or_else(|_| self.background.clone());
-        let id = home.id();
-        self.connect(home, id).await
+        match self.connect(home).await? {
+            Some(link) => Ok(link),
+            // A release is to go out though the runtime of its caller has shut down.
+            None => self.background_link().await,
+        }
     }
 
     /// The connection of the background thread, also for other threads.
     pub(super) async fn background_link(self: &Arc<Self>) -> Result<Arc<Link>, Fault> {
-        self.connect(self.background.clone(), self.background.id()).await
+        let gone =
+            || Fault::NotSent(Error::new(ErrorKind::Unreachable, "the background runtime has shut down"));
+        self.connect(self.background.clone()).await?.ok_or_else(gone)
     }
 
     /// Has the next change of these keys told, and answers how many exist; `None` where changes are not told.
@@ -182,27 +187,23 @@ impl Node {
         self.background_link().await?.watch(keys).await
     }
 
-    /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt.
-    async fn connect(self: &Arc<Self>, home: Handle, id: Id) -> Result<Arc<Link>, Fault> {
+    /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt. `None`: that runtime has shut
+    /// down.
+    async fn connect(self: &Arc<Self>, home: Handle) -> Result<Option<Arc<Link>>, Fault> {
+        let id = home.id();
         if self.closed.is_cancelled() {
             return Err(closed_error());
         }
+        let mut begins = None;
         let mut pending = {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
             let slot = links.iter().position(|(other, _)| *other == id);
             match slot.map(|at| &links[at].1) {
-                Some(Slot::Ready(link)) if !link.is_dead() => return Ok(link.clone()),
+                Some(Slot::Ready(link)) if !link.is_dead() => return Ok(Some(link.clone())),
                 Some(Slot::Connecting(pending)) => pending.clone(),
                 _ => {
                     let (tell, pending) = watch::channel(None);
-                    let node = self.clone();
-                    let mut connecting = Connecting { node, id, is_settled: false };
-                    home.spawn(async move {
-                        let outcome = connecting.node.dial_link(id).await;
-                        connecting.is_settled = true;
-                        connecting.node.settle(id, outcome.as_ref().ok());
-                        tell.send_replace(Some(outcome));
-                    });
+                    begins = Some(tell);
                     if let Some(at) = slot {
                         links.swap_remove(at);
                     }
@@ -214,6 +215,16 @@ impl Node {
                 }
             }
         };
+        if let Some(tell) = begins {
+            // Not under the mutex: a runtime that has shut down drops the task at once, and the task then gives its slot back.
+            let mut connecting = Connecting { node: self.clone(), id, is_settled: false };
+            home.spawn(async move {
+                let outcome = connecting.node.dial_link(id).await;
+                connecting.is_settled = true;
+                connecting.node.settle(id, outcome.as_ref().ok());
+                tell.send_replace(Some(outcome));
+            });
+        }
         let outcome = tokio::select! {
             biased;
             outcome = pending.wait_for(Option::is_some) => outcome.map(|outcome| outcome.clone()),
@@ -221,15 +232,12 @@ impl Node {
             () = self.closed.cancelled() => return Err(closed_error()),
         };
         match outcome {
-            Ok(Some(Ok(link))) => Ok(link),
+            Ok(Some(Ok(link))) => Ok(Some(link)),
             Ok(Some(Err(error))) => Err(Fault::NotSent(error)),
-            // The runtime that was connecting has shut down; its slot must not be found again.
+            // Its slot must not be found again.
             _ => {
                 self.settle(id, None);
-                Err(Fault::NotSent(Error::new(
-                    ErrorKind::Unreachable,
-                    "the runtime that was connecting has shut down",
-                )))
+                Ok(None)
             }
         }
     }

@@ -71,6 +71,9 @@ impl Layout {
             let slot =
                 |number: &Reply| u16::try_from(number.int()?).ok().filter(|slot| usize::from(*slot) < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
+            if first > last {
+                return None;
+            }
             let mut master = None;
             for (at, node) in nodes.iter().enumerate() {
                 let parts = node.array()?;

@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -105,8 +105,6 @@ pub(super) struct Topology {
     past: Mutex<Vec<Weak<Member>>>,
     /// A look at the whole picture is wanted.
     wanted: Notify,
-    /// A call has used the cluster since the last look.
-    used: AtomicBool,
     /// How many looks have ended.
     looks: watch::Sender<u64>,
     /// How often an owner has changed.
@@ -155,7 +153,6 @@ impl Topology {
             members: Mutex::default(),
             past: Mutex::default(),
             wanted: Notify::new(),
-            used: AtomicBool::new(false),
             looks: watch::Sender::new(0),
             changes: watch::Sender::new(0),
             unsettled: Mutex::default(),
@@ -194,7 +191,6 @@ impl Topology {
 
     /// Who has a slot, as far as is known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
-        self.stir();
         self.table().owner(slot).cloned()
     }
 
@@ -378,14 +374,6 @@ impl Topology {
         });
     }
 
-    /// Notes that the cluster is in use, so that the picture is kept up to date.
-    pub(super) fn stir(&self) {
-        // Looking first keeps the line shared between threads.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// Has a node asked for the picture soon.
     pub(super) fn look(&self) {
         self.wanted.notify_one();
@@ -454,12 +442,8 @@ impl Topology {
                 tokio::select! {
                     () = self.closed.cancelled() => return,
                     () = self.wanted.notified() => break,
-                    () = &mut late => {
-                        if self.used.swap(false, Ordering::Relaxed) {
-                            break;
-                        }
-                        late.as_mut().reset(Instant::now() + jittered(SCAN_INTERVAL));
-                    }
+                    // Also where no call is made: one that only holds is to hear of a master that has been replaced.
+                    () = &mut late => break,
                 }
             }
             tokio::select! {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use redlatch::{Unlocked, scripts};
-use redlatch_testkit::topology::RedisCluster;
+use redlatch_testkit::{server::RedisServer, topology::RedisCluster};
 
 use super::{builder, client, keys, masters, refused, told_to_wait, until};
 use crate::{
@@ -173,4 +173,19 @@ async fn many_tasks_that_meet_a_moved_slot_are_redirected_once() {
         })
         .sum();
     assert!(scans <= 60, "{scans} looks at the whole picture");
+}
+
+/// A client that only holds looked once and then no more, so it did not hear of a master that had been replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_makes_no_call_goes_on_looking_where_the_slots_are() {
+    let cluster = masters();
+    let client = client(&cluster).await;
+    let looks = || {
+        let of =
+            |node: &RedisServer| node.command_counts().unwrap().get("cluster|slots").copied().unwrap_or(0);
+        cluster.nodes().iter().map(of).sum::<u64>()
+    };
+    let before = looks();
+    until("three looks", || looks() >= before + 3).await;
+    drop(client);
 }

@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use redlatch_testkit::{
     fake_server::{FakeReply, FakeServer},
     resp,

@@ -1,13 +1,7 @@
 //! What is done a great many times. Each load leaves nothing behind when it has ended: every key goes with its lock. So there are no
 //! fencing tokens, semaphores and latches here, whose keys are meant to stay.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use redlatch::{Client, ClientBuilder, Hold as _, Lease, Lock, Wait, kinds::LockMarker};
 
@@ -54,13 +48,14 @@ impl Load {
         }
     }
 
-    /// How often it is done before the baseline is taken: a part of it, and often enough that all tasks have met.
-    pub(super) fn warm_up(self, count: u64) -> u64 {
+    /// How often it is done before the baseline is taken, if so much of it is done in a part: as much as has all tasks meet, and takes as
+    /// much memory at a time as later.
+    pub(super) fn warm_up(self, part: u64) -> u64 {
         let least = match self {
             Load::Names | Load::Pairs | Load::Grants => 4 * TASKS as u64,
             Load::Clients | Load::Holds => 2 * CLIENTS_TOGETHER as u64,
         };
-        least.max(count / 10)
+        least.max(part)
     }
 }
 
@@ -213,7 +208,7 @@ async fn contend<K: LockMarker>(lock: &Lock<K>, number: u64) -> Result<(), redla
     guard.into_guard().unlock().await.map(drop)
 }
 
-/// Does the work with each number, on so many tasks. The first failure ends them all.
+/// Does the work with each number, on so many tasks, each of which has as much to do. The first failure ends them all.
 async fn share<F>(
     numbers: std::ops::Range<u64>,
     tasks: usize,
@@ -222,18 +217,14 @@ async fn share<F>(
 where
     F: Future<Output = Result<(), redlatch::Error>> + Send + 'static,
 {
-    let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
     let mut running = tokio::task::JoinSet::new();
     for task in 0..tasks {
-        let (next, work) = (next.clone(), work.clone());
+        let (numbers, work) = (numbers.clone().skip(task).step_by(tasks), work.clone());
         running.spawn(async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= end {
-                    return Ok::<(), redlatch::Error>(());
-                }
+            for number in numbers {
                 work(number, task).await?;
             }
+            Ok::<(), redlatch::Error>(())
         });
     }
     while let Some(ended) = running.join_next().await {

@@ -59,6 +59,7 @@ fn scale(text: &str) -> Result<f64, String> {
 impl Plan {
     /// `true` if everything came back.
     pub(crate) fn run(self) -> Outcome<bool> {
+        process::settle_allocator()?;
         let mut bed = Bed::start(self.store)?;
         let loads = if self.load.is_empty() { Load::ALL.to_vec() } else { self.load.clone() };
         let mut red = Vec::new();
@@ -67,7 +68,7 @@ impl Plan {
             let each = ((load.full() as f64 * self.scale / self.parts as f64) as u64).max(1);
             let count = each * self.parts;
             bed.runtime.block_on(bed.users.meet())?;
-            self.part(&mut bed, load, &mut number, load.warm_up(count))?;
+            self.part(&mut bed, load, &mut number, load.warm_up(each))?;
             let before = self.settled(&mut bed)?;
             let mut course = Course { before, after: Vec::new() };
             let began = Instant::now();

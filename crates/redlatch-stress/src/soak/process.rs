@@ -1,6 +1,6 @@
 //! What the system and the allocator know of a process.
 
-use std::{alloc::System, fs};
+use std::{alloc::System, env, fs, os::unix::process::CommandExt as _, process::Command};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -10,6 +10,19 @@ use crate::bed::Outcome;
 /// bytes a call, which the resident size hides behind what the allocator keeps.
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// What has the allocator give back what is free at its end, and have one end only: by how much the resident size grows says then what
+/// is in use. As it is usually, each thread takes memory from a place of its own, and a few bytes in the middle hold a place of many.
+const SETTLED: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TRIM_THRESHOLD_", "65536")];
+
+/// Starts this program again where the allocator is not set up for measuring, which it reads once, before anything else runs.
+pub(super) fn settle_allocator() -> Outcome<()> {
+    if SETTLED.iter().all(|(name, _)| env::var_os(name).is_some()) {
+        return Ok(());
+    }
+    // It comes back only with an error.
+    Err(Command::new(env::current_exe()?).args(env::args_os().skip(1)).envs(SETTLED).exec().into())
+}
 
 /// Bytes that this process has allocated and not freed.
 pub(super) fn live_bytes() -> u64 {

@@ -28,6 +28,8 @@ const LEASE: Duration = Duration::from_secs(3_600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// For so long nothing may change before the baseline is taken.
 const QUIET: Duration = Duration::from_millis(500);
+/// How long that may take to come.
+const QUIET_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
@@ -69,7 +71,7 @@ impl Plan {
             let count = each * self.parts;
             bed.runtime.block_on(bed.users.meet())?;
             self.part(&mut bed, load, &mut number, load.warm_up(each))?;
-            let before = self.settled(&mut bed)?;
+            let before = Self::settled(&mut bed)?;
             let mut course = Course { before, after: Vec::new() };
             let began = Instant::now();
             for _ in 0..self.parts {
@@ -95,12 +97,12 @@ impl Plan {
     }
 
     /// What there is when nothing has changed for a while.
-    fn settled(&self, bed: &mut Bed) -> Outcome<Figures> {
+    fn settled(bed: &mut Bed) -> Outcome<Figures> {
         let mut figures = bed.look()?;
         let began = Instant::now();
         let mut since = Instant::now();
         while since.elapsed() < QUIET {
-            if began.elapsed() > Duration::from_secs(self.patience).max(QUIET * 2) {
+            if began.elapsed() > QUIET_LIMIT {
                 return Err(format!("nothing settles: {figures:?}").into());
             }
             thread::sleep(LOOK_EVERY);

@@ -10,6 +10,7 @@ mod record;
 mod rng;
 mod round;
 mod sim;
+mod soak;
 mod worker;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -34,11 +35,16 @@ enum Verb {
     Simulate(sim::Plan),
     /// Goes through what can happen between a few tasks, systematically.
     Explore(explore::Plan),
+    /// Does everything a great many times, and looks what is left behind.
+    Soak(soak::Plan),
     /// Judges the logs in a folder once more.
     Judge { dir: PathBuf },
     /// One process of a round; started by the others.
     #[command(hide = true)]
     Worker { order: PathBuf },
+    /// The local engine of a soak; started by it.
+    #[command(hide = true)]
+    SoakEngine { dir: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -46,6 +52,8 @@ fn main() -> ExitCode {
         Verb::Run(plan) => plan.run(),
         Verb::Simulate(plan) => plan.run(),
         Verb::Explore(plan) => plan.run(),
+        Verb::Soak(plan) => plan.run(),
+        Verb::SoakEngine { dir } => soak::serve(&dir),
         Verb::Judge { dir } => judged(&dir),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };

@@ -437,14 +437,11 @@ impl Topology {
     async fn watch_over(self: Arc<Self>) {
         let mut last = Instant::now();
         loop {
-            let mut late = std::pin::pin!(tokio::time::sleep_until(last + jittered(SCAN_INTERVAL)));
-            loop {
-                tokio::select! {
-                    () = self.closed.cancelled() => return,
-                    () = self.wanted.notified() => break,
-                    // Also where no call is made: one that only holds is to hear of a master that has been replaced.
-                    () = &mut late => break,
-                }
+            tokio::select! {
+                () = self.closed.cancelled() => return,
+                () = self.wanted.notified() => {}
+                // Also where no call is made: one that only holds is to hear of a master that has been replaced.
+                () = tokio::time::sleep_until(last + jittered(SCAN_INTERVAL)) => {}
             }
             tokio::select! {
                 () = self.closed.cancelled() => return,

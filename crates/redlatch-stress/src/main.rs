@@ -2,6 +2,7 @@
 
 mod bed;
 mod clock;
+mod exhaust;
 mod explore;
 mod judge;
 mod mix;
@@ -34,6 +35,8 @@ enum Verb {
     Simulate(sim::Plan),
     /// Goes through what can happen between a few tasks, systematically.
     Explore(explore::Plan),
+    /// Goes through everything that can happen between three owners and the scripts.
+    Exhaust(exhaust::Plan),
     /// Judges the logs in a folder once more.
     Judge { dir: PathBuf },
     /// One process of a round; started by the others.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Verb::Run(plan) => plan.run(),
         Verb::Simulate(plan) => plan.run(),
         Verb::Explore(plan) => plan.run(),
+        Verb::Exhaust(plan) => plan.run(),
         Verb::Judge { dir } => judged(&dir),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };

@@ -105,7 +105,7 @@ impl Plain {
     fn takes_away(verb: Verb) -> bool {
         matches!(
             verb,
-            Leave | Release | ReleaseCounted | Transfer | Adopt | GiveBack | Shorten | ShortenMeant | JavaUnlock
+            Leave | Release | ReleaseCounted | Transfer | Adopt | GiveBack | Shorten | JavaUnlock
         )
     }
 
@@ -241,6 +241,14 @@ impl Plain {
                     next.minds[at].in_doubt = true;
                 },
             );
+            // It is sent once; if it ran twice all the same it would count once.
+            let request = call(Leave, at, at, mind.count.into());
+            for ran in desk.call(&from.world.server, request).iter() {
+                let mut world = from.world.clone();
+                world.server = std::sync::Arc::clone(&ran.after);
+                world.minds[at].count -= 1;
+                Asking { world: &world }.tell(desk, out, request, |_, _| Ok(()));
+            }
         }
         let count = i64::from(mind.count);
         from.tell(desk, out, call(ReleaseCounted, at, at, count), |next, ran| match ran.reply[0] {
@@ -508,8 +516,9 @@ impl Model for Plain {
                 self.unanswered(from, at, request, desk, out);
             } else if mind.count > 0 {
                 self.holder(from, at, desk, out);
-            } else if late.is_none_or(|late| !Self::takes_away(late.verb)) {
-                // Nothing is granted to an owner while what may take a hold of it away is on its way.
+            } else if late.is_none_or(|late| !Self::takes_away(late.verb) && i64::from(late.n) != LEASE_MS) {
+                // Nothing is granted to an owner while what may take a hold of it away is on its way. What shortens a hold is meant
+                // for one that ends at another moment, which another process of the owner may have by now.
                 let request = call(Acquire, at, at, 0);
                 from.ask(
                     desk,

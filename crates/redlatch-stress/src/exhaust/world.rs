@@ -172,8 +172,8 @@ impl<M: Model> Asking<'_, M> {
             let mut next = self.world.clone();
             next.server = Arc::clone(&ran.after);
             let mut unheard = next.clone();
-            let wrong = answered(&mut next, ran).err();
-            add(How::Answered, next, ran.wrong.clone().or(wrong));
+            let wrong = ran.wrong.clone().or_else(|| answered(&mut next, ran).err());
+            add(How::Answered, next, wrong);
             unanswered(&mut unheard);
             add(How::Lost, unheard, ran.wrong.clone());
         }
@@ -198,8 +198,8 @@ impl<M: Model> Asking<'_, M> {
         for ran in desk.call(&self.world.server, call).iter() {
             let mut next = self.world.clone();
             next.server = Arc::clone(&ran.after);
-            let wrong = answered(&mut next, ran).err();
-            out.push(Step { what: What::Call(call, How::Answered), next, wrong: ran.wrong.clone().or(wrong) });
+            let wrong = ran.wrong.clone().or_else(|| answered(&mut next, ran).err());
+            out.push(Step { what: What::Call(call, How::Answered), next, wrong });
         }
     }
 
@@ -229,7 +229,9 @@ pub(super) fn steps<M: Model>(model: &M, world: &World<M>, desk: &mut dyn Desk<M
             let mut next = world.clone();
             next.server = Arc::clone(&ran.after);
             next.late = None;
-            model.arrives(&mut next, call, ran);
+            if ran.wrong.is_none() {
+                model.arrives(&mut next, call, ran);
+            }
             out.push(Step { what: What::Call(call, How::Late), next, wrong: ran.wrong.clone() });
         }
         from.event(&mut out, "what was on its way is lost", usize::from(call.by), |next| next.late = None);

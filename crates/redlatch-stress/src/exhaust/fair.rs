@@ -60,6 +60,7 @@ impl Mind {
 
 pub(super) struct Fair {
     pub(super) owners: Owners,
+    pub(super) has_faults: bool,
 }
 
 fn call(verb: Verb, by: usize, to: usize, n: i64) -> Call<Verb> {
@@ -271,6 +272,10 @@ impl Model for Fair {
     type Mind = Mind;
     /// Who stands in line, in the order in which they came.
     type Memory = Vec<u8>;
+
+    fn has_faults(&self) -> bool {
+        self.has_faults
+    }
 
     fn first(&self) -> (Keyspace, [Mind; OWNERS], Vec<u8>) {
         (Keyspace::default(), [Mind::default(); OWNERS], Vec::new())

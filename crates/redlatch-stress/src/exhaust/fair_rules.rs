@@ -10,7 +10,7 @@ pub(super) const NAME: &str = "n";
 pub(super) const QUEUE: &str = "redisson_lock_queue:{n}";
 pub(super) const TIMES: &str = "redisson_lock_timeout:{n}";
 /// For how long a waiter of ours counts without being heard of.
-pub(super) const WAIT_MS: i64 = 3 * TICK_MS;
+pub(super) const WAIT_MS: i64 = 2 * TICK_MS;
 /// How long a thread of Redisson waits.
 pub(super) const JAVA_WAIT_MS: i64 = 5 * TICK_MS;
 /// What a head without a time gets.

@@ -9,6 +9,8 @@ mod multi;
 mod mutants;
 mod permits;
 mod plain;
+mod read_write;
+mod read_write_rules;
 mod scripts;
 mod search;
 mod semaphore;
@@ -23,6 +25,7 @@ use self::{
     multi::Multi,
     permits::Permits,
     plain::Plain,
+    read_write::ReadWrite,
     scripts::{Mutant, Texts},
     search::{Bounds, Found, search},
     semaphore::Semaphore,
@@ -50,7 +53,7 @@ pub(crate) struct Plan {
     threads: Option<usize>,
 }
 
-const MODELS: &[&str] = &["plain", "plain-java", "transfer", "multi", "multi-java", "semaphore", "permits", "permits-java", "fair", "fair-java"];
+const MODELS: &[&str] = &["plain", "plain-java", "transfer", "multi", "multi-java", "semaphore", "permits", "permits-java", "fair", "fair-java", "fair-calm", "fair-java-calm", "read-write", "read-write-java"];
 
 fn run_model(name: &str, mutant: Option<&Mutant>, bounds: Bounds) -> Result<Found, String> {
     let texts = Texts::with(mutant)?;
@@ -65,8 +68,12 @@ fn run_model(name: &str, mutant: Option<&Mutant>, bounds: Bounds) -> Result<Foun
         "semaphore" => search(&Semaphore, texts, bounds),
         "permits" => search(&Permits { java: false }, texts, bounds),
         "permits-java" => search(&Permits { java: true }, texts, bounds),
-        "fair" => search(&Fair { owners: ours }, texts, bounds),
-        "fair-java" => search(&Fair { owners: java }, texts, bounds),
+        "fair" => search(&Fair { owners: ours, has_faults: true }, texts, bounds),
+        "fair-java" => search(&Fair { owners: java, has_faults: true }, texts, bounds),
+        "fair-calm" => search(&Fair { owners: ours, has_faults: false }, texts, bounds),
+        "fair-java-calm" => search(&Fair { owners: java, has_faults: false }, texts, bounds),
+        "read-write" => search(&ReadWrite { owners: ours }, texts, bounds),
+        "read-write-java" => search(&ReadWrite { owners: java }, texts, bounds),
         other => Err(format!("there is no model {other}, but {}", MODELS.join(", "))),
     }
 }

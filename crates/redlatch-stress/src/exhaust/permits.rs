@@ -253,6 +253,7 @@ impl Permits {
         if from.world.minds[0].n == 2 {
             from.tell(desk, out, call(JavaGive, 0, 1), |next, _| {
                 next.minds[0].left = 0;
+                next.minds[0].leaves_traces = true;
                 Ok(())
             });
         }

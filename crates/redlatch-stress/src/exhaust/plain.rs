@@ -247,7 +247,7 @@ impl Plain {
                 let mut world = from.world.clone();
                 world.server = std::sync::Arc::clone(&ran.after);
                 world.minds[at].count -= 1;
-                Asking { world: &world }.tell(desk, out, request, |_, _| Ok(()));
+                Asking { world: &world, ..*from }.tell(desk, out, request, |_, _| Ok(()));
             }
         }
         let count = i64::from(mind.count);

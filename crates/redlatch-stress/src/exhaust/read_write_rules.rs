@@ -131,8 +131,10 @@ impl Sides {
     /// The read holds of an owner go; whether the hash goes with them.
     fn unread(&mut self, by: usize) -> bool {
         let longest = self.longest(by);
+        let named = self.reads[by].max(0) as usize;
+        self.timeouts[by].iter_mut().take(named).for_each(|left| *left = None);
+        self.trimmed();
         self.reads[by] = 0;
-        self.timeouts[by].clear();
         if self.is_writing && self.writer().is_some() {
             return false;
         }
@@ -179,7 +181,7 @@ impl Sides {
             let ms = longest.max(TICK_MS);
             self.reads[by] -= 1;
             self.timeouts[by][count as usize - 1] = None;
-            self.timeouts[by].iter_mut().flatten().for_each(|left| *left = ms);
+            self.timeouts[by].iter_mut().take(count as usize - 1).flatten().for_each(|left| *left = ms);
             self.trimmed();
             self.raise(ms);
             return (vec![count - 1, 0], None);
@@ -191,7 +193,8 @@ impl Sides {
     pub(super) fn renew_read(&mut self, by: usize, lease: i64) -> Answer {
         let held = self.longest(by) > 0;
         if held {
-            self.timeouts[by].iter_mut().flatten().filter(|left| **left > 0).for_each(|left| *left = lease.max(*left));
+            let own = self.timeouts[by].iter_mut().take(self.reads[by] as usize).flatten();
+            own.filter(|left| **left > 0).for_each(|left| *left = lease.max(*left));
             self.raise(lease);
         } else {
             // The last field stays, for the hash would be one without any.
@@ -211,6 +214,7 @@ impl Sides {
         let alone = count == 1;
         self.timeouts[by]
             .iter_mut()
+            .take(count as usize)
             .flatten()
             .for_each(|left| *left = if alone { ms } else { ms.max(*left) });
         let ttl = self.ttl();

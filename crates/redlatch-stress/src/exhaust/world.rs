@@ -134,6 +134,10 @@ pub(super) trait Model: Sync + Sized {
     type Mind: Copy + Debug + Hash + Send + Sync;
     type Memory: Clone + Debug + Hash + Send + Sync;
 
+    /// Whether answers are lost and requests late. Without that a search comes further for its time.
+    fn has_faults(&self) -> bool {
+        true
+    }
     fn first(&self) -> (Keyspace, [Self::Mind; OWNERS], Self::Memory);
     fn words(&self, call: Call<Self::Verb>) -> Words;
     /// Whether a call that ran did what it should: reply, messages and change.
@@ -155,6 +159,7 @@ pub(super) trait Model: Sync + Sized {
 /// The world from which steps are made.
 pub(super) struct Asking<'a, M: Model> {
     pub(super) world: &'a World<M>,
+    pub(super) has_faults: bool,
 }
 
 impl<M: Model> Asking<'_, M> {
@@ -174,8 +179,14 @@ impl<M: Model> Asking<'_, M> {
             let mut unheard = next.clone();
             let wrong = ran.wrong.clone().or_else(|| answered(&mut next, ran).err());
             add(How::Answered, next, wrong);
+            if !self.has_faults {
+                continue;
+            }
             unanswered(&mut unheard);
             add(How::Lost, unheard, ran.wrong.clone());
+        }
+        if !self.has_faults {
+            return;
         }
         let mut next = self.world.clone();
         unanswered(&mut next);
@@ -219,7 +230,7 @@ impl<M: Model> Asking<'_, M> {
 /// All steps from a world, with those that every model has: time, and what is on its way.
 pub(super) fn steps<M: Model>(model: &M, world: &World<M>, desk: &mut dyn Desk<M>) -> Vec<Step<M>> {
     let mut out = Vec::with_capacity(64);
-    let from = Asking { world };
+    let from = Asking { world, has_faults: model.has_faults() };
     from.event(&mut out, "a tick passes", OWNERS, |next| {
         next.server = desk.tick(&world.server);
         model.tick(next);

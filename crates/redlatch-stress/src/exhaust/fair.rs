@@ -6,8 +6,8 @@ use super::{
     lock::Owners,
     server::NUMBER,
     world::{
-        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World, same,
-        words,
+        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World,
+        same, words,
     },
 };
 
@@ -46,6 +46,7 @@ pub(super) struct Mind {
     good: i16,
     /// One of Redisson may be before it.
     behind_java: bool,
+    /// Perhaps the server counts another number, or has lined it up unheard.
     in_doubt: bool,
     out: Option<Call<Verb>>,
     is_gone: bool,
@@ -61,6 +62,9 @@ impl Mind {
 pub(super) struct Fair {
     pub(super) owners: Owners,
     pub(super) has_faults: bool,
+    /// Once a look was not answered, each look of that wait has those of Redisson before it counted again. Without that a place that
+    /// was lined up unheard is given too little time by the next look.
+    pub(super) recounts: bool,
 }
 
 fn call(verb: Verb, by: usize, to: usize, n: i64) -> Call<Verb> {
@@ -86,7 +90,7 @@ impl Fair {
         } else if waits {
             mind.waits = true;
             mind.good = WAIT_MS as i16;
-            mind.behind_java = ran.reply[1] == -4;
+            mind.behind_java = ran.reply[1] == -4 || (self.recounts && mind.in_doubt);
         }
         Ok(())
     }
@@ -106,7 +110,11 @@ impl Fair {
         let mind = from.world.minds[at];
         let ask = call(Ask, at, at, i64::from(mind.behind_java || !mind.waits));
         let asked = |next: &mut World<Self>, ran: &Ran| self.heard(next, at, ran, true);
-        from.ask(desk, out, ask, asked, |next| next.minds[at].out = Some(ask));
+        let again = Call { n: ask.n.max(i16::from(self.recounts)), ..ask };
+        from.ask(desk, out, ask, asked, |next| {
+            next.minds[at].out = Some(again);
+            next.minds[at].in_doubt = true;
+        });
         if mind.waits {
             let undo = call(Undo, at, at, 0);
             let undone = |next: &mut World<Self>, _: &Ran| {
@@ -302,9 +310,11 @@ impl Model for Fair {
             Undo => words("fair_undo", keys, &tell),
             Force => words("fair_force", keys, &format!("{NUMBER} _ {CHANNEL} publish")),
             JavaLock => words("java/fair_lock", keys, &format!("{NUMBER} {by} {LEASE_MS} {JAVA_WAIT_MS}")),
-            JavaGiveUp => {
-                words("java/fair_give_up", &format!("{QUEUE} {TIMES}"), &format!("{NUMBER} {by} {JAVA_WAIT_MS}"))
-            }
+            JavaGiveUp => words(
+                "java/fair_give_up",
+                &format!("{QUEUE} {TIMES}"),
+                &format!("{NUMBER} {by} {JAVA_WAIT_MS}"),
+            ),
             JavaUnlock => words("java/fair_unlock", keys, &format!("{NUMBER} {by} {LEASE_MS} {CHANNEL}")),
             JavaRenew => words("java/renew", NAME, &format!("{NUMBER} {by} {LEASE_MS}")),
         }
@@ -370,7 +380,10 @@ impl Model for Fair {
         for (at, mind) in world.minds.iter().enumerate() {
             let (counted, known) = (line.lock.counts[at], i64::from(mind.count));
             if valid(mind) && (counted < known || line.lock.ttl() < i64::from(mind.left)) {
-                return Err(format!("an owner counts {known}, and the server {counted} for {} ms", line.lock.ttl()));
+                return Err(format!(
+                    "an owner counts {known}, and the server {counted} for {} ms",
+                    line.lock.ttl()
+                ));
             }
             if valid(mind) && counted != known && !mind.in_doubt && !mind.leaves_traces {
                 return Err(format!("an owner counts {known}, and the server {counted}"));
@@ -378,7 +391,10 @@ impl Model for Fair {
             let in_line = line.queue.contains(&at);
             // Who was just heard of keeps its place until it has the lock, perhaps unknown to it.
             if mind.waits && mind.good > 0 && counted == 0 && line.times[at] < Some(i64::from(mind.good)) {
-                return Err(format!("a waiter has a place for {:?} ms, and is good for {}", line.times[at], mind.good));
+                return Err(format!(
+                    "a waiter has a place for {:?} ms, and is good for {}",
+                    line.times[at], mind.good
+                ));
             }
             let excused = mind.out.is_some() || mind.is_gone || mind.leaves_traces || mind.waits;
             if (counted > 0 && known == 0 || in_line && !mind.waits) && !excused {
@@ -400,7 +416,8 @@ impl Model for Fair {
         let first = out.len();
         for at in 0..OWNERS {
             let mind = from.world.minds[at];
-            let late = from.world.late.filter(|late| usize::from(late.by) == at || usize::from(late.to) == at);
+            let late =
+                from.world.late.filter(|late| usize::from(late.by) == at || usize::from(late.to) == at);
             if mind.is_gone {
                 if line.lock.counts[at] == 0 && !line.queue.contains(&at) && late.is_none() {
                     from.event(out, "another process comes", at, |next| next.minds[at] = Mind::default());
@@ -413,15 +430,15 @@ impl Model for Fair {
                     next.minds[at] = Mind { is_gone: true, ..Mind::default() };
                 });
             }
-            let blocks =
-                |verb| matches!(verb, Leave | Release | ReleaseCounted | HandOver | Undo);
+            let blocks = |verb| matches!(verb, Leave | Release | ReleaseCounted | HandOver | Undo);
             if self.owners.is_java(at) {
                 self.java(from, at, desk, out);
             } else if let Some(request) = mind.out {
                 self.unanswered(from, at, request, desk, out);
             } else if mind.count > 0 {
                 self.holder(from, at, desk, out);
-            } else if late.is_none_or(|late| usize::from(late.by) != at || !blocks(late.verb)) {
+            } else if late.is_none_or(|late| mind.waits && !blocks(late.verb)) {
+                // A wait has an owner of its own, so nothing of an earlier one is on its way.
                 self.waiter(from, at, desk, out);
             }
         }
@@ -447,7 +464,7 @@ impl Model for Fair {
         let Ok(line) = self.line(&world.server.keys) else { return };
         for (at, mind) in world.minds.iter_mut().enumerate() {
             mind.leaves_traces &= line.lock.counts[at] > 0 || line.queue.contains(&at);
-            mind.in_doubt &= mind.count > 0;
+            mind.in_doubt &= mind.count > 0 || mind.waits || mind.out.is_some();
             // Its turn has come, though it may not know.
             if mind.waits && line.lock.counts[at] > 0 {
                 mind.good = 0;
@@ -465,7 +482,13 @@ impl Model for Fair {
         for at in [call.by, call.to] {
             let mind = &mut world.minds[usize::from(at)];
             mind.leaves_traces = true;
-            mind.in_doubt |= mind.count > 0;
+            mind.in_doubt |= mind.count > 0 || mind.waits;
+        }
+        // A look that was sent while nobody of Redisson was before it gives a place too little time that was lined up anew since, until the
+        // next look.
+        if call.verb == Ask && call.n == 0 {
+            world.minds[usize::from(call.by)].good = 0;
+            world.minds[usize::from(call.by)].behind_java |= self.recounts;
         }
     }
 }

@@ -112,7 +112,11 @@ impl Keyspace {
             let expires_at_ms = left_ms.map(|left| (BOOT_MS + left) as u64);
             match content {
                 Content::Text(value) => {
-                    effects.push(Effect::SetString { key: key(), value: value.clone().into(), expires_at_ms });
+                    effects.push(Effect::SetString {
+                        key: key(),
+                        value: value.clone().into(),
+                        expires_at_ms,
+                    });
                     continue;
                 }
                 Content::Token(token) => {
@@ -175,14 +179,6 @@ impl Keyspace {
 
     pub(super) fn get(&self, name: &str) -> Option<&Key> {
         self.0.iter().find(|key| key.name == name)
-    }
-
-    /// The fields of a hash; none if there is no such key.
-    pub(super) fn fields(&self, name: &str) -> &[(String, String)] {
-        match self.get(name).map(|key| &key.content) {
-            Some(Content::Hash(fields)) => fields,
-            _ => &[],
-        }
     }
 
     pub(super) fn list(&self, name: &str) -> &[String] {

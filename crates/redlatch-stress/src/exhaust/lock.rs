@@ -56,13 +56,15 @@ impl Lock {
     ///
     /// If the hash has what no lock has.
     pub(super) fn of(keys: &Keyspace, name: &str, owners: Owners) -> Result<Lock, String> {
-        let mut lock = Lock { token: keys.number(&format!("redisson_lock_token:{{{name}}}")), ..Lock::default() };
+        let mut lock =
+            Lock { token: keys.number(&format!("redisson_lock_token:{{{name}}}")), ..Lock::default() };
         let Some(key) = keys.get(name) else { return Ok(lock) };
         let Content::Hash(fields) = &key.content else { return Err(format!("{name} is no hash")) };
         lock.left = Some(key.left_ms.ok_or_else(|| format!("{name} has no TTL"))?);
         for (field, count) in fields {
             let at = owners.at(field).ok_or_else(|| format!("{name} has a field {field}"))?;
-            lock.counts[at] = count.parse().ok().filter(|count| *count > 0).ok_or("a count is not above 0")?;
+            lock.counts[at] =
+                count.parse().ok().filter(|count| *count > 0).ok_or("a count is not above 0")?;
         }
         if fields.len() > 1 {
             return Err(format!("{name} has {} holders", fields.len()));
@@ -225,10 +227,17 @@ impl Lock {
 
 impl Wanted {
     /// Compares with what was found; messages are those on the lock's channel.
-    pub(super) fn compare(&self, lock: &Lock, reply: &[i64], told: &[(String, String)], channel: &str) -> Judged {
+    pub(super) fn compare(
+        &self,
+        lock: &Lock,
+        reply: &[i64],
+        told: &[(String, String)],
+        channel: &str,
+    ) -> Judged {
         same("the reply", &reply, &&self.reply[..])?;
         same("what the server has then", lock, &self.lock)?;
-        let wanted: &[(String, String)] = if self.tells { &[(channel.to_owned(), "0".to_owned())] } else { &[] };
+        let wanted: &[(String, String)] =
+            if self.tells { &[(channel.to_owned(), "0".to_owned())] } else { &[] };
         same("what is told", &told, &wanted)
     }
 }

@@ -5,8 +5,8 @@ use super::{
     lock::{Lock, Owners},
     server::NUMBER,
     world::{
-        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World, same,
-        words,
+        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World,
+        same, words,
     },
 };
 
@@ -211,9 +211,8 @@ impl Model for Multi {
         let by = self.owners.field(by.into());
         let name = usize::from(n.unsigned_abs()).min(1);
         let (one, channel, all) = (NAMES[name], CHANNELS[name], NAMES.join(" "));
-        let sets = |only: &str| {
-            format!("{NUMBER} publish {by} {} {only} {by} {} {only}", CHANNELS[0], CHANNELS[1])
-        };
+        let sets =
+            |only: &str| format!("{NUMBER} publish {by} {} {only} {by} {} {only}", CHANNELS[0], CHANNELS[1]);
         match verb {
             AcquireAll => words("acquire_all", &all, &format!("{NUMBER} {by} {LEASE_MS} 0")),
             AcquireAllFenced => {
@@ -290,7 +289,10 @@ impl Model for Multi {
             for (at, mind) in world.minds.iter().enumerate() {
                 let (counted, known) = (lock.counts[at], i64::from(mind.counts[name]));
                 if valid(&mind) && (counted < known || lock.ttl() < i64::from(mind.left)) {
-                    return Err(format!("an owner counts {known}, and the server {counted} for {} ms", lock.ttl()));
+                    return Err(format!(
+                        "an owner counts {known}, and the server {counted} for {} ms",
+                        lock.ttl()
+                    ));
                 }
                 if valid(&mind) && counted != known && !mind.leaves_traces {
                     return Err(format!("an owner counts {known}, and the server {counted}"));

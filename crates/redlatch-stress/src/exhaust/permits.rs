@@ -4,8 +4,8 @@ use super::{
     keyspace::{Content, Keyspace},
     server::NUMBER,
     world::{
-        Asking, Call, Desk, HEARD, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World,
-        same, words,
+        Asking, Call, Desk, HEARD, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words,
+        World, same, words,
     },
 };
 
@@ -16,10 +16,6 @@ const PERMITS: i64 = 2;
 const PERMITS_MAX: i64 = 3;
 /// What is left of a hold that is left behind for a shorter time.
 const SHORT_MS: i64 = TICK_MS / 2;
-/// For how long permits are there, once that is bounded. No whole number of ticks: what is taken in the last millisecond of a counter
-/// is not bounded by it.
-const LIFE_MS: i64 = 2 * TICK_MS + TICK_MS / 2;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     /// Takes `n` permits, as the others here are of `n`.
@@ -56,6 +52,9 @@ pub(super) struct Mind {
 pub(super) struct Permits {
     /// The last owner is a thread of Redisson.
     pub(super) java: bool,
+    /// For how long permits are there, once that is bounded. What is taken in the last millisecond of a counter outlives it, which a whole
+    /// number of ticks shows.
+    pub(super) life_ms: i64,
 }
 
 fn call(verb: Verb, by: usize, n: i64) -> Call<Verb> {
@@ -82,11 +81,7 @@ struct State {
 impl State {
     fn of(keys: &Keyspace) -> State {
         let ttl = |name| keys.get(name).and_then(|key| key.left_ms);
-        State {
-            free: keys.number(NAME),
-            taken: keys.times(TAKEN).to_vec(),
-            ttls: [ttl(NAME), ttl(TAKEN)],
-        }
+        State { free: keys.number(NAME), taken: keys.times(TAKEN).to_vec(), ttls: [ttl(NAME), ttl(TAKEN)] }
     }
 
     fn end(&self, id: &str) -> Option<i64> {
@@ -113,7 +108,7 @@ impl State {
 }
 
 /// The reply, and the totals that are told, in order; `state` becomes what it is to be.
-fn wanted(call: Call<Verb>, state: &mut State) -> (Vec<i64>, Vec<i64>) {
+fn wanted(call: Call<Verb>, state: &mut State, life_ms: i64) -> (Vec<i64>, Vec<i64>) {
     let (ids, n) = (ids(call), i64::from(call.n));
     let mut told = Vec::new();
     let free = state.free;
@@ -207,7 +202,7 @@ fn wanted(call: Call<Verb>, state: &mut State) -> (Vec<i64>, Vec<i64>) {
         }
         EndLater => {
             let there = free.is_some() || !state.taken.is_empty();
-            state.ttls = [free.map(|_| LIFE_MS), Some(LIFE_MS)];
+            state.ttls = [free.map(|_| life_ms), Some(life_ms)];
             vec![i64::from(there)]
         }
         SetAbsent | JavaTake | JavaGive | LoseCounter => Vec::new(),
@@ -390,7 +385,7 @@ impl Model for Permits {
             SetTotal => set("total"),
             Add => set("add"),
             End => words("permit_end", keys, &format!("{NUMBER} 0 {CHANNEL} publish")),
-            EndLater => words("permit_end", keys, &format!("{NUMBER} {LIFE_MS} {CHANNEL} publish")),
+            EndLater => words("permit_end", keys, &format!("{NUMBER} {} {CHANNEL} publish", self.life_ms)),
             LoseCounter => words("java/delete", NAME, &format!("{NUMBER} _")),
             JavaTake => words("java/permit_take", keys, &format!("{NUMBER} {java} {LEASE_MS}")),
             JavaGive => words("java/permit_give", keys, &format!("{NUMBER} {java} {CHANNEL}")),
@@ -402,7 +397,7 @@ impl Model for Permits {
             return Ok(());
         }
         let mut state = State::of(before);
-        let (reply, told) = wanted(call, &mut state);
+        let (reply, told) = wanted(call, &mut state, self.life_ms);
         same("the reply", &ran.reply, &reply)?;
         same("what the server has then", &State::of(after), &state)?;
         let told: Vec<_> = told.iter().map(|total| (CHANNEL.to_owned(), total.to_string())).collect();

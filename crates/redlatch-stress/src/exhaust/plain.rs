@@ -5,7 +5,8 @@ use super::{
     lock::{Lock, Owners, Wanted},
     server::NUMBER,
     world::{
-        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World, words,
+        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World,
+        words,
     },
 };
 
@@ -103,10 +104,7 @@ impl Plain {
     }
 
     fn takes_away(verb: Verb) -> bool {
-        matches!(
-            verb,
-            Leave | Release | ReleaseCounted | Transfer | Adopt | GiveBack | Shorten | JavaUnlock
-        )
+        matches!(verb, Leave | Release | ReleaseCounted | Transfer | Adopt | GiveBack | Shorten | JavaUnlock)
     }
 
     fn java(&self, from: &Asking<'_, Self>, at: usize, desk: &mut dyn Desk<Self>, out: &mut Vec<Step<Self>>) {
@@ -179,14 +177,14 @@ impl Plain {
         let lost = "a valid hold is gone";
         let released = |next: &mut World<Self>, ran: &Ran| {
             let was_valid = from.world.minds[at].left > 0;
-            next.minds[at] =
-                Mind { leaves_traces: from.world.minds[at].leaves_traces, ..Mind::default() };
+            next.minds[at] = Mind { leaves_traces: from.world.minds[at].leaves_traces, ..Mind::default() };
             if ran.reply[0] == 0 && was_valid { Err(lost.to_owned()) } else { Ok(()) }
         };
         let leaving = |verb, n| {
             move |next: &mut World<Self>| {
                 let request = call(verb, at, at, n);
-                next.minds[at] = Mind { out: Some(request), leaves_traces: mind.leaves_traces, ..Mind::default() };
+                next.minds[at] =
+                    Mind { out: Some(request), leaves_traces: mind.leaves_traces, ..Mind::default() };
             }
         };
         from.ask(desk, out, call(Release, at, at, 0), released, leaving(Release, 0));
@@ -203,12 +201,9 @@ impl Plain {
             },
             |_| {},
         );
-        from.tell(
-            desk,
-            out,
-            call(Look, at, at, 0),
-            |_, ran| if ran.reply[0] == 0 { Err(lost.to_owned()) } else { Ok(()) },
-        );
+        from.tell(desk, out, call(Look, at, at, 0), |_, ran| {
+            if ran.reply[0] == 0 { Err(lost.to_owned()) } else { Ok(()) }
+        });
         if self.transfers {
             self.giver(from, at, desk, out);
         }
@@ -501,7 +496,8 @@ impl Model for Plain {
         let Ok(lock) = self.lock(&from.world.server.keys) else { return };
         for at in 0..OWNERS {
             let mind = from.world.minds[at];
-            let late = from.world.late.filter(|late| usize::from(late.by) == at || usize::from(late.to) == at);
+            let late =
+                from.world.late.filter(|late| usize::from(late.by) == at || usize::from(late.to) == at);
             if mind.is_gone {
                 if lock.counts[at] == 0 && late.is_none() {
                     from.event(out, "another process comes", at, |next| next.minds[at] = Mind::default());
@@ -538,7 +534,9 @@ impl Model for Plain {
                 from.event(out, "the process is killed", at, |next| {
                     next.minds[at] = Mind { is_gone: true, ..Mind::default() };
                     // Who gives and who takes are of one process.
-                    for other in next.minds.iter_mut().filter(|other| mind.out.is_some() && other.out == mind.out) {
+                    for other in
+                        next.minds.iter_mut().filter(|other| mind.out.is_some() && other.out == mind.out)
+                    {
                         *other = Mind { is_gone: true, ..Mind::default() };
                     }
                 });

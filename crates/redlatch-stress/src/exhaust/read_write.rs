@@ -6,8 +6,8 @@ use super::{
     read_write_rules::{NAME, Sides, TIMEOUTS},
     server::NUMBER,
     world::{
-        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World, same,
-        words,
+        Asking, Call, Desk, Judged, LEASE_MS, Model, OWNERS, Ran, Step, TICK_MS, VALID_MS, Words, World,
+        same, words,
     },
 };
 
@@ -519,7 +519,9 @@ impl Model for ReadWrite {
                 from.event(out, "the process is killed", at, |next| {
                     next.minds[at] = Mind { is_gone: true, ..Mind::default() };
                     // Who gives and who takes are of one process.
-                    for other in next.minds.iter_mut().filter(|other| mind.out.is_some() && other.out == mind.out) {
+                    for other in
+                        next.minds.iter_mut().filter(|other| mind.out.is_some() && other.out == mind.out)
+                    {
                         *other = Mind { is_gone: true, ..Mind::default() };
                     }
                 });

@@ -247,7 +247,8 @@ impl Sides {
         self.raise(ms);
         if self.reads[from] == 1 && self.writes[from] == 0 {
             self.reads[from] = 0;
-            self.timeouts[from].clear();
+            self.timeouts[from].iter_mut().take(1).for_each(|left| *left = None);
+            self.trimmed();
             if ms < ttl - CLOSE_MS && given >= ttl - CLOSE_MS {
                 self.left = Some(self.needed().min(self.ttl()));
             }

@@ -201,7 +201,10 @@ fn expand<M: Model>(
     } else {
         thread::scope(|scope| {
             let threads: Vec<_> = benches.iter_mut().map(|bench| scope.spawn(|| work(bench))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a thread of the search ends well")).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a thread of the search ends well"))
+                .collect()
         })
     };
     let mut all = (Level { worlds: Vec::new(), from: Vec::new() }, 0, None);
@@ -236,7 +239,8 @@ fn story<M: Model>(
         let _written = writeln!(told, "{:>4}. {}", number + 1, line(&step.what, first.minds.len()));
         world = step.next;
     }
-    let _written = write!(told, "      {:?}\n      knows {:?}\n      {wrong}", world.server.keys.0, world.minds);
+    let _written =
+        write!(told, "      {:?}\n      knows {:?}\n      {wrong}", world.server.keys.0, world.minds);
     told
 }
 

@@ -105,8 +105,12 @@ impl<'a, M: Model> Bench<'a, M> {
 
     fn run(&mut self, before: &Arc<Known>, call: Call<M::Verb>) -> Vec<Ran> {
         let words = self.server.model.words(call);
-        let failed =
-            |wrong| Ran { after: Arc::clone(before), reply: Vec::new(), told: Vec::new(), wrong: Some(wrong) };
+        let failed = |wrong| Ran {
+            after: Arc::clone(before),
+            reply: Vec::new(),
+            told: Vec::new(),
+            wrong: Some(wrong),
+        };
         let (sha, picks) = match self.script(words.script) {
             Ok(script) => script,
             Err(error) => return vec![failed(error)],
@@ -148,7 +152,10 @@ fn numbers(value: &Value) -> Result<Vec<i64>, String> {
     };
     let mut numbers = items.iter().map(number).collect::<Result<Vec<_>, _>>()?;
     if numbers.first() != Some(&NUMBER) {
-        return Err(format!("the reply begins with {:?}, and not with the number that was sent", numbers.first()));
+        return Err(format!(
+            "the reply begins with {:?}, and not with the number that was sent",
+            numbers.first()
+        ));
     }
     numbers.remove(0);
     Ok(numbers)

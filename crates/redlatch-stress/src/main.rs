@@ -2,6 +2,7 @@
 
 mod bed;
 mod clock;
+mod exhaust;
 mod explore;
 mod judge;
 mod mix;
@@ -37,6 +38,8 @@ enum Verb {
     Explore(explore::Plan),
     /// Does everything a great many times, and looks what is left behind.
     Soak(soak::Plan),
+    /// Goes through everything that can happen between three owners and the scripts.
+    Exhaust(exhaust::Plan),
     /// Judges the logs in a folder once more.
     Judge { dir: PathBuf },
     /// One process of a round; started by the others.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Explore(plan) => plan.run(),
         Verb::Soak(plan) => plan.run(),
         Verb::SoakEngine { dir } => soak::serve(&dir),
+        Verb::Exhaust(plan) => plan.run(),
         Verb::Judge { dir } => judged(&dir),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };

@@ -47,7 +47,7 @@ fn answer() {
     for question in std::io::stdin().lock().lines().map_while(Result::ok) {
         if question == KEEP {
             kept.push(vec![1_u8; KEEP_BYTES]);
-            std::thread::spawn(|| std::thread::park());
+            std::thread::spawn(std::thread::park);
         }
         println!("{}", process::live_bytes());
     }

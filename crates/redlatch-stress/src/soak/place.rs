@@ -32,7 +32,7 @@ pub(crate) enum Store {
 
 /// A store in use.
 pub(super) enum Place {
-    Redis(RedisServer),
+    Redis(Box<RedisServer>),
     Local(Box<Engine>),
     Memory,
 }
@@ -40,7 +40,7 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn start(store: Store) -> Outcome<Self> {
         Ok(match store {
-            Store::Redis => Place::Redis(RedisServer::start()?),
+            Store::Redis => Place::Redis(Box::new(RedisServer::start()?)),
             Store::Local => Place::Local(Box::new(Engine::start()?)),
             Store::Memory => Place::Memory,
         })

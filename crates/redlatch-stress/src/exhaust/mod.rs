@@ -49,6 +49,10 @@ pub(crate) struct Plan {
     /// Only these mutants, with their stories.
     #[arg(long)]
     mutant: Vec<usize>,
+    /// Does not hold each call against what it is to do, but only against what must hold whatever it does: shows what of the changed
+    /// lines that finds alone.
+    #[arg(long)]
+    without_rules: bool,
     /// Threads; one for each core unless set.
     #[arg(long)]
     threads: Option<usize>,
@@ -107,7 +111,8 @@ impl Plan {
     /// `true` if nothing was found that should not be, or all mutants were.
     pub(crate) fn run(self) -> crate::bed::Outcome<bool> {
         let threads = self.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-        let bounds = Bounds { depth: self.depth, worlds: self.worlds, threads };
+        let bounds =
+            Bounds { depth: self.depth, worlds: self.worlds, threads, has_rules: !self.without_rules };
         if self.mutants || !self.mutant.is_empty() {
             return self.run_mutants(bounds);
         }
@@ -169,6 +174,9 @@ impl Plan {
             transitions += found.transitions;
             let Mutant { number, script, before, after, model } = mutant;
             let told = found.story.as_deref().and_then(|story| story.lines().last()).map(str::trim);
+            if told.is_some_and(|told| told.contains("Error compiling")) {
+                return Err(format!("mutant {number} of {script} is no Lua: {before} -> {after}").into());
+            }
             println!(
                 "{number:>3} {model}: {script}: `{before}` -> `{after}`\n      {} ({} steps, {} transitions)",
                 told.unwrap_or("SURVIVED"),

@@ -25,6 +25,8 @@ pub(super) struct Bounds {
     /// No further level is begun with so many worlds.
     pub(super) worlds: usize,
     pub(super) threads: usize,
+    /// Whether each call is held against what it is to do.
+    pub(super) has_rules: bool,
 }
 
 /// What a search came to.
@@ -122,7 +124,7 @@ impl Seen {
 /// Goes through the worlds until there are no more, or the bounds are met, or one is wrong.
 pub(super) fn search<M: Model>(model: &M, texts: Texts, bounds: Bounds) -> Result<Found, String> {
     let begin = Instant::now();
-    let server = Server::new(model, texts);
+    let server = Server::new(model, texts, bounds.has_rules);
     let (keys, minds, memory) = model.first();
     let first = World { server: server.known(keys), minds, late: None, memory };
     let seen = Seen((0..PARTS).map(|_| Mutex::default()).collect());

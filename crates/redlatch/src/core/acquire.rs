@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Core, Grant, Request, Wait,
-    asker::Asker,
+    asker::{After, Asker},
     attempt::already_held,
     lanes::Enter,
     lease::Lease,
@@ -25,6 +25,9 @@ use crate::{
     owner::Owner,
     replica_ack::Replication,
 };
+
+/// For how long a task in line believes what those before it have seen of an outage. After that it asks once itself.
+const OUTAGE_NEWS_MS: u64 = 1_000;
 
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
@@ -204,11 +207,11 @@ impl Core {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Go => {
                 let place = Place::lead(self, request);
-                return Box::pin(self.contend(request, deadline, place, After::Nothing)).await;
+                return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Aside => {
                 let place = Place::aside(self, &request.keys);
-                return Box::pin(self.contend(request, deadline, place, After::Nothing)).await;
+                return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Busy => None,
             Enter::Settle => return Ok(Entered::NotYet),
@@ -220,12 +223,17 @@ impl Core {
                 // A task that does not wait is in line only for a release that is on its way.
                 let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
                 match place.handed(if waits { deadline } else { &moment }).await? {
-                    None => None,
+                    None => match self.lanes.outage(&request.keys) {
+                        // Nobody knows whether the lock is busy.
+                        Some(outage) if waits => return Err(outage.error),
+                        _ => None,
+                    },
                     Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, tainted }) => {
                         let place = Place::lead(self, request);
-                        let after = After::Line { after_others, tainted };
+                        let outage_since_ms = self.outage_in_line(request, now_ms, tainted)?;
+                        let after = After { others: after_others, tainted, outage_since_ms };
                         return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
                 }
@@ -263,6 +271,24 @@ impl Core {
         }
     }
 
+    /// Since when a task that comes from the line has had no answer, be it through those before it. An error if that has been for as long
+    /// as it rides out an outage: then it need not find that out once more, unless its owner may have been given the lock unseen.
+    fn outage_in_line(
+        &self,
+        request: &Request,
+        entered_ms: u64,
+        tainted: bool,
+    ) -> Result<Option<u64>, Error> {
+        let Some(outage) = self.lanes.outage(&request.keys) else { return Ok(None) };
+        let (now_ms, since_ms) = (self.now_ms(), outage.since_ms.max(entered_ms));
+        let lasts = u128::from(now_ms.saturating_sub(since_ms)) >= self.config.outage_tolerance.as_millis();
+        let is_news = now_ms.saturating_sub(outage.seen_ms) <= OUTAGE_NEWS_MS;
+        if request.wait == Wait::Forever && lasts && is_news && !tainted {
+            return Err(outage.error);
+        }
+        Ok(Some(since_ms))
+    }
+
     /// Contends at the server until granted, refused, or out of time.
     async fn contend(
         self: &Arc<Self>,
@@ -272,12 +298,8 @@ impl Core {
         after: After,
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        let (after_others, tainted) = match after {
-            After::Nothing => (false, false),
-            After::Line { after_others, tainted } => (after_others, tainted),
-        };
-        let mut asker = Asker::new(self, request, owner, *deadline, tainted);
-        let won = self.contest(&mut asker, request.wait, deadline, after_others).await?;
+        let mut asker = Asker::new(self, request, owner, *deadline, after);
+        let won = self.contest(&mut asker, request.wait, deadline, after.others).await?;
         if asker.passed_over {
             return Ok(Entered::PassedOver);
         }
@@ -317,16 +339,6 @@ impl Entered {
             Entered::NotYet | Entered::PassedOver => None,
         }
     }
-}
-
-/// What a contender knows from the line that it stood in.
-enum After {
-    /// It stood in none.
-    Nothing,
-    Line {
-        after_others: bool,
-        tainted: bool,
-    },
 }
 
 /// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.

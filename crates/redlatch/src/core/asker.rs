@@ -8,13 +8,13 @@ use super::{
     Core, Request, Wait,
     attempt::Look,
     contest::{Attempt, Contender},
-    lane::{Handoff, InLine, Queued},
+    lane::{Handoff, InLine, Outage, Queued},
     lease::Lease,
     undo::Certainty,
     wait::Deadline,
 };
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     jitter,
     owner::Owner,
     recipes::{GateKey, LanePolicy},
@@ -26,6 +26,17 @@ use crate::{
 const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
+
+/// What a task knows that has stood in line before it contends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct After {
+    /// Other processes go first.
+    pub(super) others: bool,
+    /// Its owner may have been given the lock unseen.
+    pub(super) tainted: bool,
+    /// Since when the server has not answered those who contended before it, or since when it has waited itself.
+    pub(super) outage_since_ms: Option<u64>,
+}
 
 /// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
 pub(super) struct Asker {
@@ -52,6 +63,10 @@ pub(super) struct Asker {
     recount: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
+    /// Since when the server has not answered those who led the lane before.
+    outage_since_ms: Option<u64>,
+    /// The lane knows that the server does not answer.
+    told_outage: bool,
 }
 
 /// The place in a queue on the server, for kinds that have one.
@@ -134,6 +149,9 @@ impl Contender for Asker {
             read_end_ms: &mut self.read_end_ms,
         };
         let outcome = self.core.attempt(&self.request, &self.owner, look).await;
+        if outcome.is_ok() && std::mem::take(&mut self.told_outage) {
+            self.core.lanes.note_outage(&self.request, None);
+        }
         if let Ok(Attempt::Behind { recount }) = outcome {
             self.recount = recount;
         }
@@ -178,6 +196,16 @@ impl Contender for Asker {
     fn outcome_unknown(&mut self) {
         self.tainted = true;
     }
+
+    fn outage_since_ms(&self) -> Option<u64> {
+        self.outage_since_ms
+    }
+
+    fn outage_goes_on(&mut self, since_ms: u64, error: &Error) {
+        self.told_outage = true;
+        let outage = Outage { since_ms, seen_ms: self.core.now_ms(), error: error.clone() };
+        self.core.lanes.note_outage(&self.request, Some(outage));
+    }
 }
 
 impl Asker {
@@ -186,14 +214,14 @@ impl Asker {
         request: &Arc<Request>,
         owner: Owner,
         deadline: Deadline,
-        tainted: bool,
+        after: After,
     ) -> Self {
         Asker {
             core: core.clone(),
             request: request.clone(),
             owner,
             deadline,
-            tainted,
+            tainted: after.tainted,
             granted: false,
             passed_over: false,
             looks: 0,
@@ -204,6 +232,8 @@ impl Asker {
             recount: true,
             line: Line::Outside,
             wake: None,
+            outage_since_ms: after.outage_since_ms,
+            told_outage: after.outage_since_ms.is_some(),
         }
     }
 

@@ -85,6 +85,14 @@ pub(crate) trait Contender: Send {
 
     /// An attempt may have succeeded unseen.
     fn outcome_unknown(&mut self);
+
+    /// Since when the server has not answered those who asked for this one before.
+    fn outage_since_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// The server has not answered since then, as was seen just now.
+    fn outage_goes_on(&mut self, _since_ms: u64, _error: &Error) {}
 }
 
 impl Core {
@@ -114,7 +122,7 @@ impl Core {
     ) -> Result<Option<C::Prize>, Error> {
         let mut waker = Waker::default();
         contender.woken_by(|| waker.notify());
-        let mut trouble = Trouble::default();
+        let mut trouble = Trouble { since_ms: contender.outage_since_ms(), ..Trouble::default() };
         let (mut turn, mut fresh) = (None, true);
         let mut last = Last::Nothing;
         if after_others {
@@ -216,7 +224,13 @@ impl Core {
                         contender.outcome_unknown();
                     }
                     let error = fault.into_error();
-                    let Some(pause) = trouble.next(self, wait, deadline, unknown, &error) else {
+                    let pause = trouble.next(self, wait, deadline, unknown, &error);
+                    if let Some(since_ms) = trouble.since_ms
+                        && error.is_retryable()
+                    {
+                        contender.outage_goes_on(since_ms, &error);
+                    }
+                    let Some(pause) = pause else {
                         return Err(error);
                     };
                     waker.wait_in_trouble(self, pause, moves, deadline).await?;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::{Request, intake::Intake, lease::Lease};
-use crate::{owner::Owner, recipes::LanePolicy};
+use crate::{error::Error, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
@@ -96,6 +96,17 @@ impl InLine {
     }
 }
 
+/// What the task that contends has learned of a server that cannot be asked. Those in line behind it share it: each for itself they would
+/// learn of an outage one after the other, and one whose time is up would call the lock busy.
+#[derive(Debug, Clone)]
+pub(super) struct Outage {
+    /// Since when no request was answered.
+    pub(super) since_ms: u64,
+    /// When that was last seen.
+    pub(super) seen_ms: u64,
+    pub(super) error: Error,
+}
+
 /// What is done at the server for the tasks in line.
 #[derive(Default)]
 pub(super) enum Work {
@@ -133,6 +144,8 @@ pub(super) struct Crowd {
     /// One of those that they may serve naps.
     pub(super) heir_naps: bool,
     pub(super) queue: VecDeque<Queued>,
+    /// The last request for those in line was not answered.
+    pub(super) outage: Option<Outage>,
     /// How many tasks have left the line since those that have left were last swept out of it.
     gone: usize,
 }
@@ -145,6 +158,7 @@ impl Crowd {
         handing: 0,
         heir_naps: false,
         queue: VecDeque::new(),
+        outage: None,
         gone: 0,
     };
 
@@ -191,6 +205,13 @@ impl Lane {
     pub(super) fn ends_release(&mut self) {
         if let Work::Releases { .. } = self.work {
             self.work = Work::Nothing;
+        }
+    }
+
+    /// The server was asked and has answered, or those who knew otherwise are gone.
+    pub(super) fn outage_is_over(&mut self) {
+        if let Some(crowd) = self.crowd_if_any() {
+            crowd.outage = None;
         }
     }
 
@@ -258,6 +279,7 @@ impl Lane {
     #[must_use = "what has lost its place is told so"]
     pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Lost {
         let mut lost = Lost::new();
+        self.outage_is_over();
         match lease.recipe.lane() {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());

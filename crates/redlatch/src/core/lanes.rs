@@ -21,7 +21,7 @@ pub(crate) use passing::{Leaving, NextTask};
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Crowd, Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
+    lane::{Crowd, Handoff, InLine, Lane, Lost, Outage, Queued, Turn, Wakes, Work},
     lease::Lease,
     owners::{self, Owners},
     pulse::PULSE_MS,
@@ -195,6 +195,7 @@ impl Lanes {
                 let lane = taken.get_mut();
                 if lane.is_free() {
                     lane.work = Work::Contends(request.clone());
+                    lane.outage_is_over();
                     return Ok(Enter::Go);
                 }
                 if !waits {
@@ -369,6 +370,20 @@ impl Lanes {
         if self.change(keys, Lane::ends_release).is_some() {
             self.promote(keys, after_others);
         }
+    }
+
+    /// What the last request for those in line has shown, if it was not answered.
+    pub(super) fn outage(&self, keys: &Arc<Keys>) -> Option<Outage> {
+        self.shard(keys).get(&LaneKey(keys.clone()))?.crowd().outage.clone()
+    }
+
+    /// The task that contends has had no answer, or has one again. What another one says is its own.
+    pub(super) fn note_outage(&self, leader: &Arc<Request>, outage: Option<Outage>) {
+        self.change(&leader.keys, |lane| match outage {
+            _ if !lane.is_led_by(leader) => {}
+            Some(outage) => lane.crowd_mut().outage = Some(outage),
+            None => lane.outage_is_over(),
+        });
     }
 
     /// A leader gives up, or is passed over: the next in line leads, unless another one does already.

@@ -15,12 +15,14 @@ use super::{
     flight::{Flight, Rest, Work},
     keeper::told,
     lanes::{Leaving, NextTask},
-    lease::{Lease, margin_ms},
+    lease::Lease,
     owners::Pending,
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
     jitter::jittered,
+    keys::Keys,
+    owner::Owner,
     recipes::{Expected, Term},
     scripts,
     store::{Call, Fault, Reply},
@@ -470,16 +472,12 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        // A renewal that was on its way when the guard went may have had the server keep it for a whole lease more.
-        let renewed_ms = if lease.holds().renewed > 0 { self.now_ms() } else { 0 };
-        let lease_ms = u64::try_from(lease.longest_ms()).unwrap_or(0);
-        let over_ms = (lease.deadline_ms() + margin_ms(lease.longest_ms())).max(renewed_ms + lease_ms);
-        // So may an extension that was not answered.
-        let over_ms = over_ms.max(lease.asked_until_ms()) + 1;
+        let own_ms = lease.kept_until_ms(self.now_ms());
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+            let over_ms = self.over_ms(&lease.keys, &lease.owner, own_ms);
             let outcome = if self.way(lease) == Way::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
@@ -516,6 +514,17 @@ impl Core {
                 Err(_) => {}
             }
         }
+    }
+
+    /// When what the server has of an owner is over there without a release: its own time has passed, and that of the owner's read holds
+    /// beside it, which are kept in the same hash and renew it.
+    pub(super) fn over_ms(&self, keys: &Keys, owner: &Owner, own_ms: u64) -> u64 {
+        let Some(readers) = &keys.readers else { return own_ms };
+        let now_ms = self.now_ms();
+        let beside = self.lanes.find(readers);
+        let reads_ms =
+            beside.iter().filter(|held| held.owner == *owner).map(|held| held.kept_until_ms(now_ms));
+        reads_ms.fold(own_ms, u64::max)
     }
 
     /// Whether a release was heard by anybody but those who pass the lock on among themselves.

@@ -205,3 +205,56 @@ async fn readers_that_are_cut_off_are_told_in_time_and_block_nobody_for_longer()
     write.unlock().await.unwrap();
     nothing_left(&rig.server, "cut").await;
 }
+
+/// The read hold has the hash renewed, and the write hold in it: without an end to its own time it would keep all others out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_hold_beside_a_renewed_read_hold_is_released_however_long_the_release_cannot_be_sent() {
+    let rig = rig(ms(600)).await;
+    let lock = rig.client.read_write_lock("beside");
+    let write = lock.write().lock().await.unwrap();
+    let read = write.read().await.unwrap();
+    let releases = Match::script().arg_contains(scripts::WRITE_RELEASE.sha1()).key_contains("beside");
+    rig.proxy.rule(releases, Action::CloseBeforeRequest);
+    let mut release = std::pin::pin!(write.unlock());
+    // Three times the lease.
+    let early = tokio::time::timeout(ms(1_800), &mut release).await;
+    assert!(early.is_err(), "{early:?}");
+    assert!(read.is_valid(), "it is renewed all the while");
+    rig.proxy.clear_rules();
+    let released = soon("the release", release).await;
+    assert!(matches!(released, Ok(Unlocked::Released | Unlocked::AlreadyLost(_))), "{released:?}");
+    soon("another reader", rig.direct.read_write_lock("beside").read().lock())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    read.unlock().await.unwrap();
+    nothing_left(&rig.server, "beside").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_hold_that_was_lost_beside_a_renewed_read_hold_is_cleared_away_however_late() {
+    let rig = rig(ms(2_000)).await;
+    let lock = rig.client.read_write_lock("lost");
+    let owner = rig.client.owner();
+    let fixed = redlatch::Lease::Fixed(ms(600));
+    let write = lock.write().acquire().owner(&owner).lease(fixed).await.unwrap().unwrap();
+    let read = lock.read().acquire().owner(&owner).await.unwrap().unwrap();
+    let releases = Match::script().arg_contains(scripts::WRITE_RELEASE.sha1()).key_contains("lost");
+    rig.proxy.rule(releases, Action::CloseBeforeRequest);
+    soon("the loss", write.lost()).await;
+    drop(write);
+    // Three times the lease of the write hold.
+    tokio::time::sleep(ms(1_800)).await;
+    assert!(read.is_valid(), "it is renewed all the while");
+    rig.proxy.clear_rules();
+    soon("another reader", rig.direct.read_write_lock("lost").read().lock())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    read.unlock().await.unwrap();
+    nothing_left(&rig.server, "lost").await;
+}

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Lease;
+use super::{Lease, margin_ms};
 use crate::recipes::Term;
 
 /// For how long the guards of a lease have it renewed.
@@ -22,6 +22,17 @@ impl Lease {
     /// The longest lease that the server was ever told for it, extensions apart.
     pub(in crate::core) fn longest_ms(&self) -> i64 {
         self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
+    }
+
+    /// Until when the server may keep it, whatever was on its way for it at that moment.
+    pub(in crate::core) fn kept_until_ms(&self, now_ms: u64) -> u64 {
+        let longest_ms = self.longest_ms();
+        // A renewal that was on its way when the guard went may have had the server keep it for a whole lease more.
+        let renewed_ms = if self.holds().renewed > 0 { now_ms } else { 0 };
+        let lease_ms = u64::try_from(longest_ms).unwrap_or(0);
+        let granted_ms = (self.deadline_ms() + margin_ms(longest_ms)).max(renewed_ms + lease_ms);
+        // So may an extension that was not answered.
+        granted_ms.max(self.asked_until_ms()) + 1
     }
 
     /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked, scripts};
-use redlatch_testkit::proxy::{Action, ConnectionKind, Match, Nth, Scope};
+use redlatch_testkit::{
+    proxy::{Action, ConnectionKind, Match, Nth, Proxy, Scope},
+    server::RedisServer,
+};
 
 use super::{nothing_left, rig};
 use crate::fixture::{LATE, RENEWED, SOON, awake, ms, patient, renewed, soon, told};
@@ -387,4 +390,67 @@ async fn an_extension_that_was_never_sent_does_not_put_off_the_end_of_a_release(
     let error = soon("the end of the release", guard.unlock()).await.unwrap_err();
     assert!(error.to_string().contains("before the lease ended"), "{error}");
     rig.proxy.heal().unwrap();
+}
+
+/// Each for itself they would learn of it one after the other: here the last one after a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_in_line_learn_of_an_outage_together() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).outage_tolerance(ms(2_000)).connect().await.unwrap();
+    let held = Client::connect(&server.url()).await.unwrap().lock("away").lock().await.unwrap();
+    let tasks: Vec<_> = (0..30)
+        .map(|_| {
+            let lock = client.lock("away");
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    soon("the line", async {
+        while client.stats().in_line < 29 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    proxy.refuse_new().unwrap();
+    proxy.close_all();
+    let outcomes = soon("all errors", async {
+        let mut outcomes = Vec::new();
+        for task in tasks {
+            outcomes.push(task.await.unwrap());
+        }
+        outcomes
+    });
+    for outcome in outcomes.await {
+        assert!(outcome.as_ref().is_err_and(redlatch::Error::is_retryable), "{outcome:?}");
+    }
+    // What was learnt of the outage is forgotten with it.
+    proxy.heal().unwrap();
+    held.unlock().await.unwrap();
+    soon("the grant", client.lock("away").lock()).await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_in_line_whose_time_is_up_in_an_outage_does_not_call_the_lock_busy() {
+    let rig = rig(ms(30_000)).await;
+    let _held = rig.direct.lock("away").lock().await.unwrap();
+    let lock = rig.client.lock("away");
+    let mut leader = std::pin::pin!(lock.lock());
+    assert!(tokio::time::timeout(ms(50), &mut leader).await.is_err(), "another process holds it");
+    let mut in_line = std::pin::pin!(lock.lock_for(ms(4_000)));
+    assert!(tokio::time::timeout(ms(50), &mut in_line).await.is_err(), "the leader is before it");
+    rig.proxy.refuse_new().unwrap();
+    rig.proxy.close_all();
+    let outcome = tokio::select! {
+        outcome = &mut leader => panic!("it rides the outage out: {outcome:?}"),
+        outcome = soon("an end", in_line) => outcome,
+    };
+    assert!(outcome.as_ref().is_err_and(redlatch::Error::is_retryable), "{outcome:?}");
+    rig.proxy.heal().unwrap();
+    // With an answer it is busy again.
+    let busy = lock.lock_for(ms(1_500));
+    let outcome = tokio::select! {
+        outcome = &mut leader => panic!("another process holds it: {outcome:?}"),
+        outcome = soon("an end", busy) => outcome,
+    };
+    assert!(matches!(outcome, Ok(None)), "{outcome:?}");
 }

@@ -33,11 +33,13 @@ pub struct Call {
     pub args: SmallVec<[Arg; 6]>,
     /// It is right only for the server that was asked in this [reign](crate::store::Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
     pub in_reign: Option<u64>,
+    /// Its first argument is a number with which the reply begins.
+    pub(crate) numbered: bool,
 }
 
 impl Call {
     pub(crate) fn new(script: &'static Script) -> Self {
-        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_reign: None }
+        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_reign: None, numbered: false }
     }
 
     pub(crate) fn in_reign(mut self, reign: u64) -> Self {
@@ -53,6 +55,13 @@ impl Call {
     pub(crate) fn int(mut self, value: i64) -> Self {
         self.args.push(Arg::Int(value));
         self
+    }
+
+    /// The number with which the reply begins, as the first argument. On the wire each request has one of its own in its place.
+    pub(crate) fn number(mut self, value: i64) -> Self {
+        debug_assert!(self.args.is_empty(), "the number is the first argument");
+        self.numbered = true;
+        self.int(value)
     }
 
     pub(crate) fn text(mut self, value: &Arc<str>) -> Self {

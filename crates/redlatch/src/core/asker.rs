@@ -152,8 +152,11 @@ impl Contender for Asker {
         if outcome.is_ok() && std::mem::take(&mut self.told_outage) {
             self.core.lanes.note_outage(&self.request, None);
         }
-        if let Ok(Attempt::Behind { recount }) = outcome {
-            self.recount = recount;
+        match outcome {
+            Ok(Attempt::Behind { recount }) => self.recount = recount,
+            // What was not answered may have lined up anew, behind others than were counted.
+            Err(_) => self.recount = true,
+            Ok(_) => {}
         }
         match outcome {
             Ok(Attempt::Won(lease)) => {

@@ -174,7 +174,7 @@ impl Core {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
         let call = call
-            .int(owner.number())
+            .number(owner.number())
             .text(owner.field())
             .int(first.term.lease_ms)
             .constant(if first.fenced { "1" } else { "0" });
@@ -347,7 +347,7 @@ impl Core {
         let number = self.fresh_number();
         let call =
             group.iter().fold(Call::new(&RELEASE_ALL), |call, ending| call.key(&ending.lease.keys.key));
-        let mut call = call.int(number).constant(self.store.publish_command());
+        let mut call = call.number(number).constant(self.store.publish_command());
         for Ending { lease, .. } in &group {
             let channel = lease.recipe.channel(&lease.keys, &lease.owner);
             call = call.text(lease.owner.field());

@@ -17,7 +17,7 @@ use std::{
 
 use tokio::{runtime::Handle, time::Sleep};
 
-use super::Core;
+use super::{Core, echo::Echo};
 use crate::{
     config::url::StoreUrl,
     error::{Error, ErrorKind},
@@ -77,9 +77,10 @@ impl Strictness {
 impl Core {
     /// Runs a script, with all its keys declared where the server wants that. Where it runs on the background thread, which watches keys
     /// over the same connection, their holds are watched on.
-    pub(crate) fn run(&self, call: Call) -> RunFuture {
+    pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let run = self.run_here(call);
+        let echo = self.echoes.number(&mut call);
+        let run = Echo::awaited(echo, self.run_here(call), |reply| reply);
         self.watched_after(keys, run)
     }
 
@@ -97,16 +98,22 @@ impl Core {
     }
 
     /// The same for those that have the keys watched anew themselves.
-    pub(super) fn run_apart_unwatched(&self, call: Call) -> RunFuture {
+    pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
+        let echo = self.echoes.number(&mut call);
+        Echo::awaited(echo, self.run_apart_here(call), |reply| reply)
+    }
+
+    fn run_apart_here(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
     }
 
     /// As [`run`](Self::run), for calls that replicas are to confirm.
-    pub(crate) fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+    pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let run = self.run_acked_here(call, count, must);
+        let echo = self.echoes.number(&mut call);
+        let run = Echo::awaited(echo, self.run_acked_here(call, count, must), |(reply, _)| reply);
         self.watched_after(keys, run)
     }
 

@@ -62,7 +62,9 @@ impl Core {
                     None => Some(next).filter(|next| !next.tell.is_closed()),
                     Some(lost) => {
                         self.tell_displaced(lost, &held);
-                        if let Err(held) = next.hand(held) {
+                        if let Err(held) = next.hand(held)
+                            && held.take()
+                        {
                             self.lanes.forget(&held);
                         }
                         None
@@ -122,8 +124,10 @@ impl Core {
                 };
                 self.tell_displaced(lost, &held);
                 let term = next.request.term;
-                if let Err(held) = next.hand(held) {
-                    // The task gave up meanwhile; its hold is given back like any other.
+                if let Err(held) = next.hand(held)
+                    && held.take()
+                {
+                    // The task gave up meanwhile; its hold is given back like any other. What the keeper has taken back is the keeper's.
                     self.drop_hold(&held, term);
                 }
                 Ok(Unlocked::Released)

@@ -289,6 +289,12 @@ impl Agenda {
 
     fn schedule(&mut self, at: usize, lease: &Lease) {
         let mut when_ms = lease.deadline_ms();
+        if lease.was_seen_gone() {
+            // What found that tells its end; there is nothing else to do about it.
+            lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
+            self.events.push(Reverse((when_ms, at)));
+            return;
+        }
         if lease.wants_renewal() && !lease.schedule.renewing.load(Ordering::Acquire) {
             when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
@@ -416,6 +422,10 @@ impl Core {
                 continue;
             }
             if lease.is_over(now_ms) {
+                if now_ms < lease.deadline_ms() {
+                    agenda.schedule(at, &lease);
+                    continue;
+                }
                 self.lose(&lease, LossReason::Expired);
                 agenda.get(at);
                 continue;

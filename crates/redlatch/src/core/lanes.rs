@@ -5,6 +5,7 @@
 //! that other processes get theirs. A lane exists only while a task holds, contends or waits.
 
 mod kinds;
+mod outage;
 mod passing;
 
 use std::{
@@ -21,7 +22,7 @@ pub(crate) use passing::{Leaving, NextTask};
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Crowd, Handoff, InLine, Lane, Lost, Outage, Queued, Turn, Wakes, Work},
+    lane::{Crowd, Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
     lease::Lease,
     owners::{self, Owners},
     pulse::PULSE_MS,
@@ -372,20 +373,6 @@ impl Lanes {
         }
     }
 
-    /// What the last request for those in line has shown, if it was not answered.
-    pub(super) fn outage(&self, keys: &Arc<Keys>) -> Option<Outage> {
-        self.shard(keys).get(&LaneKey(keys.clone()))?.crowd().outage.clone()
-    }
-
-    /// The task that contends has had no answer, or has one again. What another one says is its own.
-    pub(super) fn note_outage(&self, leader: &Arc<Request>, outage: Option<Outage>) {
-        self.change(&leader.keys, |lane| match outage {
-            _ if !lane.is_led_by(leader) => {}
-            Some(outage) => lane.crowd_mut().outage = Some(outage),
-            None => lane.outage_is_over(),
-        });
-    }
-
     /// A leader gives up, or is passed over: the next in line leads, unless another one does already.
     pub(crate) fn leave_to_the_next(&self, leader: &Arc<Request>, after_others: bool) {
         let left = self.change(&leader.keys, |lane| {
@@ -511,7 +498,21 @@ impl Lanes {
             return Some(lease.clone());
         }
         let mut found = self.find(&lease.keys).into_iter();
-        found.find(|held| held.is_held() && held.owner == lease.owner && held.asked_ms() <= lease.asked_ms())
+        found.find(|held| held.goes_on(lease))
+    }
+
+    /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
+    /// mutex, so what is passed on later is over as well.
+    pub(super) fn gone(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+        let shard = self.shard(&lease.keys);
+        let lane = shard.get(&LaneKey(lease.keys.clone()));
+        let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
+        lease.is_gone();
+        if let Some(lane) = lane.filter(|_| !is_here) {
+            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.is_gone());
+        }
+        drop(shard);
+        self.present(lease)
     }
 
     /// The leases that are held under a name.

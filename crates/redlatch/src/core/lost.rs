@@ -13,7 +13,7 @@ use crate::{
     store::{Call, Fault, Reply},
 };
 
-/// How long finding out how holds ended may take; that they have is told then at the latest.
+/// How long finding out how holds ended may take; that they have is told then at the latest. They are not valid meanwhile.
 const LIMIT: Duration = Duration::from_millis(500);
 /// The most fields of one hash that are looked through for another owner.
 const FIELDS_MAX: i64 = 16;
@@ -27,7 +27,7 @@ impl Core {
     /// The server no longer has these holds, which are of one kind and shard: finds out how they ended, and tells the holders.
     pub(crate) async fn all_gone(self: &Arc<Self>, leases: &[Arc<Lease>]) {
         // One of them may have been passed on while it was looked for.
-        let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.present(lease)).collect();
+        let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.gone(lease)).collect();
         if held.is_empty() {
             return;
         }
@@ -46,7 +46,7 @@ impl Core {
     async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<Option<LossReason>>, Fault> {
         let number = self.fresh_number();
         let ask = |each: i64| {
-            let call = Call::new(&scripts::LOST).int(number).int(each).int(FIELDS_MAX);
+            let call = Call::new(&scripts::LOST).number(number).int(each).int(FIELDS_MAX);
             leases.iter().fold(call, |call, lease| {
                 let call = call.key(&lease.keys.key).bytes(&field(lease));
                 if each == 2 { call.key(&Record::key(&lease.keys)) } else { call }

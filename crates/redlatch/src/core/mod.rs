@@ -11,6 +11,7 @@ pub(crate) mod bell;
 pub(crate) mod contest;
 mod declare;
 mod downgrade;
+mod echo;
 pub(crate) mod flight;
 pub(crate) mod gate;
 mod hand_on;
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     me: Weak<Core>,
     pub(crate) id: Arc<str>,
     identity: Identity,
+    /// The numbers of its requests.
+    echoes: echo::Echoes,
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) store: OfProcess<Arc<dyn Store>>,
@@ -134,6 +137,7 @@ impl Core {
             me: me.clone(),
             id: identity.id.clone(),
             identity,
+            echoes: echo::Echoes::default(),
             config,
             origin,
             store: OfProcess::new(store),
@@ -303,6 +307,7 @@ impl Core {
         number: i64,
         apart: bool,
     ) -> Result<Numbers, Fault> {
+        debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
         let run = if apart { self.run_apart(call) } else { self.run(call) };
@@ -312,6 +317,7 @@ impl Core {
     /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
     /// anew themselves, where the script has ended that.
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
+        debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
         let run = self.run_apart_unwatched(call);
@@ -412,7 +418,7 @@ impl Core {
             return true;
         }
         if lease.is_held() {
-            self.lose(lease, LossReason::Expired);
+            self.lose(lease, lease.missing(self.now_ms()));
         }
         match lease.loss() {
             // Its release is on its way, and counts it down.

@@ -221,8 +221,8 @@ impl Core {
         }
         let now_ms = self.now_ms();
         if !lease.is_valid(now_ms) {
-            self.lose(lease, LossReason::Expired);
-            return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
+            self.lose(lease, lease.missing(now_ms));
+            return Step::Lost(lease.missing(now_ms));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let cover = || self.owners.pending(&lease.keys, &lease.owner);
@@ -249,7 +249,7 @@ impl Core {
                 Leaving::Passed => self.keeper.recheck(),
                 Leaving::Release { leads: false } => {}
             }
-            return Step::Lost(lease.loss().cloned().unwrap_or(LossReason::Expired));
+            return Step::Lost(lease.missing(now_ms));
         }
         match leaving {
             Leaving::Passed => {

@@ -65,7 +65,7 @@ impl Counter {
         abandoned: impl FnOnce(i64) -> After<Result<Reply, Fault>> + Send,
     ) -> Result<Numbers, Fault> {
         let number = self.core.fresh_number();
-        let call = args(Call::new(script).key(&self.key).int(number));
+        let call = args(Call::new(script).key(&self.key).number(number));
         self.core.keeper.touch();
         // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and a runtime of
         // one thread does not run on, which would drive the connection.

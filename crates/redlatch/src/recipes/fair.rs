@@ -20,7 +20,7 @@ impl Fair {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = if fenced { call.key(keys.token()) } else { call };
-        call.int(owner.number()).text(owner.field())
+        call.number(owner.number()).text(owner.field())
     }
 }
 
@@ -101,7 +101,7 @@ impl Recipe for Fair {
 
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
         let call = Call::new(&scripts::FAIR_FORCE).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
-        let call = call.int(forcing.number).text(&forcing.owner.into());
+        let call = call.number(forcing.number).text(&forcing.owner.into());
         forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish))
     }
 

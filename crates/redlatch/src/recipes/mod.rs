@@ -99,7 +99,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Frees it from any owner, or only while the owner that is named holds it. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
-        let call = Call::new(&scripts::FORCE).key(&keys.key).int(forcing.number);
+        let call = Call::new(&scripts::FORCE).key(&keys.key).number(forcing.number);
         let call = call.text(&forcing.owner.into()).bytes(keys.channel()).constant(forcing.publish);
         forcing.recorded(call)
     }
@@ -208,7 +208,7 @@ pub(crate) enum Meant {
 
 impl Meant {
     fn named(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
-        let call = call.int(owner.number()).text(owner.field()).int(time_ms);
+        let call = call.number(owner.number()).text(owner.field()).int(time_ms);
         match self {
             Meant::Any => call,
             Meant::WhichEnd => call.int(0),

@@ -39,7 +39,7 @@ pub(crate) fn members(digits: &str) -> Arc<[u8]> {
 }
 
 fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
-    Call::new(script).key(&keys.key).key(&keys.timeouts).int(owner.number()).bytes(&members(owner.field()))
+    Call::new(script).key(&keys.key).key(&keys.timeouts).number(owner.number()).bytes(&members(owner.field()))
 }
 
 /// Gives back what is still taken. `replies` are what the script answers when something was, and when nothing was.
@@ -89,7 +89,7 @@ impl Recipe for Permits {
         let call = holds.iter().fold(call, |call, (keys, _)| call.key(&keys.timeouts));
         holds
             .iter()
-            .fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.bytes(&members(owner.field())))
+            .fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.bytes(&members(owner.field())))
     }
 
     fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {

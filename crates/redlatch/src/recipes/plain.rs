@@ -15,22 +15,22 @@ impl Recipe for Plain {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
         let call = if fenced { call.key(keys.token()) } else { call };
-        call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+        call.number(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        Call::new(&scripts::ENTER).key(&keys.key).int(owner.number()).text(owner.field()).int(lease_ms)
+        Call::new(&scripts::ENTER).key(&keys.key).number(owner.number()).text(owner.field()).int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        let call = Call::new(&scripts::RELEASE).key(&keys.key).int(owner.number()).text(owner.field());
+        let call = Call::new(&scripts::RELEASE).key(&keys.key).number(owner.number()).text(owner.field());
         expected.named(call.bytes(keys.channel()).constant(publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
         Call::new(&scripts::LEAVE)
             .key(&keys.key)
-            .int(owner.number())
+            .number(owner.number())
             .text(owner.field())
             .bytes(keys.channel())
             .constant(publish)
@@ -42,13 +42,13 @@ impl Recipe for Plain {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         heir.named(
-            call.int(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+            call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
         )
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = holds.iter().fold(Call::new(&scripts::RENEW), |call, (keys, _)| call.key(&keys.key));
-        holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn batches(&self) -> bool {

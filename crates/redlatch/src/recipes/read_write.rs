@@ -32,17 +32,17 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, lease_ms: i64, f
     let call = call(script, keys);
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
     let call = if fenced { call.key(keys.token()) } else { call };
-    call.int(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+    call.number(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-    let call = call(script, keys).int(owner.number()).text(owner.field());
+    let call = call(script, keys).number(owner.number()).text(owner.field());
     call.bytes(keys.channel()).constant(publish)
 }
 
 fn force(keys: &Keys, forcing: &Forcing<'_>, field: &str, side: [&'static str; 2]) -> Call {
     let [side, wake] = side;
-    let call = call(&scripts::RW_FORCE, keys).int(forcing.number).text(&field.into()).constant(side);
+    let call = call(&scripts::RW_FORCE, keys).number(forcing.number).text(&field.into()).constant(side);
     forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish).constant(wake))
 }
 
@@ -64,7 +64,7 @@ impl Recipe for Read {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call = call(&scripts::READ_ENTER, keys).int(owner.number()).text(owner.field());
+        let call = call(&scripts::READ_ENTER, keys).number(owner.number()).text(owner.field());
         call.int(lease_ms)
     }
 
@@ -80,7 +80,7 @@ impl Recipe for Read {
     fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
-        let call = call.int(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
+        let call = call.number(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
         heir.named(call.text(from.field()))
     }
 
@@ -88,7 +88,7 @@ impl Recipe for Read {
         let call = holds
             .iter()
             .fold(Call::new(&scripts::READ_RENEW), |call, (keys, _)| call.key(&keys.key).key(&keys.timeouts));
-        holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
@@ -114,7 +114,7 @@ impl Recipe for Write {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).int(owner.number()).text(owner.field());
+        let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).number(owner.number()).text(owner.field());
         call.int(lease_ms)
     }
 
@@ -130,13 +130,13 @@ impl Recipe for Write {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         heir.named(
-            call.int(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+            call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
         )
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = holds.iter().fold(Call::new(&scripts::WRITE_RENEW), |call, (keys, _)| call.key(&keys.key));
-        holds.iter().fold(call.int(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {

@@ -467,3 +467,22 @@ async fn a_right_that_is_withdrawn_for_some_names_takes_no_other_hold_along() {
         assert_eq!(guard.is_valid(), name.starts_with('a'), "{name}: {:?}", guard.loss());
     }
 }
+
+/// Another client may have the lock by then. Why it was lost is found out later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_seen_to_be_gone_is_not_valid_while_its_end_is_looked_for() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = client(Client::builder().url(proxy.url())).await;
+    let guard = client.lock("gone").lock().await.unwrap();
+    until_watched(&[&server], 1).await;
+    let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
+    let rule = proxy.rule(looks, Action::DelayReply(ms(450)));
+    server.cmd(&["DEL", "gone"]).unwrap();
+    proxy.wait_fired(rule, 1, SOON).await.unwrap();
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    let reason = guard.loss();
+    assert_eq!(reason, Some(LossReason::Deleted));
+    assert_eq!(guard.check().unwrap_err().kind(), redlatch::ErrorKind::Lost);
+    assert_eq!(guard.unlock().await.unwrap(), redlatch::Unlocked::AlreadyLost(LossReason::Deleted));
+}

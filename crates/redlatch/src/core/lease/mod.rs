@@ -4,6 +4,7 @@
 //! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
 //! before it can be over on the server.
 
+mod deadline;
 mod lengths;
 mod rare;
 
@@ -30,9 +31,6 @@ use rare::{NEVER, Rare, Turns};
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
 const LOST: u8 = 2;
-
-/// Of a deadline: it was seen to be over, so no answer moves it any more. What was not valid is never valid again.
-const OVER: u64 = 1 << 63;
 
 /// For how long a hold has to last before it is watched.
 const WATCH_AFTER_MS: u64 = 500;
@@ -207,42 +205,6 @@ impl Lease {
         self.lease_ms.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn deadline_ms(&self) -> u64 {
-        self.deadline_ms.load(Ordering::Acquire) & !OVER
-    }
-
-    /// Whether the deadline has passed. Once that has been seen it stays so.
-    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
-        let over = |until| (until & OVER == 0 && until <= now_ms).then_some(until | OVER);
-        match self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, over) {
-            Ok(_) => true,
-            Err(until) => until & OVER != 0,
-        }
-    }
-
-    /// The server has confirmed a lease of that length for a request sent at that moment. Deadlines only grow: an answer
-    /// that comes late must not take back what a later request achieved. `false` if the hold is over here.
-    #[must_use = "what the server keeps of a hold that is over is nobody's"]
-    pub(crate) fn confirmed(&self, sent_ms: u64, lease_ms: i64, now_ms: u64) -> bool {
-        if !self.is_valid(now_ms) {
-            return false;
-        }
-        let until = deadline_ms(sent_ms, lease_ms);
-        let later = |old| (old & OVER == 0).then_some(until.max(old));
-        let Ok(before) = self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later) else {
-            return false;
-        };
-        if until > before {
-            self.stretched.store(true, Ordering::Relaxed);
-        }
-        self.seen(sent_ms);
-        // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
-        if lease_ms >= self.lease_ms() {
-            self.schedule.renew_due_ms.store(sent_ms + self.renew_period_ms(), Ordering::Relaxed);
-        }
-        true
-    }
-
     /// How long a server that has it is to keep it still, where a renewal does not say so; `None` if the server has known since the grant.
     pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
@@ -329,6 +291,11 @@ impl Lease {
         self.asked_ms.load(Ordering::Acquire)
     }
 
+    /// Whether it is what another lease was passed on as, since that was last seen on the server.
+    pub(super) fn goes_on(&self, before: &Lease) -> bool {
+        self.is_held() && self.owner == before.owner && self.asked_ms() <= before.asked_ms()
+    }
+
     /// It is about to be handed to a task, which may never be polled again.
     pub(super) fn offer(&self, now_ms: u64) {
         self.offered_ms.store(now_ms.max(1), Ordering::Release);
@@ -372,18 +339,6 @@ impl Lease {
 
     pub(crate) fn is_held(&self) -> bool {
         self.state.load(Ordering::Acquire) == HELD
-    }
-
-    /// Whether the hold is good at this moment: not given back, not lost, and not past its deadline.
-    pub(crate) fn is_valid(&self, now_ms: u64) -> bool {
-        self.is_held() && !self.is_over(now_ms)
-    }
-
-    /// Why a request has not found the hold on the server, if it is not known better. An answer that comes after the deadline
-    /// does not tell whether the hold had simply ended.
-    pub(crate) fn missing(&self, now_ms: u64) -> LossReason {
-        let unknown = || if now_ms < self.deadline_ms() { LossReason::Deleted } else { LossReason::Expired };
-        self.loss().cloned().unwrap_or_else(unknown)
     }
 
     pub(crate) fn holds(&self) -> Holds {

@@ -148,7 +148,7 @@ impl Guard {
 
     /// How long the hold lasts if no renewal succeeds any more; zero if it is over.
     pub fn remaining(&self) -> Duration {
-        if self.core.is_forked() || !self.lease.is_held() {
+        if !self.is_valid() {
             return Duration::ZERO;
         }
         Duration::from_millis(self.lease.deadline_ms().saturating_sub(self.core.now_ms()))
@@ -177,7 +177,8 @@ impl Guard {
         if let Some(reason) = self.lease.loss() {
             return Some(reason.clone());
         }
-        (self.lease.is_held() && !self.is_valid()).then_some(LossReason::Expired)
+        // It may be known to be gone before it is known why.
+        (self.lease.is_held() && !self.is_valid()).then(|| self.lease.missing(self.core.now_ms()))
     }
 
     /// A token that is cancelled when the hold is lost, for code that takes one.

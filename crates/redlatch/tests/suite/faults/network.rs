@@ -454,3 +454,23 @@ async fn a_task_in_line_whose_time_is_up_in_an_outage_does_not_call_the_lock_bus
     };
     assert!(matches!(outcome, Ok(None)), "{outcome:?}");
 }
+
+/// The reply to a release of one name, read as that to an acquire of another one by the same owner, would be a grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_to_another_request_of_the_same_owner_is_no_grant() {
+    let rig = rig(ms(30_000)).await;
+    let owner = rig.client.owner();
+    let _held = rig.direct.lock("taken").lock().await.unwrap();
+    let own = rig.client.lock("own").acquire().owner(&owner).await.unwrap().unwrap();
+    let rule = rig.proxy.rule(Match::script().key_contains("taken").nth(1), Action::SkipReply);
+    let taken = rig.client.lock("taken");
+    let mut acquire =
+        std::pin::pin!(taken.acquire().owner(&owner).wait(redlatch::Wait::AtMost(ms(1_500))).into_future());
+    tokio::select! {
+        outcome = acquire.as_mut() => panic!("its reply is lost: {outcome:?}"),
+        fired = rig.proxy.wait_fired(rule, 1, SOON) => fired.unwrap(),
+    }
+    let (acquired, released) = tokio::join!(soon("an end", acquire), soon("the release", own.unlock()));
+    assert!(!matches!(acquired, Ok(Some(_))), "{acquired:?}");
+    assert_eq!(released.unwrap(), Unlocked::Released);
+}

@@ -1,0 +1,95 @@
+//! The number with which a reply begins: it shows that the reply belongs to the request (decision D16).
+//!
+//! What builds a call names the number of its owner or batch, and reads the reply by it. On the wire each request has a number of its
+//! own in its place: an owner that is used again sends many, and the reply to one of them must not pass for that to another.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures_util::{FutureExt, future::BoxFuture};
+
+use crate::{
+    call::{Arg, Call, Reply},
+    randomness,
+    store::Fault,
+};
+
+/// Scripts count in floating point, which has every integer up to 2^53. Numbers begin below half of that.
+const FIRST_MAX: u64 = 1 << 52;
+
+/// The numbers of one client's requests. They begin anywhere, so that a reply to another client is told as well.
+pub(super) struct Echoes(AtomicI64);
+
+/// A number that was named, and the one that was sent in its place.
+#[derive(Clone, Copy)]
+pub(super) struct Echo {
+    named: i64,
+    sent: i64,
+}
+
+impl Default for Echoes {
+    fn default() -> Self {
+        Echoes(AtomicI64::new((randomness::number() % FIRST_MAX) as i64))
+    }
+}
+
+impl Echoes {
+    /// Gives a call its number, if its reply begins with one.
+    pub(super) fn number(&self, call: &mut Call) -> Option<Echo> {
+        let Some(Arg::Int(number)) = call.args.first_mut().filter(|_| call.numbered) else { return None };
+        let sent = self.0.fetch_add(1, Ordering::Relaxed);
+        Some(Echo { named: std::mem::replace(number, sent), sent })
+    }
+}
+
+impl Echo {
+    /// Has a reply begin with the number that was named if it began with the one that was sent, and with another one otherwise.
+    fn read(self, reply: &mut Reply) {
+        if let Reply::Array(items) = reply
+            && let Some(Reply::Int(number)) = items.first_mut()
+        {
+            *number = if *number == self.sent { self.named } else { self.named.wrapping_add(1) };
+        }
+    }
+
+    pub(super) fn awaited<T: 'static>(
+        echo: Option<Echo>,
+        run: BoxFuture<'static, Result<T, Fault>>,
+        reply: fn(&mut T) -> &mut Reply,
+    ) -> BoxFuture<'static, Result<T, Fault>> {
+        let Some(echo) = echo else { return run };
+        run.map(move |outcome| {
+            outcome.map(|mut answer| {
+                echo.read(reply(&mut answer));
+                answer
+            })
+        })
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripts;
+
+    #[test]
+    fn only_the_reply_to_this_very_request_begins_with_the_number_that_was_named() {
+        let echoes = Echoes::default();
+        let mut call = Call::new(&scripts::ACQUIRE).number(7);
+        let (first, second) = (echoes.number(&mut call.clone()).unwrap(), echoes.number(&mut call).unwrap());
+        let read = |echo: Echo, number| {
+            let mut reply = Reply::Array([number, 1].map(Reply::Int).into_iter().collect());
+            echo.read(&mut reply);
+            reply.array().unwrap()[0].int().unwrap()
+        };
+        assert_eq!(read(second, second.sent), 7);
+        // The reply to the request before it, one that names the owner, and one to another client.
+        for other in [first.sent, 7, second.sent + 1, 1] {
+            assert_ne!(read(second, other), 7, "{other}");
+        }
+        assert!(matches!(call.args[0], Arg::Int(number) if number == second.sent));
+        // Calls without a number stay as they are.
+        let mut plain = Call::new(&scripts::SELL).int(3);
+        assert!(echoes.number(&mut plain).is_none() && matches!(plain.args[0], Arg::Int(3)));
+    }
+}

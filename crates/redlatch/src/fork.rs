@@ -10,7 +10,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -19,28 +19,45 @@ const SLOTS: usize = 8;
 
 thread_local! {
     /// Whether there was a fork since this thread last looked, and the process that it was in then.
-    static HERE: RefCell<(forkguard::Guard, u32)> = RefCell::new((forkguard::new(), std::process::id()));
+    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), asked()));
+}
+
+/// This process, as the kernel tells it: its number, and when it was started where that is told. A number is used again: that of a parent
+/// that has ended may be the one of its grandchild.
+fn asked() -> u64 {
+    u64::from(std::process::id()) | started() << 32
+}
+
+/// When this process was started, in ticks since the machine was; 0 where nothing tells.
+fn started() -> u64 {
+    std::fs::read_to_string("/proc/self/stat").map_or(0, |stat| start_in(&stat))
+}
+
+fn start_in(stat: &str) -> u64 {
+    // The program's name stands in brackets, and may have any character. The start is the 22nd field; the name is the second.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after_name.split_ascii_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
 }
 
 /// This process.
 ///
 /// It is asked at each use of a guard, so the kernel is asked once a thread and after each fork only. A fork is noticed by a handler
-/// that `fork(2)` runs in the child; a raw `clone` runs none, and leaves nothing of the C library usable anyway.
-pub(crate) fn here() -> u32 {
+/// that `fork(2)` runs in the child. A raw `clone` and `_Fork` run none, so their children are not told from their parent.
+pub(crate) fn here() -> u64 {
     HERE.try_with(|here| {
         let (guard, pid) = &mut *here.borrow_mut();
         if guard.detected_fork() {
-            *pid = std::process::id();
+            *pid = asked();
         }
         *pid
     })
     // The thread is about to end.
-    .unwrap_or_else(|_| std::process::id())
+    .unwrap_or_else(|_| asked())
 }
 
 /// Something that only the process that made it may drop; elsewhere it stays as it is.
 pub(crate) struct OfProcess<T> {
-    pid: u32,
+    pid: u64,
     value: Arc<T>,
 }
 
@@ -71,7 +88,7 @@ pub(crate) struct Successors<T>([Slot<T>; SLOTS]);
 
 /// A place for the successor of one process, which has claimed it. Nobody else waits for what that process does with it.
 struct Slot<T> {
-    claim: AtomicU32,
+    claim: AtomicU64,
     value: OnceLock<T>,
 }
 
@@ -90,7 +107,7 @@ impl<T> Default for Successors<T> {
 
 impl<T> Successors<T> {
     pub(crate) const fn new() -> Self {
-        Successors([const { Slot { claim: AtomicU32::new(0), value: OnceLock::new() } }; SLOTS])
+        Successors([const { Slot { claim: AtomicU64::new(0), value: OnceLock::new() } }; SLOTS])
     }
 
     /// The successor of this process, made if there is none yet. Threads that make one at the same time go on with the same one.
@@ -179,6 +196,23 @@ mod tests {
         foreign.pid = 0;
         drop(foreign);
         assert_eq!(rung.get(), 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_is_told_by_its_start_as_well() {
+        let (here, me) = (here(), std::process::id());
+        assert_eq!(here as u32, me);
+        assert!(here >> 32 > 0 && here >> 32 == started() & u64::from(u32::MAX));
+        // A child that is started a tick later has another start.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let theirs = start_in(&stat.unwrap());
+        assert!(theirs > start_in(&std::fs::read_to_string("/proc/self/stat").unwrap()), "{theirs}");
+        assert_eq!(start_in("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"), 4711);
     }
 
     fn own(successors: &Successors<u32>, value: u32) -> Option<u32> {

@@ -32,7 +32,7 @@ struct Inner {
     number: i64,
     foreign: bool,
     /// The process that the value was made in.
-    pid: u32,
+    pid: u64,
     shown: AtomicBool,
     /// It has holds that this process does not count.
     uncounted: AtomicBool,

@@ -14,7 +14,7 @@ use crate::fork;
 #[derive(Clone, Copy)]
 struct State {
     /// The process: one that was forked off must not move in step with its parent.
-    process: u32,
+    process: u64,
     next: u64,
     is_seeded: bool,
 }

@@ -57,7 +57,7 @@ impl Drop for Keeper {
 
 struct Shared {
     /// The process that the thread belongs to.
-    pid: u32,
+    pid: u64,
     intake: Arc<Intake>,
     /// Wakes the thread's end.
     stop: Notify,

@@ -39,7 +39,7 @@ mod watch;
 
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use smallvec::SmallVec;
@@ -97,7 +97,7 @@ pub(crate) struct Core {
     /// How many blocking clients and guards there are.
     pub(crate) stakes: AtomicUsize,
     /// The process that the client belongs to.
-    pid: AtomicU32,
+    pid: AtomicU64,
     /// Its successors in forked children.
     successors: Successors<Arc<Core>>,
     /// The ids of those that this one succeeds.
@@ -154,7 +154,7 @@ impl Core {
             in_trouble: AtomicBool::new(false),
             closing: Notify::new(),
             stakes: AtomicUsize::new(0),
-            pid: AtomicU32::new(fork::here()),
+            pid: AtomicU64::new(fork::here()),
             successors: Successors::new(),
             forebears,
         });
@@ -212,7 +212,7 @@ impl Core {
     }
 
     /// The process that it belongs to.
-    pub(crate) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u64 {
         self.pid.load(Ordering::Relaxed)
     }
 

@@ -109,7 +109,8 @@ impl RateLimiter {
     }
 
     /// Changes the rate and remembers what was taken: free then is the new rate less what was taken in the new interval,
-    /// which may be below 0. `false` if nobody has set a rate.
+    /// which may be below 0. Where the interval gets longer, what had left the old one is not counted any more. `false` if nobody has
+    /// set a rate.
     ///
     /// A change between shared and for each client forgets what was taken. With a rate for each client, the others' counts
     /// follow a higher rate only after an interval without requests.

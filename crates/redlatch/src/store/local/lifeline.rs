@@ -21,7 +21,7 @@ const WORD_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Lifeline {
     identity: Identity,
     socket: PathBuf,
-    pid: u32,
+    pid: u64,
     state: Mutex<State>,
 }
 

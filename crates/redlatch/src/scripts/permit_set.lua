@@ -4,8 +4,8 @@
 -- KEYS[2] permits taken    ARGV[5] 'absent' = set if nobody has, 'total' = free and taken together, 'add' = so many more
 --
 -- Check:  whether there is a counter.
--- Change: permits whose time is up go back first, by the server's clock. Then SET when there was no counter, else INCRBY,
---         which keeps a time to live, by what is missing to the total or by the change. One message says how many are free
+-- Change: permits whose time is up go back first, by the server's clock. Then SET when there was no counter, to the total less what is
+--         taken still, where only the counter had gone; else INCRBY, which keeps a time to live, by what is missing to the total or by the change. One message says how many are free
 --         then, if anybody can take from that and there was a change.
 -- Reply:  {number, 1, free}; {number, 0, free} when nothing was to be changed.
 -- Repeat: counts again, so it is sent once.
@@ -19,16 +19,16 @@ if free and not string.find(free, '^-?%d+$') then
 end
 local total = tonumber(free or 0)
 if free and how == 'absent' then return {n, 0, total} end
-local change = 0
-if free then change = redis.call('zremrangebyscore', taken, '-inf', now) end
+local change = redis.call('zremrangebyscore', taken, '-inf', now)
 if how == 'total' and free then
   change = tonumber(ARGV[2]) - redis.call('zcard', taken) - total
 else
   change = change + tonumber(ARGV[2])
 end
 if not free then
-  redis.call('set', counter, ARGV[2])
   total = tonumber(ARGV[2])
+  if how ~= 'add' then total = total - redis.call('zcard', taken) end
+  redis.call('set', counter, string.format('%.0f', total))
 elseif change ~= 0 then
   total = redis.call('incrby', counter, string.format('%.0f', change))
 else

@@ -46,5 +46,5 @@ for at = 1, #ids, 16 do
   if tonumber(redis.call('zscore', taken, id) or '0') < tonumber(ends) then redis.call('zadd', taken, ends, id) end
 end
 local ttl = redis.call('pttl', counter)
-if ttl > 0 then redis.call('pexpire', taken, ttl) end
+if ttl >= 0 then redis.call('pexpire', taken, ttl) end
 return {n, #ids / 16, free - wanted}

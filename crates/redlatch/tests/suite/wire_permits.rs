@@ -480,3 +480,30 @@ async fn what_is_over_is_not_prolonged() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(semaphore.available().await.unwrap(), 2);
 }
+
+/// Its holders go on, so there are not as many permits more. What had ended before is nobody's, and is not given back into the new counter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_was_deleted_is_set_to_what_is_not_taken() {
+    let (server, client) = alone().await;
+    let semaphore = client.permit_semaphore("p");
+    semaphore.set(3).await.unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    take(&semaphore, 1, ms(100)).await;
+    tokio::time::sleep(ms(150)).await;
+    server.cmd(&["DEL", "p"]).unwrap();
+    assert!(semaphore.set_if_absent(2).await.unwrap());
+    assert_eq!((semaphore.available().await.unwrap(), semaphore.total().await.unwrap()), (1, 2));
+    let other = semaphore.try_acquire().await.unwrap().expect("one is free");
+    assert!(semaphore.try_acquire().await.unwrap().is_none() && held.is_valid());
+    server.cmd(&["DEL", "p"]).unwrap();
+    semaphore.set(5).await.unwrap();
+    assert_eq!((semaphore.available().await.unwrap(), semaphore.total().await.unwrap()), (3, 5));
+    // More of them are so many more.
+    server.cmd(&["DEL", "p"]).unwrap();
+    semaphore.add(2).await.unwrap();
+    assert_eq!((semaphore.available().await.unwrap(), semaphore.total().await.unwrap()), (2, 4));
+    for guard in [held, other] {
+        assert_eq!(guard.release().await.unwrap(), Unlocked::Released);
+    }
+    assert_eq!((semaphore.available().await.unwrap(), semaphore.total().await.unwrap()), (4, 4));
+}

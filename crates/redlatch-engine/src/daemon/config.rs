@@ -42,7 +42,8 @@ pub struct DaemonConfig {
     pub detach: bool,
     /// Gives back what clients held that have died; without it their leases end it.
     pub undertaker: Option<Box<dyn Undertaker>>,
-    /// Identifies this run of the machine; read from the system when empty.
+    /// Identifies this run of the machine, and another one is another run. When empty it is read from the system, and the clocks have to
+    /// confirm that the machine was started anew before anything is dropped.
     pub boot_id: String,
 }
 

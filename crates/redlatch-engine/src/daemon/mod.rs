@@ -43,7 +43,7 @@ use config::because;
 
 use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
-use crate::journal::{FileJournal, is_same_file};
+use crate::journal::{Boot, FileJournal, is_same_file};
 use crate::place::own_uid;
 pub use crate::trace::{Trace, TracePlace, permit_mark};
 use claim::Claim;
@@ -191,9 +191,9 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if serves() {
         return Err(runs_already());
     }
-    let boot_id = match std::mem::take(&mut config.boot_id) {
-        id if id.is_empty() => current_boot_id(),
-        id => id,
+    let boot = match std::mem::take(&mut config.boot_id) {
+        id if id.is_empty() => Boot { id: current_boot_id(), is_vouched: false },
+        id => Boot { id, is_vouched: true },
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
     // One for both: the journal reckons with the times that scripts write.
@@ -203,7 +203,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if let Some(found) = &found {
         tracing::warn!(bytes = found.len(), "reading a long journal; clients are served when that is done");
     }
-    let opened = FileJournal::open(&beside("journal"), &boot_id, Arc::clone(&clock) as _);
+    let opened = FileJournal::open(&beside("journal"), &boot, Arc::clone(&clock) as _);
     let (journal, recovered) = opened.map_err(journal_error)?;
     let hub: Arc<Hub> = Arc::default();
     let mut engine = Engine::with_journal(clock, Arc::clone(&hub) as _, Box::new(journal))
@@ -288,7 +288,7 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Changes whenever the machine starts. Empty where the system has nothing of the kind.
+/// Changes whenever the machine starts, and in some containers whenever the container starts. Empty where the system has nothing of the kind.
 fn current_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redlatch_engine::connect::{LocalPaths, READY_LINE, ensure_running};
-use redlatch_engine::daemon::{DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, run};
+use redlatch_engine::daemon::{
+    DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, Step, Trace, Undertaker, run,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{Client, Wire};
 
@@ -99,6 +101,31 @@ impl Drop for Process {
     }
 }
 
+/// Sees to the dead and leaves what they have left to its lease.
+struct Leaves;
+
+impl Undertaker for Leaves {
+    fn queues_begin_with(&self) -> &'static [u8] {
+        b"queue:"
+    }
+
+    fn permits_end_with(&self) -> &'static [u8] {
+        b":timeout"
+    }
+
+    fn release(&self, _: &Trace, _: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        Vec::new()
+    }
+
+    fn give_back(&self, _: &[u8], _: &[Vec<u8>], _: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        Vec::new()
+    }
+
+    fn keep(&self, _: &Trace, _: u64) -> Vec<Step> {
+        Vec::new()
+    }
+}
+
 /// Not a test of its own: the process that others start and kill.
 #[test]
 fn helper_runs_a_daemon() {
@@ -108,6 +135,7 @@ fn helper_runs_a_daemon() {
         setrlimit(Resource::Nofile, limit).expect("a lower limit");
     }
     let mut config = config(&LocalPaths::in_dir(dir.into(), None).expect("a short path"));
+    config.undertaker = Some(Box::new(Leaves));
     config.ready = Some(Box::new(|| {
         use std::io::Write as _;
         let mut out = io::stdout();
@@ -286,6 +314,37 @@ fn clients_beyond_the_descriptors_are_told_so_and_the_journal_is_rewritten_all_t
     let len = std::fs::metadata(paths.dir.join("default.journal")).expect("a journal").len();
     assert!(len < 16 << 20, "six values of 4 MiB, and it was not rewritten: {len} bytes");
     clients.pop();
+    drop(process);
+}
+
+/// Each lifeline had a descriptor of the engine beside its connection, which was not counted: when they ran out nobody was let in any more.
+#[test]
+fn clients_with_lifelines_beyond_the_descriptors_are_told_so() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let process = Process::with(&paths.dir, "64");
+    let mut clients: Vec<Client> = Vec::new();
+    let refused = loop {
+        assert!(clients.len() < 64, "it serves more clients than it has descriptors");
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        _ = client.send(&["PING"]);
+        match client.read().expect("the server answers") {
+            Wire::Simple(_) => {
+                let id = format!("1b671a64-40d5-4ed1-a7c4-{:012}", clients.len());
+                client.send(&["REDLATCH", "LIFELINE", &id, "0", "0"]).expect("it takes it");
+                clients.push(client);
+            }
+            other => break refusal(other),
+        }
+    };
+    assert!(refused.contains("max number of clients"), "{refused}");
+    // Who goes makes room for others.
+    drop(clients);
+    support::soon("there is room", || {
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        _ = client.send(&["PING"]);
+        matches!(client.read(), Ok(Wire::Simple(_)))
+    });
     drop(process);
 }
 

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use super::lifelines::Line;
-use super::process::Process;
 use super::pubsub::Kind;
 use super::session::Session;
 use super::{ExitReason, Shared};
@@ -272,8 +271,12 @@ fn lifeline(
     let line = if from.eq_ignore_ascii_case(b"command") {
         shared.lifelines.begin_command(id, pid)
     } else {
+        let processes = &shared.lifelines.processes;
+        if shared.is_full() && !processes.has(pid) {
+            return Err(EngineError::fixed("ERR max number of clients reached: no lifeline"));
+        }
         let process =
-            Process::open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
+            processes.open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
         let next = next.map(|next| parse_int(next).ok_or(NOT_INTEGER)).transpose()?;
         shared.lifelines.begin(id, parse_int(from).ok_or(NOT_INTEGER)?, next, process)
     };

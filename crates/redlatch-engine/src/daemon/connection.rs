@@ -67,8 +67,8 @@ impl Stream {
     }
 
     /// Says that there are too many clients, as Redis does.
-    pub(super) fn refuse(&self) {
-        let _too_late = self.write(b"-ERR max number of clients reached\r\n");
+    pub(super) fn refuse(&self, why: &str) {
+        let _too_late = self.write(format!("-ERR {why}\r\n").as_bytes());
     }
 
     fn try_clone(&self) -> io::Result<OwnedFd> {
@@ -101,17 +101,18 @@ impl Drop for Leave {
                 shared.lifelines.went(&session.user());
             }
         }
+        shared.has_gone(session.uid);
     }
 }
 
 /// Serves a client until it goes, breaks the protocol or reads too slowly.
 pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
-    let Arrival { stream, client: id, pid, is_owner } = arrival;
+    let Arrival { stream, client: id, pid, uid, is_owner } = arrival;
     if let Stream::Tcp(stream) = &stream {
         // Replies are small and awaited; nothing may hold them back.
         let _best_effort = stream.set_nodelay(true);
     }
-    let mut leave = Leave { shared, session: Session::new(id, pid, is_owner) };
+    let mut leave = Leave { shared, session: Session::new(id, (pid, uid), is_owner) };
     if let Err(error) = talk(&mut leave, stream).await {
         tracing::debug!(client = id, %error, "a client is gone");
     }
@@ -138,7 +139,7 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
             return Ok(());
         }
         if !session.out.bytes.is_empty() {
-            write_unless_dropped(&stream, &session.out.bytes, &outbox).await?;
+            write_unless_dropped(shared, &stream, &session.out.bytes, &outbox).await?;
             session.out.bytes.clear();
             if session.out.bytes.capacity() > WRITE_BYTES {
                 session.out.bytes = Vec::new();
@@ -282,14 +283,36 @@ fn write_now(stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
     Ok(done)
 }
 
+/// A client that does not read takes one more descriptor meanwhile.
+struct Writing<'a>(&'a Shared);
+
+impl Writing<'_> {
+    fn new(shared: &Shared) -> Writing<'_> {
+        shared.writing.set(shared.writing.get() + 1);
+        Writing(shared)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writing.set(self.0.writing.get() - 1);
+    }
+}
+
 /// Writes, but gives up as soon as so many messages wait behind this that the client is dropped.
-async fn write_unless_dropped(stream: &AsyncFd<Stream>, bytes: &[u8], outbox: &Outbox) -> io::Result<()> {
+async fn write_unless_dropped(
+    shared: &Shared,
+    stream: &AsyncFd<Stream>,
+    bytes: &[u8],
+    outbox: &Outbox,
+) -> io::Result<()> {
     let stream = stream.get_ref();
     let mut done = write_now(stream, bytes)?;
     if done == bytes.len() {
         return Ok(());
     }
     // A second descriptor of the same socket, because a registration watches for the same things all its life.
+    let _counted = Writing::new(shared);
     let writable = watch(stream.try_clone()?, Interest::WRITABLE)?;
     poll_fn(|cx| {
         loop {
@@ -344,7 +367,7 @@ mod tests {
         let journal = Box::new(disk.clone());
         let engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, journal);
         let shared = Rc::new(Shared::new(engine.expect("an engine"), hub, HashSet::new(), 1, true));
-        let mut session = Session::new(1, None, true);
+        let mut session = Session::new(1, (None, None), true);
         let mut serve = |requests: &[&str]| {
             let input: String = requests.iter().map(|words| request(words)).collect();
             session.out.bytes.clear();
@@ -371,7 +394,7 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         shared.clients.set(shared.clients.get() + 1);
-        (ours, Arrival { stream: Stream::Unix(theirs), client, pid: None, is_owner: true })
+        (ours, Arrival { stream: Stream::Unix(theirs), client, pid: None, uid: None, is_owner: true })
     }
 
     #[test]
@@ -446,6 +469,21 @@ mod tests {
     }
 
     #[test]
+    fn no_user_of_a_shared_engine_keeps_the_others_out() {
+        let hub: Arc<Hub> = Arc::default();
+        let engine = Engine::new(Arc::new(SystemClock), Arc::clone(&hub) as _).unwrap();
+        let mut shared = Shared::new(engine, hub, HashSet::new(), 1, true);
+        shared.descriptors_max = 8;
+        assert_eq!([1, 1, 1, 2].map(|uid| shared.has_come(Some(uid)).is_ok()), [true, true, false, true]);
+        assert_eq!(shared.has_come(None), Ok(()), "its owner");
+        shared.has_gone(Some(1));
+        assert_eq!(shared.has_come(Some(1)), Ok(()));
+        // A client that does not read and a process whose end is told take descriptors, too.
+        shared.writing.set(8);
+        assert!(shared.has_come(None).is_err());
+    }
+
+    #[test]
     fn a_client_that_drips_is_not_woken_up_for_by_each_drop() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();
@@ -455,7 +493,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         shared.clients.set(1);
-        let arrival = Arrival { stream: Stream::Unix(theirs), client: 1, pid: None, is_owner: true };
+        let arrival =
+            Arrival { stream: Stream::Unix(theirs), client: 1, pid: None, uid: None, is_owner: true };
         let bytes = request(&format!("echo {}", "x".repeat(20_000)));
         let began = std::time::Instant::now();
         local.block_on(&runtime, async {

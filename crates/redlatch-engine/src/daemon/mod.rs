@@ -18,7 +18,7 @@ mod resp;
 mod session;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::future::poll_fn;
 use std::io;
@@ -57,6 +57,10 @@ use refusals::Refusals;
 pub const CLIENTS_MAX: usize = 10_000;
 /// The same with a lifeline for each.
 const CONNECTIONS_MAX: usize = 2 * CLIENTS_MAX;
+/// The same with a process for each, whose end is told by a descriptor.
+const DESCRIPTORS_MAX: usize = 3 * CLIENTS_MAX;
+/// Of a shared engine no user but its owner has more than this part of the connections.
+const USER_SHARE: usize = 4;
 /// Descriptors for everything but clients: sockets, the journal and the file that replaces it, the runtime.
 const OWN_DESCRIPTORS: usize = 32;
 /// How often expired keys are looked for and idleness is judged, at the longest.
@@ -75,11 +79,15 @@ pub(crate) struct Shared {
     allowed: HashSet<String>,
     epoch: u32,
     compat: bool,
-    /// The most connections at once, lifelines included.
-    connections_max: usize,
+    /// How many descriptors clients may take.
+    descriptors_max: usize,
     clients: Cell<usize>,
     /// Connections that are no clients, but the lifelines of some.
     lines: Cell<usize>,
+    /// Replies that wait for clients to read.
+    writing: Cell<usize>,
+    /// The connections of each user but the owner.
+    users: RefCell<HashMap<u32, usize>>,
     lifelines: Lifelines,
     next_client: Cell<u64>,
     scripts_run: Cell<u64>,
@@ -98,9 +106,11 @@ impl Shared {
             allowed,
             epoch,
             compat,
-            connections_max: CONNECTIONS_MAX,
+            descriptors_max: DESCRIPTORS_MAX,
             clients: Cell::new(0),
             lines: Cell::new(0),
+            writing: Cell::new(0),
+            users: RefCell::default(),
             lifelines: Lifelines::default(),
             next_client: Cell::new(1),
             scripts_run: Cell::new(0),
@@ -116,9 +126,35 @@ impl Shared {
         self.gate.engine(&self.lifelines)
     }
 
+    /// Whether all that clients may take is taken. What is left then lets one in that is told so, and has the journal be rewritten.
     fn is_full(&self) -> bool {
-        let clients = self.clients.get();
-        clients >= CLIENTS_MAX || clients + self.lines.get() >= self.connections_max
+        let (clients, connections) = (self.clients.get(), self.clients.get() + self.lines.get());
+        let descriptors = connections + self.writing.get() + self.lifelines.processes.descriptors();
+        clients >= CLIENTS_MAX || connections >= CONNECTIONS_MAX || descriptors >= self.descriptors_max
+    }
+
+    /// Counts a connection of a user. The error is what the client is told that is one too many.
+    fn has_come(&self, uid: Option<u32>) -> Result<(), &'static str> {
+        if self.is_full() {
+            return Err("max number of clients reached");
+        }
+        if let Some(uid) = uid {
+            let mut users = self.users.borrow_mut();
+            let count = users.entry(uid).or_default();
+            if *count >= (self.descriptors_max.min(CONNECTIONS_MAX) / USER_SHARE).max(1) {
+                return Err("max number of clients of one user reached");
+            }
+            *count += 1;
+        }
+        Ok(())
+    }
+
+    fn has_gone(&self, uid: Option<u32>) {
+        let mut users = self.users.borrow_mut();
+        if let Some(count) = uid.and_then(|uid| users.get_mut(&uid)) {
+            *count -= 1;
+            users.retain(|_, count| *count > 0);
+        }
     }
 }
 
@@ -244,7 +280,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     }
     keep_claim()?;
     let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
-    shared.connections_max = room_for_clients();
+    shared.descriptors_max = room_for_clients();
     shared.gate.set_undertaker(config.undertaker.take());
     let shared = Rc::new(shared);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -254,13 +290,13 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     runtime.block_on(serve(&shared, &mut config, claim))
 }
 
-/// Raises the limit of descriptors as far as it may be, and says how many connections that leaves room for. The journal has to be
+/// Raises the limit of descriptors as far as it may be, and says how many of them clients may take. The journal has to be
 /// rewritten also when that many are there.
 fn room_for_clients() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
-    let wanted = (CONNECTIONS_MAX + OWN_DESCRIPTORS) as u64;
+    let wanted = (DESCRIPTORS_MAX + OWN_DESCRIPTORS) as u64;
     let usable = limit.maximum.map_or(wanted, |most| most.min(wanted));
     let raised = limit.current.is_some_and(|now| now < usable)
         && setrlimit(Resource::Nofile, Rlimit { current: Some(usable), ..limit }).is_ok();
@@ -269,7 +305,7 @@ fn room_for_clients() -> usize {
     if room < CLIENTS_MAX {
         tracing::warn!(descriptors = present, clients = room, "few descriptors: raise the limit (ulimit -n)");
     }
-    room.clamp(1, CONNECTIONS_MAX)
+    room.clamp(1, DESCRIPTORS_MAX)
 }
 
 /// Locks the directory for the life of the daemon. systemd-tmpfiles takes old files out of shared places, but nothing out of
@@ -389,6 +425,8 @@ struct Arrival {
     client: u64,
     /// The process at the other end, where that is known.
     pid: Option<i32>,
+    /// Its user, unless that is the owner.
+    uid: Option<u32>,
     /// Whether it acts for the user that the daemon belongs to.
     is_owner: bool,
 }
@@ -419,14 +457,15 @@ async fn oversee(
                     let is_owner = peer.is_some_and(|peer| peer.uid() == own_uid());
                     // Zero stands for all processes that cannot be seen from here.
                     let pid = peer.and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
+                    let uid = peer.filter(|_| !is_owner).map(|peer| peer.uid());
                     if is_owner || for_several_users {
-                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, is_owner), &mut refusals);
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, uid, is_owner), &mut refusals);
                     }
                 }
                 Err(error) => backoff(&error, &mut refusals).await,
             },
             accepted = accept_tcp(tcp) => match accepted {
-                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, false), &mut refusals),
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, None, false), &mut refusals),
                 Err(error) => backoff(&error, &mut refusals).await,
             },
             () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
@@ -467,18 +506,24 @@ fn admit(
     shared: &Shared,
     arrivals: &Arrivals,
     stream: io::Result<Stream>,
-    (pid, is_owner): (Option<i32>, bool),
+    (pid, uid, is_owner): (Option<i32>, Option<u32>, bool),
     refusals: &mut Refusals,
 ) {
-    match stream {
-        Err(error) => refusals.tell(&error, Instant::now()),
-        Ok(stream) if shared.is_full() => stream.refuse(),
-        Ok(stream) => {
+    let stream = match stream {
+        Err(error) => return refusals.tell(&error, Instant::now()),
+        Ok(stream) => stream,
+    };
+    match shared.has_come(uid) {
+        Err(why) => {
+            stream.refuse(why);
+            refusals.tell(&io::Error::other(why), Instant::now());
+        }
+        Ok(()) => {
             shared.clients.set(shared.clients.get() + 1);
             let client = shared.next_client.get();
             shared.next_client.set(client + 1);
             shared.lifelines.came(&User { pid, client });
-            arrivals.borrow_mut().push(Arrival { stream, client, pid, is_owner });
+            arrivals.borrow_mut().push(Arrival { stream, client, pid, uid, is_owner });
         }
     }
 }

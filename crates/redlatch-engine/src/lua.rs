@@ -14,7 +14,7 @@ use crate::fast_hash::FastMap;
 use crate::keyspace::Core;
 use crate::lua_struct;
 use crate::lua_text;
-use crate::recovery::Recovering;
+use crate::recovery::{Recovering, only_looks};
 use crate::value::{EngineError, NOSCRIPT, Value};
 
 /// How often a running script is looked at, in virtual-machine instructions.
@@ -47,13 +47,19 @@ fn sha_of(text: &str) -> Option<Sha> {
     Some(sha)
 }
 
+struct Script {
+    function: Function,
+    recovering: Recovering,
+    only_looks: bool,
+}
+
 pub(crate) struct LuaHost {
     lua: Lua,
     environment: Table,
     run: Function,
     run_one_key: Function,
     run_two_keys: Function,
-    scripts: FastMap<Sha, (Function, Recovering)>,
+    scripts: FastMap<Sha, Script>,
     watch: Arc<Watch>,
 }
 
@@ -118,7 +124,7 @@ impl LuaHost {
             if self.scripts.len() >= SCRIPTS_MAX {
                 self.scripts.clear();
             }
-            let script = self
+            let function = self
                 .lua
                 .load(source)
                 .set_name("@user_script")
@@ -128,7 +134,9 @@ impl LuaHost {
                 .map_err(|error| {
                     EngineError::new(format!("ERR Error compiling script (new function): {}", root(&error)))
                 })?;
-            self.scripts.extend(sha_of(&sha).map(|sha| (sha, (script, Recovering::of(source)))));
+            let (recovering, only_looks) = (Recovering::of(source), only_looks(source));
+            let script = Script { function, recovering, only_looks };
+            self.scripts.extend(sha_of(&sha).map(|sha| (sha, script)));
         }
         Ok(sha)
     }
@@ -140,7 +148,11 @@ impl LuaHost {
     /// What a script does while holds may be missing.
     pub(crate) fn recovering(&self, sha: &str) -> Recovering {
         let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha));
-        script.map_or(Recovering::Unsaid, |(_, recovering)| *recovering)
+        script.map_or(Recovering::Unsaid, |script| script.recovering)
+    }
+
+    pub(crate) fn only_looks(&self, sha: &str) -> bool {
+        sha_of(sha).and_then(|sha| self.scripts.get(&sha)).is_some_and(|script| script.only_looks)
     }
 
     pub(crate) fn forget_all(&mut self) {
@@ -153,11 +165,11 @@ impl LuaHost {
         keys: &[impl AsRef<[u8]>],
         args: &[impl AsRef<[u8]>],
     ) -> Result<Value, EngineError> {
-        let (script, _) = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
+        let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
         if self.watch.seen.swap(false, Ordering::Relaxed) {
             *lock(&self.watch.first_seen) = None;
         }
-        let outcome = self.enter(script, keys, args);
+        let outcome = self.enter(&script.function, keys, args);
         if self.watch.stopped.swap(false, Ordering::Relaxed) {
             install_hook(&self.lua, &self.watch, INSTRUCTIONS_PER_CHECK).map_err(internal)?;
             // What it has left must not stop the next script.

@@ -104,9 +104,20 @@ fn split<'a>(args: &'a [&'a [u8]], name: &str) -> Result<KeysAndArgs<'a>, Engine
 fn evalsha(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "evalsha")?;
     let sha = std::str::from_utf8(args[1]).map_err(|_| NOSCRIPT)?;
-    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let mut engine = shared.engine();
     // Whatever is loaded may be run: without compat mode nothing else can be loaded.
+    run_script(shared, session, sha, (keys, rest))
+}
+
+fn run_script(
+    shared: &Shared,
+    session: &mut Session,
+    sha: &str,
+    (keys, rest): KeysAndArgs<'_>,
+) -> Result<(), EngineError> {
+    let mut engine = shared.engine();
+    if !engine.only_looks(sha) {
+        shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
+    }
     let reply = engine.eval_sha(sha, keys, rest);
     shared.scripts_run.set(shared.scripts_run.get() + 1);
     session.out.value(&reply?);
@@ -124,11 +135,8 @@ fn allowed(shared: &Shared, source: &[u8]) -> Result<(), EngineError> {
 fn eval(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "eval")?;
     allowed(shared, args[1])?;
-    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let reply = shared.engine().eval(args[1], keys, rest);
-    shared.scripts_run.set(shared.scripts_run.get() + 1);
-    session.out.value(&reply?);
-    Ok(())
+    let sha = shared.engine().load(args[1])?;
+    run_script(shared, session, &sha, (keys, rest))
 }
 
 fn script(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {

@@ -9,6 +9,8 @@ use mlua::{
     BString, Either, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Variadic, VmState,
 };
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::command::{COMMANDS, Caller, execute};
 use crate::fast_hash::FastMap;
 use crate::keyspace::Core;
@@ -30,8 +32,8 @@ const REPLY_DEPTH_MAX: usize = 100;
 
 /// Watches one running script.
 struct Watch {
-    /// When the current script was first seen running; empty until a check happens.
-    first_seen: Mutex<Option<Instant>>,
+    /// When the current script was first seen running, and how long this thread had been running then; empty until a check happens.
+    first_seen: Mutex<Option<(Instant, Duration)>>,
     seen: AtomicBool,
     stopped: AtomicBool,
     time_limit: Mutex<Duration>,
@@ -227,14 +229,23 @@ fn install_hook(lua: &Lua, watch: &Arc<Watch>, every: u32) -> mlua::Result<()> {
     })
 }
 
+/// How long this thread has been running so far. It stands still while the process is stopped, and other programs have the processor.
+fn thread_ran() -> Duration {
+    let ran = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(ran.tv_sec.unsigned_abs(), u32::try_from(ran.tv_nsec).unwrap_or(0))
+}
+
 /// Fails when the running script is to end.
 fn look(lua: &Lua, watch: &Arc<Watch>) -> mlua::Result<()> {
     if watch.stopped.load(Ordering::Relaxed) {
         return Err(mlua::Error::runtime("script stopped"));
     }
     watch.seen.store(true, Ordering::Relaxed);
-    let first = *lock(&watch.first_seen).get_or_insert_with(Instant::now);
-    if first.elapsed() > *lock(&watch.time_limit) || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
+    let (first, ran_before) = *lock(&watch.first_seen).get_or_insert_with(|| (Instant::now(), thread_ran()));
+    let limit = *lock(&watch.time_limit);
+    // A process that was stopped comes back to its script, which must not end half-way on account of that.
+    let ran_out = first.elapsed() > limit && thread_ran().saturating_sub(ran_before) > limit;
+    if ran_out || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
         watch.stopped.store(true, Ordering::Relaxed);
         install_hook(lua, watch, 1)?;
         return Err(mlua::Error::runtime("script stopped"));

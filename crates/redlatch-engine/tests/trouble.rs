@@ -71,9 +71,14 @@ impl Process {
 
     /// A daemon that may open so many descriptors and no more.
     fn with(dir: &Path, descriptors: &str) -> Process {
+        Process::limited(dir, descriptors, "")
+    }
+
+    /// The same, whose files may become so large.
+    fn limited(dir: &Path, descriptors: &str, file_bytes: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command.args(["helper_runs_a_daemon", "--exact", "--nocapture"]).env("REDLATCH_TEST_DAEMON_DIR", dir);
-        command.env("REDLATCH_TEST_DESCRIPTORS", descriptors);
+        command.env("REDLATCH_TEST_DESCRIPTORS", descriptors).env("REDLATCH_TEST_FILE_BYTES", file_bytes);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut output = io::BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
@@ -133,6 +138,9 @@ fn helper_runs_a_daemon() {
     if let Ok(descriptors) = std::env::var("REDLATCH_TEST_DESCRIPTORS").unwrap_or_default().parse() {
         let limit = Rlimit { current: Some(20), maximum: Some(descriptors) };
         setrlimit(Resource::Nofile, limit).expect("a lower limit");
+    }
+    if let Ok(bytes) = std::env::var("REDLATCH_TEST_FILE_BYTES").unwrap_or_default().parse() {
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: None }).expect("a lower limit");
     }
     let mut config = config(&LocalPaths::in_dir(dir.into(), None).expect("a short path"));
     config.undertaker = Some(Box::new(Leaves));
@@ -222,6 +230,20 @@ fn a_full_disk_is_named_in_what_clients_are_told() {
         assert_eq!(refused.code(), code);
         assert!(refused.message().contains("No space left"), "{refused}");
     }
+}
+
+#[test]
+fn a_journal_at_the_limit_of_file_sizes_is_an_error_of_the_clients_and_ends_no_daemon() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let process = Process::limited(&paths.dir, "", "1000000");
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut client, PUT, "small", &["1"]), Wire::Simple("OK".to_owned()));
+    let refused = refusal(eval(&mut client, PUT, "big", &[&"x".repeat(2_000_000)]));
+    assert!(refused.starts_with("UNSAVED") && refused.contains("File too large"), "{refused}");
+    assert_eq!(client.ask(&["PING"]), Wire::Simple("PONG".to_owned()));
+    assert!(refusal(eval(&mut client, PUT, "small", &["2"])).starts_with("MISCONF"));
+    drop(process);
 }
 
 #[test]

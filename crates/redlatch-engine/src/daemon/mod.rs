@@ -227,6 +227,14 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if serves() {
         return Err(runs_already());
     }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(because(DaemonErrorKind::System, "no runtime"))?;
+    let _full_files_told = {
+        let _entered = runtime.enter();
+        keep_from_file_limit().map_err(because(DaemonErrorKind::System, "a signal"))?
+    };
     let boot = match std::mem::take(&mut config.boot_id) {
         id if id.is_empty() => Boot { id: current_boot_id(), is_vouched: false },
         id => Boot { id, is_vouched: true },
@@ -283,10 +291,6 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     shared.descriptors_max = room_for_clients();
     shared.gate.set_undertaker(config.undertaker.take());
     let shared = Rc::new(shared);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(because(DaemonErrorKind::System, "no runtime"))?;
     runtime.block_on(serve(&shared, &mut config, claim))
 }
 
@@ -314,6 +318,12 @@ fn keep_from_cleaners(dir: &std::path::Path) -> Option<File> {
     let dir = File::open(dir).ok()?;
     rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockShared).ok()?;
     Some(dir)
+}
+
+/// Takes the signal of a file that grows beyond its limit (`ulimit -f`), which would end the process: the write fails instead, as on
+/// a full disk.
+fn keep_from_file_limit() -> io::Result<Signal> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))
 }
 
 /// How much memory this process has in use; nothing where the system does not say.

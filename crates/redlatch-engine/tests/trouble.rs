@@ -232,6 +232,36 @@ fn a_full_disk_is_named_in_what_clients_are_told() {
     }
 }
 
+/// A daemon that was stopped went on serving its clients until it looked at its files, up to a second later.
+#[test]
+fn a_daemon_that_was_stopped_while_another_took_its_place_grants_nothing() {
+    for _ in 0..5 {
+        let dir = support::dir();
+        let paths = paths(dir.path());
+        let mut first = Process::start(&paths.dir);
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        assert_eq!(client.ask(&["PING"]), Wire::Simple("PONG".to_owned()));
+        let pid = rustix::process::Pid::from_child(&first.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it lives");
+        support::soon("it is stopped", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", first.0.id())).expect("it is there");
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        });
+        let words = ["EVAL", TAKE, "1", "lock", "first", "60000"];
+        client.send(&words).expect("the socket takes it");
+        for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
+            std::fs::remove_file(file).expect("it is there");
+        }
+        let second = Process::start(&paths.dir);
+        let mut other = Client::connect(&paths.socket).expect("it listens");
+        assert_eq!(eval(&mut other, TAKE, "lock", &["second", "60000"]), Wire::Int(1));
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it lives");
+        assert!(client.is_closed(), "two hold the lock");
+        assert!(first.0.wait().expect("it ends").success(), "the helper has checked why");
+        drop(second);
+    }
+}
+
 #[test]
 fn a_journal_at_the_limit_of_file_sizes_is_an_error_of_the_clients_and_ends_no_daemon() {
     let dir = support::dir();

@@ -302,8 +302,7 @@ fn own_line(session: &Session) -> Result<&Line, EngineError> {
 fn stop(shared: &Shared, session: &mut Session) {
     session.out.status("OK");
     session.closing = true;
-    shared.stop.set(Some(ExitReason::Shutdown));
-    shared.stopping.notify_one();
+    shared.end(ExitReason::Shutdown);
 }
 
 fn status(shared: &Shared, session: &mut Session) {

@@ -208,6 +208,10 @@ fn run_some(
             Ok(Some(taken)) => {
                 let request = &input[*done..*done + taken];
                 if !words.is_empty() {
+                    if !shared.may_serve() {
+                        session.closing = true;
+                        break;
+                    }
                     let start = session.out.bytes.len();
                     commands::run(shared, session, request, words);
                     let (changed, bytes) = shared.engine().take_changed();

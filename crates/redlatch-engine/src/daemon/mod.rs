@@ -149,6 +149,20 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether a client may be served. If not, another daemon has taken the place of this one, which ends.
+    fn may_serve(&self) -> bool {
+        let may_serve = self.gate.may_serve(&self.lifelines);
+        if !may_serve {
+            self.end(ExitReason::Displaced);
+        }
+        may_serve
+    }
+
+    fn end(&self, reason: ExitReason) {
+        self.stop.set(Some(reason));
+        self.stopping.notify_one();
+    }
+
     fn has_gone(&self, uid: Option<u32>) {
         let mut users = self.users.borrow_mut();
         if let Some(count) = uid.and_then(|uid| users.get_mut(&uid)) {
@@ -291,7 +305,8 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     shared.descriptors_max = room_for_clients();
     shared.gate.set_undertaker(config.undertaker.take());
     let shared = Rc::new(shared);
-    runtime.block_on(serve(&shared, &mut config, claim))
+    shared.gate.set_claim(claim);
+    runtime.block_on(serve(&shared, &mut config))
 }
 
 /// Raises the limit of descriptors as far as it may be, and says how many of them clients may take. The journal has to be
@@ -339,11 +354,7 @@ fn current_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-async fn serve(
-    shared: &Rc<Shared>,
-    config: &mut DaemonConfig,
-    claim: Claim,
-) -> Result<ExitReason, DaemonError> {
+async fn serve(shared: &Rc<Shared>, config: &mut DaemonConfig) -> Result<ExitReason, DaemonError> {
     let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
     access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
     let door = Door::open(&config.socket, config.shared).map_err(system())?;
@@ -360,10 +371,9 @@ async fn serve(
     }
     let arrivals = RefCell::new(Vec::new());
     let service = (config.idle_exit, config.shared);
-    let claim = RefCell::new(claim);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
-        Some(oversee(shared, &arrivals, (door, &claim), tcp.as_ref(), signals, service).await)
+        Some(oversee(shared, &arrivals, door, tcp.as_ref(), signals, service).await)
     }));
     tasks.push(Box::pin(lifelines::attend(shared).map(|()| None)));
     let reason = poll_fn(|cx| {
@@ -383,9 +393,10 @@ async fn serve(
         }
     })
     .await;
-    if reason == ExitReason::Displaced || matches!(claim.borrow_mut().is_held(), Ok(false)) {
+    if reason == ExitReason::Displaced || matches!(shared.gate.has_claim(), Ok(false)) {
         // Socket and journal are the other one's.
-        return Ok(reason);
+        tracing::error!("the lock file was deleted, and another engine serves this socket: this one ends");
+        return Ok(ExitReason::Displaced);
     }
     if let Err(error) = shared.engine().close_journal() {
         tracing::warn!(%error, "the journal could not be ended");
@@ -447,7 +458,7 @@ type Arrivals = RefCell<Vec<Arrival>>;
 async fn oversee(
     shared: &Shared,
     arrivals: &Arrivals,
-    (mut door, claim): (Door, &RefCell<Claim>),
+    mut door: Door,
     tcp: Option<&TcpListener>,
     (mut terminate, mut interrupt): (Signal, Signal),
     (idle_exit, for_several_users): (Option<Duration>, bool),
@@ -482,17 +493,14 @@ async fn oversee(
             _ = terminate.recv() => return ExitReason::Signal,
             _ = interrupt.recv() => return ExitReason::Signal,
             _ = tick.tick() => {
-                match claim.borrow_mut().is_held() {
+                match shared.gate.has_claim() {
                     Ok(true) => {
                         door.mend();
                         if let Err(error) = shared.engine().mend_journal() {
                             tracing::error!(%error, "the journal was deleted and cannot be made again");
                         }
                     }
-                    Ok(false) => {
-                        tracing::error!("the lock file was deleted, and another daemon serves this socket: this one ends");
-                        return ExitReason::Displaced;
-                    }
+                    Ok(false) => return ExitReason::Displaced,
                     Err(error) => tracing::error!(%error, "the lock file was deleted and cannot be made again"),
                 }
                 shared.engine().expire_some(EXPIRE_PER_TICK);

@@ -549,6 +549,23 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::Id) {}
 }
 
+#[test]
+fn an_engine_that_listens_on_an_address_says_that_every_user_can_connect() {
+    let dir = support::dir();
+    let mut config = config(&paths(dir.path()));
+    config.compat = true;
+    config.compat_listen = Some(([127, 0, 0, 1], 0).into());
+    // It ends before it serves.
+    config.socket = "relative".into();
+    let (log, said) = mpsc::channel();
+    LOG.set(Some(log));
+    let ended = tracing::subscriber::with_default(Log, || run(config));
+    LOG.set(None);
+    assert_eq!(ended.expect_err("a relative path").kind(), DaemonErrorKind::Config);
+    let told: String = said.iter().collect();
+    assert!(told.contains("every user of this machine can connect") && told.contains("127.0.0.1"), "{told}");
+}
+
 /// A journal of a million keys takes longer to read than a start may last. Here it is a pipe, so that it is read as slowly as the test wants.
 #[cfg(target_os = "linux")]
 #[test]

@@ -32,7 +32,8 @@ pub struct DaemonConfig {
     /// With `compat`, how much memory the engine may use before it refuses to keep more (`OOM`); unbounded where the system does not say
     /// how much that is.
     pub memory_max_bytes: u64,
-    /// Serve on TCP too, with `compat` and on a loopback address only.
+    /// Serve on TCP too, with `compat` and on a loopback address only. There is no password: every user of the machine can connect, and
+    /// see and change every lock.
     pub compat_listen: Option<SocketAddr>,
     /// Called when clients can connect.
     pub ready: Option<ReadyCallback>,

@@ -194,6 +194,12 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
             ));
         }
     }
+    if let Some(address) = config.compat_listen {
+        tracing::warn!(
+            %address,
+            "every user of this machine can connect to this address, without a password, and see and change every lock"
+        );
+    }
     if !config.dir.is_absolute() || !config.socket.is_absolute() {
         return Err(DaemonError::new(
             DaemonErrorKind::Config,

@@ -247,8 +247,7 @@ fn a_daemon_that_was_stopped_while_another_took_its_place_grants_nothing() {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", first.0.id())).expect("it is there");
             stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
         });
-        let words = ["EVAL", TAKE, "1", "lock", "first", "60000"];
-        client.send(&words).expect("the socket takes it");
+        client.send(&["EVAL", TAKE, "1", "lock", "first", "60000"]).expect("the socket takes it");
         for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
             std::fs::remove_file(file).expect("it is there");
         }
@@ -390,7 +389,6 @@ fn clients_with_lifelines_beyond_the_descriptors_are_told_so() {
         }
     };
     assert!(refused.contains("max number of clients"), "{refused}");
-    // Who goes makes room for others.
     drop(clients);
     support::soon("there is room", || {
         let mut client = Client::connect(&paths.socket).expect("it listens");

@@ -19,6 +19,11 @@ pub trait Clock: Send + Sync {
 
     /// Microseconds since 1970 on the wall clock, for `TIME` and the commands that take absolute times.
     fn unix_us(&self) -> u64;
+
+    /// The same as the wall clock is set at this moment, also where [`Clock::unix_us`] follows no step of it.
+    fn wall_us(&self) -> u64 {
+        self.unix_us()
+    }
 }
 
 /// The clocks of the operating system.
@@ -94,6 +99,10 @@ impl Clock for SteadyClock {
 
     fn unix_us(&self) -> u64 {
         self.unix_at(self.boot_us())
+    }
+
+    fn wall_us(&self) -> u64 {
+        self.clock.wall_us()
     }
 }
 

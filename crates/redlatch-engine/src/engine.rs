@@ -173,6 +173,11 @@ impl Engine {
         self.lua.knows(sha)
     }
 
+    /// Whether a loaded script says that it changes nothing.
+    pub(crate) fn only_looks(&self, sha: &str) -> bool {
+        self.lua.only_looks(sha)
+    }
+
     /// Runs a loaded script. What it changed before an error stays changed, as in Redis.
     ///
     /// # Errors

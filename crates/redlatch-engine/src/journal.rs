@@ -1,6 +1,6 @@
 //! The journal of the daemon: an append-only file of checked records, replayed at a start.
 //!
-//! Each record is a length, a CRC-32 and a body. A body is the boot id (always first), the changes of one script,
+//! Each record is a length, a CRC-32 and a body. A body is the boot id (always first), the time, the changes of one script,
 //! the reserved bound of a fencing counter, or the mark of a clean end. Writes are not synced: they survive the
 //! end of the daemon, and when the whole machine ends every holder of a lock has ended too. Fencing counters are
 //! the exception, since their tokens live on in other systems; a bound above the counter is synced before any
@@ -9,6 +9,7 @@
 //! Where a part of the file is damaged, what is intact counts, before and behind it. What is missing may be a hold, so nothing is
 //! granted until the longest lease has passed that may have been in it.
 
+mod boot;
 mod bounds;
 mod codec;
 mod leases;
@@ -26,6 +27,8 @@ use crate::clock::Clock;
 use crate::effect::Effect;
 use crate::engine::Journal;
 use crate::number::parse_int;
+pub(crate) use boot::Boot;
+use boot::{ClockNote, Run};
 use bounds::Bounds;
 use codec::Record;
 use leases::Leases;
@@ -42,6 +45,8 @@ const CLOCK_COUNTER_BLOCK: i64 = 10_000_000;
 /// must not come here several times a second; and a start has to read all of it.
 const REWRITE_BYTES_MIN: u64 = 16 << 20;
 const REWRITE_FACTOR: u64 = 4;
+/// How often the time is noted between changes.
+const NOTE_INTERVAL_US: u64 = 10_000_000;
 /// A rewrite writes this much at once.
 const WRITE_BYTES: usize = 4 << 20;
 
@@ -56,6 +61,8 @@ pub(crate) struct FileJournal {
     boot_id: String,
     clock: Arc<dyn Clock>,
     leases: Leases,
+    /// When the time was noted last, on the boot clock.
+    noted_us: u64,
     /// Bytes that are known to be whole records.
     len: u64,
     /// Bytes after the last rewrite.
@@ -83,7 +90,7 @@ impl FileJournal {
     /// append, unless what was found is current: it brings the header up to date.
     pub(crate) fn open(
         path: &Path,
-        boot_id: &str,
+        boot: &Boot,
         clock: Arc<dyn Clock>,
     ) -> io::Result<(FileJournal, Recovered)> {
         let bytes = match std::fs::read(path) {
@@ -91,21 +98,20 @@ impl FileJournal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let (leases, known) = Leases::open(&path.with_extension("leases"), boot_id)?;
+        let (leases, known) = Leases::open(&path.with_extension("leases"), &boot.id, Arc::clone(&clock))?;
         let found = Found::read(&bytes);
         if found.damaged_bytes > 0 {
             set_aside(&path.with_extension("damaged"), &bytes);
         }
-        let known_boot = known.as_ref().map(|(boot, _)| boot.as_str());
-        let before = found.boot_id.as_deref().or(known_boot);
-        // Where the system does not say which run of the machine it is, it may be the same one.
-        let is_unsure = before.is_some_and(|old| old.is_empty() || boot_id.is_empty());
-        let other_boot = !is_unsure && before.is_some_and(|old| old != boot_id);
+        let before = found.boot_id.as_deref().or(known.as_ref().map(|known| known.boot_id.as_str()));
+        let noted = found.noted.or(known.as_ref().map(|known| known.noted));
+        let run = boot.run_of(before, noted, &*clock);
+        let other_boot = run == Run::Another;
         // A journal that is gone may have had as much in it as one that is damaged.
         let is_missing = bytes.is_empty() && known.is_some();
         let mut wait_until_ms = found.wait_until_ms;
         if found.damaged_bytes > 0 || is_missing {
-            let longest_ms = known.as_ref().map_or(u64::MAX, |(_, lease_ms)| *lease_ms);
+            let longest_ms = known.as_ref().map_or(u64::MAX, |known| known.lease_ms);
             wait_until_ms = wait_until_ms.max(clock.boot_ms().saturating_add(longest_ms));
             tracing::error!(
                 bytes = found.damaged_bytes,
@@ -134,9 +140,10 @@ impl FileJournal {
             path: path.to_owned(),
             dir,
             rename_unsynced: false,
-            boot_id: boot_id.to_owned(),
+            boot_id: boot.id.clone(),
             clock,
             leases,
+            noted_us: 0,
             len,
             live_len: len,
             bounds: Bounds::new(found.bounds.clone()),
@@ -144,9 +151,11 @@ impl FileJournal {
             buffer: Vec::new(),
         };
         let mut effects = found.finish();
-        if is_unsure && let Some((_, longest_ms)) = known {
+        if run == Run::Unsure
+            && let Some(known) = known
+        {
             // If it is another one, what was held ends as if it had been taken just now.
-            leases::end_by(&mut effects, journal.clock.boot_ms().saturating_add(longest_ms));
+            leases::end_by(&mut effects, journal.clock.boot_ms().saturating_add(known.lease_ms));
         }
         Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current }))
     }
@@ -214,6 +223,7 @@ impl FileJournal {
         };
         self.buffer.clear();
         codec::encode(&Record::Boot(self.boot_id.clone()), &mut self.buffer);
+        codec::encode(&Record::Clock(ClockNote::now(&*self.clock)), &mut self.buffer);
         if self.wait_until_ms > self.clock.boot_ms() {
             codec::encode(&Record::Wait { until_ms: self.wait_until_ms }, &mut self.buffer);
         }
@@ -261,11 +271,21 @@ impl Journal for FileJournal {
         }
         self.leases.cover(leases::longest_ms(effects, &*self.clock))?;
         self.buffer.clear();
+        let now_us = self.clock.boot_us();
+        let is_noted = now_us.saturating_sub(self.noted_us) >= NOTE_INTERVAL_US;
+        if is_noted {
+            codec::encode(&Record::Clock(ClockNote::now(&*self.clock)), &mut self.buffer);
+        }
         let sync = self.reserve(effects);
         codec::encode_changes(effects, &mut self.buffer);
         let written = self.write_buffer(sync);
         match &written {
-            Ok(()) => self.bounds.keep(),
+            Ok(()) => {
+                self.bounds.keep();
+                if is_noted {
+                    self.noted_us = now_us;
+                }
+            }
             Err(_) => self.bounds.take_back(),
         }
         if self.buffer.capacity() > WRITE_BYTES {

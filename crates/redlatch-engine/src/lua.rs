@@ -9,12 +9,14 @@ use mlua::{
     BString, Either, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Variadic, VmState,
 };
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::command::{COMMANDS, Caller, execute};
 use crate::fast_hash::FastMap;
 use crate::keyspace::Core;
 use crate::lua_struct;
 use crate::lua_text;
-use crate::recovery::Recovering;
+use crate::recovery::{Recovering, only_looks};
 use crate::value::{EngineError, NOSCRIPT, Value};
 
 /// How often a running script is looked at, in virtual-machine instructions.
@@ -30,8 +32,8 @@ const REPLY_DEPTH_MAX: usize = 100;
 
 /// Watches one running script.
 struct Watch {
-    /// When the current script was first seen running; empty until a check happens.
-    first_seen: Mutex<Option<Instant>>,
+    /// When the current script was first seen running, and how long this thread had been running then; empty until a check happens.
+    first_seen: Mutex<Option<(Instant, Duration)>>,
     seen: AtomicBool,
     stopped: AtomicBool,
     time_limit: Mutex<Duration>,
@@ -47,13 +49,19 @@ fn sha_of(text: &str) -> Option<Sha> {
     Some(sha)
 }
 
+struct Script {
+    function: Function,
+    recovering: Recovering,
+    only_looks: bool,
+}
+
 pub(crate) struct LuaHost {
     lua: Lua,
     environment: Table,
     run: Function,
     run_one_key: Function,
     run_two_keys: Function,
-    scripts: FastMap<Sha, (Function, Recovering)>,
+    scripts: FastMap<Sha, Script>,
     watch: Arc<Watch>,
 }
 
@@ -118,7 +126,7 @@ impl LuaHost {
             if self.scripts.len() >= SCRIPTS_MAX {
                 self.scripts.clear();
             }
-            let script = self
+            let function = self
                 .lua
                 .load(source)
                 .set_name("@user_script")
@@ -128,7 +136,9 @@ impl LuaHost {
                 .map_err(|error| {
                     EngineError::new(format!("ERR Error compiling script (new function): {}", root(&error)))
                 })?;
-            self.scripts.extend(sha_of(&sha).map(|sha| (sha, (script, Recovering::of(source)))));
+            let (recovering, only_looks) = (Recovering::of(source), only_looks(source));
+            let script = Script { function, recovering, only_looks };
+            self.scripts.extend(sha_of(&sha).map(|sha| (sha, script)));
         }
         Ok(sha)
     }
@@ -140,7 +150,11 @@ impl LuaHost {
     /// What a script does while holds may be missing.
     pub(crate) fn recovering(&self, sha: &str) -> Recovering {
         let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha));
-        script.map_or(Recovering::Unsaid, |(_, recovering)| *recovering)
+        script.map_or(Recovering::Unsaid, |script| script.recovering)
+    }
+
+    pub(crate) fn only_looks(&self, sha: &str) -> bool {
+        sha_of(sha).and_then(|sha| self.scripts.get(&sha)).is_some_and(|script| script.only_looks)
     }
 
     pub(crate) fn forget_all(&mut self) {
@@ -153,11 +167,11 @@ impl LuaHost {
         keys: &[impl AsRef<[u8]>],
         args: &[impl AsRef<[u8]>],
     ) -> Result<Value, EngineError> {
-        let (script, _) = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
+        let script = sha_of(sha).and_then(|sha| self.scripts.get(&sha)).ok_or(NOSCRIPT)?;
         if self.watch.seen.swap(false, Ordering::Relaxed) {
             *lock(&self.watch.first_seen) = None;
         }
-        let outcome = self.enter(script, keys, args);
+        let outcome = self.enter(&script.function, keys, args);
         if self.watch.stopped.swap(false, Ordering::Relaxed) {
             install_hook(&self.lua, &self.watch, INSTRUCTIONS_PER_CHECK).map_err(internal)?;
             // What it has left must not stop the next script.
@@ -215,14 +229,23 @@ fn install_hook(lua: &Lua, watch: &Arc<Watch>, every: u32) -> mlua::Result<()> {
     })
 }
 
+/// How long this thread has been running so far. It stands still while the process is stopped, and other programs have the processor.
+fn thread_ran() -> Duration {
+    let ran = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(ran.tv_sec.unsigned_abs(), u32::try_from(ran.tv_nsec).unwrap_or(0))
+}
+
 /// Fails when the running script is to end.
 fn look(lua: &Lua, watch: &Arc<Watch>) -> mlua::Result<()> {
     if watch.stopped.load(Ordering::Relaxed) {
         return Err(mlua::Error::runtime("script stopped"));
     }
     watch.seen.store(true, Ordering::Relaxed);
-    let first = *lock(&watch.first_seen).get_or_insert_with(Instant::now);
-    if first.elapsed() > *lock(&watch.time_limit) || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
+    let (first, ran_before) = *lock(&watch.first_seen).get_or_insert_with(|| (Instant::now(), thread_ran()));
+    let limit = *lock(&watch.time_limit);
+    // A process that was stopped comes back to its script, which must not end half-way on account of that.
+    let ran_out = first.elapsed() > limit && thread_ran().saturating_sub(ran_before) > limit;
+    if ran_out || lua.used_memory() > LUA_MEMORY_BYTES_MAX {
         watch.stopped.store(true, Ordering::Relaxed);
         install_hook(lua, watch, 1)?;
         return Err(mlua::Error::runtime("script stopped"));

@@ -8,6 +8,18 @@
 const RUNS_WHOLE: &[u8] = b"\n-- Recovering: whole";
 const WAITS: &[u8] = b"\n-- Recovering: waits";
 
+/// What scripts say that change nothing.
+const LOOKS: &[u8] = b"\n-- Check and change: nothing; only reads";
+
+fn says(source: &[u8], line: &[u8]) -> bool {
+    source.windows(line.len()).any(|part| part == line)
+}
+
+/// Whether a script says that it changes nothing. Looking at what an owner holds is no use of it.
+pub(crate) fn only_looks(source: &[u8]) -> bool {
+    says(source, LOOKS)
+}
+
 /// What the running script has said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Recovering {
@@ -20,10 +32,9 @@ pub(crate) enum Recovering {
 
 impl Recovering {
     pub(crate) fn of(source: &[u8]) -> Recovering {
-        let says = |line: &[u8]| source.windows(line.len()).any(|part| part == line);
-        if says(RUNS_WHOLE) {
+        if says(source, RUNS_WHOLE) {
             Recovering::Whole
-        } else if says(WAITS) {
+        } else if says(source, WAITS) {
             Recovering::Waits
         } else {
             Recovering::Unsaid

@@ -378,3 +378,22 @@ fn a_full_memory_refuses_what_would_keep_more_and_nothing_else() {
     used.store(0, Ordering::SeqCst);
     assert!(engine.call(&["set", "a", "1"]).is_ok(), "there is room again");
 }
+
+/// The time of a script was that of the clock: one in whose middle the process was stopped, or had no processor, ended half-way.
+#[test]
+fn a_script_whose_process_stands_still_for_longer_than_its_limit_runs_to_its_end() {
+    struct StandsStill;
+
+    impl Publisher for StandsStill {
+        fn publish(&self, _: &[u8], _: &[u8]) -> usize {
+            std::thread::sleep(Duration::from_millis(300));
+            0
+        }
+    }
+
+    let mut engine = Engine::new(Arc::new(SystemClock), Arc::new(StandsStill)).expect("an engine");
+    engine.set_script_time_limit(Duration::from_millis(200));
+    let script = "local n = 0 for i = 1, 2000 do n = n + 1 end redis.call('set', 'half', '1') \
+                  redis.call('publish', 'c', 'm') for i = 1, 2000 do n = n + 1 end redis.call('del', 'half') return n";
+    assert_eq!(eval(&mut engine, script), Ok(Value::Int(4_000)));
+}

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redlatch_engine::connect::{LocalPaths, READY_LINE, ensure_running};
-use redlatch_engine::daemon::{DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, run};
+use redlatch_engine::daemon::{
+    DaemonConfig, DaemonError, DaemonErrorKind, ExitReason, Step, Trace, Undertaker, run,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{Client, Wire};
 
@@ -69,9 +71,14 @@ impl Process {
 
     /// A daemon that may open so many descriptors and no more.
     fn with(dir: &Path, descriptors: &str) -> Process {
+        Process::limited(dir, descriptors, "")
+    }
+
+    /// The same, whose files may become so large.
+    fn limited(dir: &Path, descriptors: &str, file_bytes: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command.args(["helper_runs_a_daemon", "--exact", "--nocapture"]).env("REDLATCH_TEST_DAEMON_DIR", dir);
-        command.env("REDLATCH_TEST_DESCRIPTORS", descriptors);
+        command.env("REDLATCH_TEST_DESCRIPTORS", descriptors).env("REDLATCH_TEST_FILE_BYTES", file_bytes);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut output = io::BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
@@ -99,6 +106,31 @@ impl Drop for Process {
     }
 }
 
+/// Sees to the dead and leaves what they have left to its lease.
+struct Leaves;
+
+impl Undertaker for Leaves {
+    fn queues_begin_with(&self) -> &'static [u8] {
+        b"queue:"
+    }
+
+    fn permits_end_with(&self) -> &'static [u8] {
+        b":timeout"
+    }
+
+    fn release(&self, _: &Trace, _: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        Vec::new()
+    }
+
+    fn give_back(&self, _: &[u8], _: &[Vec<u8>], _: &mut dyn FnMut(&[u8]) -> bool) -> Vec<Step> {
+        Vec::new()
+    }
+
+    fn keep(&self, _: &Trace, _: u64) -> Vec<Step> {
+        Vec::new()
+    }
+}
+
 /// Not a test of its own: the process that others start and kill.
 #[test]
 fn helper_runs_a_daemon() {
@@ -107,7 +139,11 @@ fn helper_runs_a_daemon() {
         let limit = Rlimit { current: Some(20), maximum: Some(descriptors) };
         setrlimit(Resource::Nofile, limit).expect("a lower limit");
     }
+    if let Ok(bytes) = std::env::var("REDLATCH_TEST_FILE_BYTES").unwrap_or_default().parse() {
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: None }).expect("a lower limit");
+    }
     let mut config = config(&LocalPaths::in_dir(dir.into(), None).expect("a short path"));
+    config.undertaker = Some(Box::new(Leaves));
     config.ready = Some(Box::new(|| {
         use std::io::Write as _;
         let mut out = io::stdout();
@@ -194,6 +230,49 @@ fn a_full_disk_is_named_in_what_clients_are_told() {
         assert_eq!(refused.code(), code);
         assert!(refused.message().contains("No space left"), "{refused}");
     }
+}
+
+/// A daemon that was stopped went on serving its clients until it looked at its files, up to a second later.
+#[test]
+fn a_daemon_that_was_stopped_while_another_took_its_place_grants_nothing() {
+    for _ in 0..5 {
+        let dir = support::dir();
+        let paths = paths(dir.path());
+        let mut first = Process::start(&paths.dir);
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        assert_eq!(client.ask(&["PING"]), Wire::Simple("PONG".to_owned()));
+        let pid = rustix::process::Pid::from_child(&first.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it lives");
+        support::soon("it is stopped", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", first.0.id())).expect("it is there");
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        });
+        client.send(&["EVAL", TAKE, "1", "lock", "first", "60000"]).expect("the socket takes it");
+        for file in [paths.socket.with_extension("engine"), paths.socket.clone()] {
+            std::fs::remove_file(file).expect("it is there");
+        }
+        let second = Process::start(&paths.dir);
+        let mut other = Client::connect(&paths.socket).expect("it listens");
+        assert_eq!(eval(&mut other, TAKE, "lock", &["second", "60000"]), Wire::Int(1));
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it lives");
+        assert!(client.is_closed(), "two hold the lock");
+        assert!(first.0.wait().expect("it ends").success(), "the helper has checked why");
+        drop(second);
+    }
+}
+
+#[test]
+fn a_journal_at_the_limit_of_file_sizes_is_an_error_of_the_clients_and_ends_no_daemon() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let process = Process::limited(&paths.dir, "", "1000000");
+    let mut client = Client::connect(&paths.socket).expect("it listens");
+    assert_eq!(eval(&mut client, PUT, "small", &["1"]), Wire::Simple("OK".to_owned()));
+    let refused = refusal(eval(&mut client, PUT, "big", &[&"x".repeat(2_000_000)]));
+    assert!(refused.starts_with("UNSAVED") && refused.contains("File too large"), "{refused}");
+    assert_eq!(client.ask(&["PING"]), Wire::Simple("PONG".to_owned()));
+    assert!(refusal(eval(&mut client, PUT, "small", &["2"])).starts_with("MISCONF"));
+    drop(process);
 }
 
 #[test]
@@ -286,6 +365,36 @@ fn clients_beyond_the_descriptors_are_told_so_and_the_journal_is_rewritten_all_t
     let len = std::fs::metadata(paths.dir.join("default.journal")).expect("a journal").len();
     assert!(len < 16 << 20, "six values of 4 MiB, and it was not rewritten: {len} bytes");
     clients.pop();
+    drop(process);
+}
+
+/// Each lifeline had a descriptor of the engine beside its connection, which was not counted: when they ran out nobody was let in any more.
+#[test]
+fn clients_with_lifelines_beyond_the_descriptors_are_told_so() {
+    let dir = support::dir();
+    let paths = paths(dir.path());
+    let process = Process::with(&paths.dir, "64");
+    let mut clients: Vec<Client> = Vec::new();
+    let refused = loop {
+        assert!(clients.len() < 64, "it serves more clients than it has descriptors");
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        _ = client.send(&["PING"]);
+        match client.read().expect("the server answers") {
+            Wire::Simple(_) => {
+                let id = format!("1b671a64-40d5-4ed1-a7c4-{:012}", clients.len());
+                client.send(&["REDLATCH", "LIFELINE", &id, "0", "0"]).expect("it takes it");
+                clients.push(client);
+            }
+            other => break refusal(other),
+        }
+    };
+    assert!(refused.contains("max number of clients"), "{refused}");
+    drop(clients);
+    support::soon("there is room", || {
+        let mut client = Client::connect(&paths.socket).expect("it listens");
+        _ = client.send(&["PING"]);
+        matches!(client.read(), Ok(Wire::Simple(_)))
+    });
     drop(process);
 }
 
@@ -436,6 +545,23 @@ impl tracing::Subscriber for Log {
     fn enter(&self, _: &tracing::Id) {}
 
     fn exit(&self, _: &tracing::Id) {}
+}
+
+#[test]
+fn an_engine_that_listens_on_an_address_says_that_every_user_can_connect() {
+    let dir = support::dir();
+    let mut config = config(&paths(dir.path()));
+    config.compat = true;
+    config.compat_listen = Some(([127, 0, 0, 1], 0).into());
+    // It ends before it serves.
+    config.socket = "relative".into();
+    let (log, said) = mpsc::channel();
+    LOG.set(Some(log));
+    let ended = tracing::subscriber::with_default(Log, || run(config));
+    LOG.set(None);
+    assert_eq!(ended.expect_err("a relative path").kind(), DaemonErrorKind::Config);
+    let told: String = said.iter().collect();
+    assert!(told.contains("every user of this machine can connect") && told.contains("127.0.0.1"), "{told}");
 }
 
 /// A journal of a million keys takes longer to read than a start may last. Here it is a pipe, so that it is read as slowly as the test wants.

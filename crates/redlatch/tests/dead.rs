@@ -306,6 +306,25 @@ fn what_another_process_holds_under_the_owner_stays() {
     assert!(!free(&client, "theirs"));
 }
 
+/// A process that only asked whether another one holds a lock kept that hold until its lease had ended.
+#[test]
+fn a_look_at_what_a_process_holds_is_no_use_of_it() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (worker, owner) = bed.worker("shown=theirs");
+    let owner: Owner = owner.parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (lock, sides) = (client.as_async().lock("theirs"), client.as_async().read_write_lock("sides"));
+        assert!(lock.is_held_by(&owner).await.unwrap());
+        assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
+        assert!(!sides.read().is_held_by(&owner).await.unwrap());
+        assert!(!sides.write().is_held_by(&owner).await.unwrap());
+    });
+    worker.kill();
+    assert!(client.lock("theirs").lock_for(LIMIT).unwrap().is_some(), "it is free at once");
+}
+
 #[test]
 fn a_forked_child_keeps_what_its_parent_held() {
     let bed = Bed::new();

@@ -83,7 +83,7 @@ pub(crate) struct EngineRunArgs {
     /// With --compat, store nothing more while the engine uses more memory than this (512M, 2G) [default: 1G].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "compat")]
     pub(crate) memory_max: Option<u64>,
-    /// Listen on this loopback address as well; needs --compat.
+    /// Listen on this loopback address as well; needs --compat. There is no password: every user of the machine can connect, and see and change every lock.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = numbers::address, requires = "compat")]
     pub(crate) listen: Option<SocketAddr>,
 }

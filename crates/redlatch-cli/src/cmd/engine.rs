@@ -16,7 +16,11 @@ use redlatch::{
 };
 use redlatch_engine::{
     connect::{LocalPaths, READY_LINE, ensure_running},
-    daemon::{self, DaemonConfig, DaemonErrorKind},
+    daemon::{self, DaemonConfig, DaemonErrorKind, ExitReason},
+};
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
 };
 use serde::Serialize;
 
@@ -114,6 +118,11 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
     // The process that started it may have gone meanwhile.
     config.ready = Some(Box::new(|| _ = output::try_emit(READY_LINE)));
     match daemon::run(config) {
+        // One that serves goes on: for those who start engines, that is the same as to find it running.
+        Ok(ExitReason::Displaced) => Err(Failure::new(
+            exit::BUSY,
+            "the lock file of this engine was deleted, and another engine serves its socket: this one has ended",
+        )),
         Ok(reason) => {
             tracing::info!(?reason, "the engine ended");
             Ok(exit::OK)
@@ -153,7 +162,9 @@ fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
 fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
     let words: &[&str] = if force { &["REDLATCH", "SHUTDOWN", "FORCE"] } else { &["REDLATCH", "SHUTDOWN"] };
     let asked_by = Instant::now() + CHANGE_TIMEOUT;
+    let mut process;
     let answer = loop {
+        process = Running::of(paths)?;
         match paths.ask(words)? {
             // It lives without a socket while it reads its journal, and until it has made a deleted one again.
             None if paths.local.is_claimed() && Instant::now() < asked_by => {
@@ -185,7 +196,7 @@ fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
         Some(_) => {}
     }
     let deadline = Instant::now() + CHANGE_TIMEOUT;
-    while paths.local.socket.exists() {
+    while !process.has_ended() && (paths.local.socket.exists() || paths.local.is_claimed()) {
         if Instant::now() > deadline {
             return Err(Failure::internal("the local engine does not end"));
         }
@@ -193,6 +204,22 @@ fn stop(paths: &Paths, force: bool, context: &Context) -> Result<u8, Failure> {
     }
     context.talk.say("the local engine was stopped");
     Ok(exit::OK)
+}
+
+/// The process of an engine. Another engine may be started for its socket as soon as it has ended.
+struct Running(Option<Pid>);
+
+impl Running {
+    /// Nothing where the number means nothing here: the engine is in a container, or is not there.
+    fn of(paths: &Paths) -> Result<Running, Failure> {
+        let answer = paths.ask(&["REDLATCH", "STATUS"])?;
+        let pid = answer.and_then(|answer| answer.number("pid")).and_then(|pid| i32::try_from(pid).ok());
+        Ok(Running(pid.and_then(Pid::from_raw).filter(|pid| test_kill_process(*pid).is_ok())))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
 }
 
 /// A running engine.

@@ -29,7 +29,10 @@ pub(crate) fn standing(dir: &Path) -> io::Result<Standing> {
     };
     let found = std::fs::symlink_metadata(dir)?;
     let (owner, mode) = (found.uid(), found.mode() & 0o777);
-    if found.file_type().is_symlink() {
+    let parents = || if found.is_dir() { parents_problem(dir, owner) } else { Ok(None) };
+    if let Some(problem) = parents()? {
+        refuse(problem)
+    } else if found.file_type().is_symlink() {
         refuse("is a symbolic link".to_owned())
     } else if !found.is_dir() {
         refuse("is not a directory".to_owned())
@@ -65,6 +68,41 @@ pub(crate) fn standing(dir: &Path) -> io::Result<Standing> {
     }
 }
 
+/// What is wrong with the directories above one that belongs to this user: others could put another one in its place. Each of them belongs
+/// to that user, to this process' user or to root, and nobody else may write to it, unless it keeps what users own for these (the sticky bit).
+fn parents_problem(dir: &Path, owner: u32) -> io::Result<Option<String>> {
+    let is_trusted = |uid: u32| uid == 0 || uid == own_uid() || uid == owner || is_unknown_here(uid);
+    // The path as it is written, whose links count as well, and as it is without them.
+    let resolved = dir.canonicalize()?;
+    for parent in dir.ancestors().skip(1).chain(resolved.ancestors().skip(1)) {
+        let found = std::fs::symlink_metadata(parent)?;
+        let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+        if !is_trusted(uid) {
+            return Ok(Some(format!(
+                "lies below {}, which belongs to user {uid}, who could put another directory in its place; use a directory below one of your own \
+                 or of root",
+                parent.display()
+            )));
+        }
+        if !found.file_type().is_symlink() && mode & 0o022 != 0 && mode & 0o1000 == 0 {
+            return Ok(Some(format!(
+                "lies below {}, which can be written by others than its owner (mode {mode:o}), who could put another directory in its place; \
+                 run: chmod go-w {}",
+                parent.display(),
+                parent.display()
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether this is how a user namespace shows all users that it does not have, root of the machine among them.
+fn is_unknown_here(uid: u32) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let has_all = || read("/proc/self/uid_map").split_whitespace().eq(["0", "0", "4294967295"]);
+    read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(uid) && !has_all()
+}
+
 /// The same for a daemon: the directory must be its own, and for itself alone unless it is to serve several users.
 pub(crate) fn prepare_dir(dir: &Path, shared: bool) -> io::Result<()> {
     if let Some(why) = hidden(dir) {
@@ -96,4 +134,43 @@ pub(crate) fn restrict_socket(socket: &Path, shared: bool) -> io::Result<()> {
         std::os::unix::fs::chown(socket, None, Some(std::fs::symlink_metadata(dir)?.gid()))?;
     }
     std::fs::set_permissions(socket, Permissions::from_mode(if shared { 0o660 } else { 0o600 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(dir: &Path) -> Option<String> {
+        standing(dir).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_directory_below_one_that_others_may_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let (above, link) = (root.path().join("above"), root.path().join("link"));
+        let dir = above.join("between/run");
+        assert_eq!(refusal(&dir), None);
+        std::os::unix::fs::symlink(&above, &link).unwrap();
+        let by_link = link.join("between/run");
+        for (mode, is_refused) in
+            [(0o777, true), (0o1777, false), (0o770, true), (0o755, false), (0o711, false)]
+        {
+            std::fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+            for dir in [&dir, &by_link] {
+                let refused = refusal(dir);
+                assert_eq!(refused.is_some(), is_refused, "{mode:o}: {refused:?}");
+                let names_it = |text: &String| text.contains("above") && text.contains("chmod go-w");
+                assert!(refused.as_ref().is_none_or(names_it), "{refused:?}");
+                assert_eq!(prepare_dir(dir, true).is_err(), is_refused);
+            }
+        }
+        // Only root can give a directory to another user.
+        if own_uid() == 0 {
+            std::os::unix::fs::chown(&above, Some(12_345), None).unwrap();
+            assert!(refusal(&dir).is_some_and(|text| text.contains("belongs to user 12345")));
+            // Its own parents are the business of the user that a shared engine belongs to.
+            std::os::unix::fs::chown(&dir, Some(12_345), None).unwrap();
+            assert_eq!(refusal(&dir), None);
+        }
+    }
 }

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use super::lifelines::Line;
-use super::process::Process;
 use super::pubsub::Kind;
 use super::session::Session;
 use super::{ExitReason, Shared};
@@ -105,9 +104,20 @@ fn split<'a>(args: &'a [&'a [u8]], name: &str) -> Result<KeysAndArgs<'a>, Engine
 fn evalsha(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "evalsha")?;
     let sha = std::str::from_utf8(args[1]).map_err(|_| NOSCRIPT)?;
-    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let mut engine = shared.engine();
     // Whatever is loaded may be run: without compat mode nothing else can be loaded.
+    run_script(shared, session, sha, (keys, rest))
+}
+
+fn run_script(
+    shared: &Shared,
+    session: &mut Session,
+    sha: &str,
+    (keys, rest): KeysAndArgs<'_>,
+) -> Result<(), EngineError> {
+    let mut engine = shared.engine();
+    if !engine.only_looks(sha) {
+        shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
+    }
     let reply = engine.eval_sha(sha, keys, rest);
     shared.scripts_run.set(shared.scripts_run.get() + 1);
     session.out.value(&reply?);
@@ -125,11 +135,8 @@ fn allowed(shared: &Shared, source: &[u8]) -> Result<(), EngineError> {
 fn eval(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
     let (keys, rest) = split(args, "eval")?;
     allowed(shared, args[1])?;
-    shared.lifelines.note_owners(&session.user(), &mut session.known, rest);
-    let reply = shared.engine().eval(args[1], keys, rest);
-    shared.scripts_run.set(shared.scripts_run.get() + 1);
-    session.out.value(&reply?);
-    Ok(())
+    let sha = shared.engine().load(args[1])?;
+    run_script(shared, session, &sha, (keys, rest))
 }
 
 fn script(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<(), EngineError> {
@@ -272,8 +279,12 @@ fn lifeline(
     let line = if from.eq_ignore_ascii_case(b"command") {
         shared.lifelines.begin_command(id, pid)
     } else {
+        let processes = &shared.lifelines.processes;
+        if shared.is_full() && !processes.has(pid) {
+            return Err(EngineError::fixed("ERR max number of clients reached: no lifeline"));
+        }
         let process =
-            Process::open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
+            processes.open(pid).map_err(|_| EngineError::fixed("ERR the end of your process is not told"))?;
         let next = next.map(|next| parse_int(next).ok_or(NOT_INTEGER)).transpose()?;
         shared.lifelines.begin(id, parse_int(from).ok_or(NOT_INTEGER)?, next, process)
     };
@@ -291,8 +302,7 @@ fn own_line(session: &Session) -> Result<&Line, EngineError> {
 fn stop(shared: &Shared, session: &mut Session) {
     session.out.status("OK");
     session.closing = true;
-    shared.stop.set(Some(ExitReason::Shutdown));
-    shared.stopping.notify_one();
+    shared.end(ExitReason::Shutdown);
 }
 
 fn status(shared: &Shared, session: &mut Session) {

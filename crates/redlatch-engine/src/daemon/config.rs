@@ -32,7 +32,8 @@ pub struct DaemonConfig {
     /// With `compat`, how much memory the engine may use before it refuses to keep more (`OOM`); unbounded where the system does not say
     /// how much that is.
     pub memory_max_bytes: u64,
-    /// Serve on TCP too, with `compat` and on a loopback address only.
+    /// Serve on TCP too, with `compat` and on a loopback address only. There is no password: every user of the machine can connect, and
+    /// see and change every lock.
     pub compat_listen: Option<SocketAddr>,
     /// Called when clients can connect.
     pub ready: Option<ReadyCallback>,
@@ -42,7 +43,8 @@ pub struct DaemonConfig {
     pub detach: bool,
     /// Gives back what clients held that have died; without it their leases end it.
     pub undertaker: Option<Box<dyn Undertaker>>,
-    /// Identifies this run of the machine; read from the system when empty.
+    /// Identifies this run of the machine, and another one is another run. When empty it is read from the system, and the clocks have to
+    /// confirm that the machine was started anew before anything is dropped.
     pub boot_id: String,
 }
 

@@ -1,4 +1,4 @@
-//! One client: reads what has arrived, runs all of it, writes all replies at once.
+//! One client: reads what has arrived, runs as much of it as one turn has, writes the replies at once.
 
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -30,6 +30,8 @@ const DRIP_BYTES: usize = 512;
 const DRIPS_MAX: u32 = 16;
 /// How long the next ones are gathered.
 const DRIP_PAUSE: Duration = Duration::from_millis(1);
+/// So many requests of a client are run before others have their turn. A renewal that comes meanwhile waits for these only.
+const TURN_REQUESTS_MAX: usize = 64;
 /// Replies are written out at this size even when more requests wait.
 const WRITE_BYTES: usize = 1 << 20;
 /// Changes are written out at this size even when more requests wait.
@@ -65,8 +67,8 @@ impl Stream {
     }
 
     /// Says that there are too many clients, as Redis does.
-    pub(super) fn refuse(&self) {
-        let _too_late = self.write(b"-ERR max number of clients reached\r\n");
+    pub(super) fn refuse(&self, why: &str) {
+        let _too_late = self.write(format!("-ERR {why}\r\n").as_bytes());
     }
 
     fn try_clone(&self) -> io::Result<OwnedFd> {
@@ -99,17 +101,18 @@ impl Drop for Leave {
                 shared.lifelines.went(&session.user());
             }
         }
+        shared.has_gone(session.uid);
     }
 }
 
 /// Serves a client until it goes, breaks the protocol or reads too slowly.
 pub(crate) async fn serve(shared: Rc<Shared>, arrival: Arrival) {
-    let Arrival { stream, client: id, pid, is_owner } = arrival;
+    let Arrival { stream, client: id, pid, uid, is_owner } = arrival;
     if let Stream::Tcp(stream) = &stream {
         // Replies are small and awaited; nothing may hold them back.
         let _best_effort = stream.set_nodelay(true);
     }
-    let mut leave = Leave { shared, session: Session::new(id, pid, is_owner) };
+    let mut leave = Leave { shared, session: Session::new(id, (pid, uid), is_owner) };
     if let Err(error) = talk(&mut leave, stream).await {
         tracing::debug!(client = id, %error, "a client is gone");
     }
@@ -122,14 +125,13 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
     let mut input: Vec<u8> = Vec::new();
     let mut words = Words::new();
     let mut drips = 0;
+    // How much of the input has been run, and how many requests of this turn are left.
+    let (mut done, mut left) = (0, TURN_REQUESTS_MAX);
     loop {
-        let done = run_all(shared, session, &input, &mut words);
-        if done == input.len() {
-            input.clear();
-        } else {
-            input.drain(..done);
+        let more_waits = run_some(shared, session, &input, (&mut done, &mut left), &mut words);
+        if !more_waits {
+            input.drain(..std::mem::take(&mut done));
         }
-        let more_waits = session.out.bytes.len() >= WRITE_BYTES && !session.closing;
         if input.is_empty() && input.capacity() > 4 * READ_BYTES {
             input = Vec::new();
         }
@@ -137,7 +139,7 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
             return Ok(());
         }
         if !session.out.bytes.is_empty() {
-            write_unless_dropped(&stream, &session.out.bytes, &outbox).await?;
+            write_unless_dropped(shared, &stream, &session.out.bytes, &outbox).await?;
             session.out.bytes.clear();
             if session.out.bytes.capacity() > WRITE_BYTES {
                 session.out.bytes = Vec::new();
@@ -145,6 +147,10 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
         }
         if session.closing {
             return Ok(());
+        }
+        if left == 0 {
+            tokio::task::yield_now().await;
+            left = TURN_REQUESTS_MAX;
         }
         if more_waits {
             continue;
@@ -159,7 +165,11 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
             if listening && outbox.poll_changed(cx) {
                 return Poll::Ready(Ok(true));
             }
-            poll_read(&stream, &mut input, cx)
+            let read = poll_read(&stream, &mut input, cx);
+            if read.is_pending() {
+                left = TURN_REQUESTS_MAX;
+            }
+            read
         });
         if !open.await? {
             session.at_end_of_file = true;
@@ -172,22 +182,36 @@ async fn talk(leave: &mut Leave, stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Runs every request that has arrived whole, and says how many bytes they took. The replies that are left behind
-/// may be sent: what they speak of is in the journal.
-fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut Words) -> usize {
-    if input.is_empty() {
-        return 0;
+/// Runs requests that have arrived whole, as many as are left, and counts their bytes. True when there may be more of them. The replies
+/// that are left behind may be sent: what they speak of is in the journal.
+fn run_some(
+    shared: &Rc<Shared>,
+    session: &mut Session,
+    input: &[u8],
+    (done, left): (&mut usize, &mut usize),
+    words: &mut Words,
+) -> bool {
+    if *done == input.len() {
+        return false;
     }
-    let mut done = 0;
+    let mut more_waits = false;
     // Where the replies are that must not be sent unless the journal was written.
     let mut pending: Vec<Range<usize>> = Vec::new();
     shared.engine().begin_batch();
-    while !session.closing && session.out.bytes.len() < WRITE_BYTES {
-        match resp::parse(&input[done..], words) {
+    while !session.closing {
+        if *left == 0 || session.out.bytes.len() >= WRITE_BYTES {
+            more_waits = true;
+            break;
+        }
+        match resp::parse(&input[*done..], words) {
             Ok(None) => break,
             Ok(Some(taken)) => {
-                let request = &input[done..done + taken];
+                let request = &input[*done..*done + taken];
                 if !words.is_empty() {
+                    if !shared.may_serve() {
+                        session.closing = true;
+                        break;
+                    }
                     let start = session.out.bytes.len();
                     commands::run(shared, session, request, words);
                     let (changed, bytes) = shared.engine().take_changed();
@@ -199,7 +223,8 @@ fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut
                         shared.engine().begin_batch();
                     }
                 }
-                done += taken;
+                *done += taken;
+                *left -= 1;
             }
             Err(garbage) => {
                 session.out.error(garbage.0);
@@ -208,7 +233,7 @@ fn run_all(shared: &Rc<Shared>, session: &mut Session, input: &[u8], words: &mut
         }
     }
     keep(shared, session, &mut pending);
-    done
+    more_waits
 }
 
 /// Writes the journal. When that fails, the replies that depend on it become errors.
@@ -262,14 +287,36 @@ fn write_now(stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
     Ok(done)
 }
 
+/// A client that does not read takes one more descriptor meanwhile.
+struct Writing<'a>(&'a Shared);
+
+impl Writing<'_> {
+    fn new(shared: &Shared) -> Writing<'_> {
+        shared.writing.set(shared.writing.get() + 1);
+        Writing(shared)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writing.set(self.0.writing.get() - 1);
+    }
+}
+
 /// Writes, but gives up as soon as so many messages wait behind this that the client is dropped.
-async fn write_unless_dropped(stream: &AsyncFd<Stream>, bytes: &[u8], outbox: &Outbox) -> io::Result<()> {
+async fn write_unless_dropped(
+    shared: &Shared,
+    stream: &AsyncFd<Stream>,
+    bytes: &[u8],
+    outbox: &Outbox,
+) -> io::Result<()> {
     let stream = stream.get_ref();
     let mut done = write_now(stream, bytes)?;
     if done == bytes.len() {
         return Ok(());
     }
     // A second descriptor of the same socket, because a registration watches for the same things all its life.
+    let _counted = Writing::new(shared);
     let writable = watch(stream.try_clone()?, Interest::WRITABLE)?;
     poll_fn(|cx| {
         loop {
@@ -324,11 +371,13 @@ mod tests {
         let journal = Box::new(disk.clone());
         let engine = Engine::with_journal(Arc::new(SystemClock), Arc::clone(&hub) as _, journal);
         let shared = Rc::new(Shared::new(engine.expect("an engine"), hub, HashSet::new(), 1, true));
-        let mut session = Session::new(1, None, true);
+        let mut session = Session::new(1, (None, None), true);
         let mut serve = |requests: &[&str]| {
             let input: String = requests.iter().map(|words| request(words)).collect();
             session.out.bytes.clear();
-            assert_eq!(run_all(&shared, &mut session, input.as_bytes(), &mut Words::new()), input.len());
+            let (mut done, mut left) = (0, TURN_REQUESTS_MAX);
+            run_some(&shared, &mut session, input.as_bytes(), (&mut done, &mut left), &mut Words::new());
+            assert_eq!(done, input.len());
             String::from_utf8_lossy(&session.out.bytes).into_owned()
         };
         assert_eq!(serve(&["set a 1", "get a", "incr a", "get b"]), "+OK\r\n$1\r\n1\r\n:2\r\n$-1\r\n");
@@ -342,6 +391,102 @@ mod tests {
         assert_eq!(serve(&["incr a", "get a"]), ":5\r\n$1\r\n5\r\n");
         assert_eq!(disk.0.1.load(Ordering::SeqCst), 3, "what was kept back, then the new change");
     }
+
+    /// Both ends of a connection that is served from `shared`.
+    fn connected(shared: &Rc<Shared>, client: u64) -> (UnixStream, Arrival) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        shared.clients.set(shared.clients.get() + 1);
+        (ours, Arrival { stream: Stream::Unix(theirs), client, pid: None, uid: None, is_owner: true })
+    }
+
+    #[test]
+    fn a_client_that_sends_much_at_once_keeps_no_other_waiting() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let hub: Arc<Hub> = Arc::default();
+        let engine = Engine::new(Arc::new(SystemClock), Arc::clone(&hub) as _).unwrap();
+        let shared = Rc::new(Shared::new(engine, hub, HashSet::new(), 1, true));
+        let (busy, busy_arrival) = connected(&shared, 1);
+        let (other, other_arrival) = connected(&shared, 2);
+        let requests = request("incr n").repeat(2_000);
+        (&busy).write_all(requests.as_bytes()).unwrap();
+        (&other).write_all(request("get n").as_bytes()).unwrap();
+        local.block_on(&runtime, async {
+            let serving = [busy_arrival, other_arrival]
+                .map(|one| tokio::task::spawn_local(serve(Rc::clone(&shared), one)));
+            let other = tokio::net::UnixStream::from_std(other).unwrap();
+            let busy = tokio::net::UnixStream::from_std(busy).unwrap();
+            let mut reply = [0; 64];
+            other.readable().await.unwrap();
+            let count = other.try_read(&mut reply).unwrap();
+            let text = String::from_utf8_lossy(&reply[..count]).into_owned();
+            let run: usize = text.split("\r\n").nth(1).unwrap_or_default().parse().unwrap_or(0);
+            assert!(
+                run <= 2 * TURN_REQUESTS_MAX,
+                "{run} requests of one client were run before that of another"
+            );
+            // Nothing of what was sent at once is left out.
+            let mut replies = Vec::new();
+            while !replies.ends_with(b":2000\r\n") {
+                busy.readable().await.unwrap();
+                while let Ok(count @ 1..) = busy.try_read(&mut reply) {
+                    replies.extend_from_slice(&reply[..count]);
+                }
+            }
+            let expected: String = (1..=2_000).map(|n| format!(":{n}\r\n")).collect();
+            assert!(replies == expected.as_bytes());
+            drop((other, busy));
+            for one in serving {
+                one.await.unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_client_that_never_reads_is_not_read_from() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let hub: Arc<Hub> = Arc::default();
+        let engine = Engine::new(Arc::new(SystemClock), Arc::clone(&hub) as _).unwrap();
+        let shared = Rc::new(Shared::new(engine, hub, HashSet::new(), 1, true));
+        let (ours, arrival) = connected(&shared, 1);
+        let one = request(&format!("echo {}", "x".repeat(10_000)));
+        let mut taken = 0;
+        local.block_on(&runtime, async {
+            let serving = tokio::task::spawn_local(serve(Rc::clone(&shared), arrival));
+            let mut idle = 0;
+            // The server has had its turn many times and takes nothing more.
+            while idle < 1_000 {
+                match (&ours).write(one.as_bytes()) {
+                    Ok(count) => (taken, idle) = (taken + count, 0),
+                    Err(_) => idle += 1,
+                }
+                assert!(taken < 4 * WRITE_BYTES, "{taken} bytes were taken of a client that reads nothing");
+                tokio::task::yield_now().await;
+            }
+            drop(ours);
+            serving.await.unwrap();
+        });
+        assert!(taken > READ_BYTES, "it was served");
+    }
+
+    #[test]
+    fn no_user_of_a_shared_engine_keeps_the_others_out() {
+        let hub: Arc<Hub> = Arc::default();
+        let engine = Engine::new(Arc::new(SystemClock), Arc::clone(&hub) as _).unwrap();
+        let mut shared = Shared::new(engine, hub, HashSet::new(), 1, true);
+        shared.descriptors_max = 8;
+        assert_eq!([1, 1, 1, 2].map(|uid| shared.has_come(Some(uid)).is_ok()), [true, true, false, true]);
+        assert_eq!(shared.has_come(None), Ok(()), "its owner");
+        shared.has_gone(Some(1));
+        assert_eq!(shared.has_come(Some(1)), Ok(()));
+        // A client that does not read and a process whose end is told take descriptors, too.
+        shared.writing.set(8);
+        assert!(shared.has_come(None).is_err());
+    }
+
     #[test]
     fn a_client_that_drips_is_not_woken_up_for_by_each_drop() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -352,7 +497,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         shared.clients.set(1);
-        let arrival = Arrival { stream: Stream::Unix(theirs), client: 1, pid: None, is_owner: true };
+        let arrival =
+            Arrival { stream: Stream::Unix(theirs), client: 1, pid: None, uid: None, is_owner: true };
         let bytes = request(&format!("echo {}", "x".repeat(20_000)));
         let began = std::time::Instant::now();
         local.block_on(&runtime, async {

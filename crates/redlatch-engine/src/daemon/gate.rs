@@ -3,9 +3,13 @@
 //! A daemon may stand still for longer than a hold lasts: it is stopped, or the machine is suspended. What the command of a dead run
 //! goes on with must not run out by that. So time stands still in the engine until the gate has looked. What has to be kept is
 //! renewed as of the time that the engine saw last, because it was there then.
+//!
+//! Another daemon may have taken its place meanwhile. So after a pause the gate asks for the claim before anybody is served.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::io;
 
+use super::claim::Claim;
 use super::lifelines::{Lifelines, Undertaker, perform, traces_from};
 use crate::engine::Engine;
 use crate::trace::Trace;
@@ -14,6 +18,8 @@ use crate::trace::Trace;
 const KEEP_INTERVAL_US: u64 = 1_000_000;
 /// For how long each time.
 const KEEP_MS: u64 = 10_000;
+/// After so long without a look another daemon may have taken the place of this one: starting one takes longer.
+const CLAIM_PAUSE_US: u64 = 2_000;
 /// After so long without a look a run may have died unseen.
 const PAUSE_US: u64 = 100_000;
 /// For how long its holds are renewed then: the end of its lifeline is read meanwhile, or there is another pause.
@@ -22,6 +28,10 @@ const UNSEEN_MS: u64 = 1_000;
 pub(crate) struct Gate {
     engine: RefCell<Engine>,
     undertaker: Option<Box<dyn Undertaker>>,
+    /// None where nobody else can serve the same.
+    claim: RefCell<Option<Claim>>,
+    /// Another daemon has the claim.
+    displaced: Cell<bool>,
     /// When what is kept was renewed last.
     kept_us: Cell<u64>,
 }
@@ -29,7 +39,13 @@ pub(crate) struct Gate {
 impl Gate {
     pub(super) fn new(mut engine: Engine) -> Gate {
         engine.hold_time();
-        Gate { engine: RefCell::new(engine), undertaker: None, kept_us: Cell::new(0) }
+        Gate {
+            engine: RefCell::new(engine),
+            undertaker: None,
+            claim: RefCell::new(None),
+            displaced: Cell::new(false),
+            kept_us: Cell::new(0),
+        }
     }
 
     pub(super) fn set_undertaker(&mut self, undertaker: Option<Box<dyn Undertaker>>) {
@@ -38,6 +54,24 @@ impl Gate {
 
     pub(super) fn undertaker(&self) -> Option<&dyn Undertaker> {
         self.undertaker.as_deref()
+    }
+
+    pub(super) fn set_claim(&self, claim: Claim) {
+        *self.claim.borrow_mut() = Some(claim);
+    }
+
+    /// Whether this daemon is the one that serves.
+    pub(super) fn has_claim(&self) -> io::Result<bool> {
+        let has_claim = self.claim.borrow_mut().as_mut().map_or(Ok(true), Claim::is_held);
+        self.displaced.set(self.displaced.get() || matches!(has_claim, Ok(false)));
+        has_claim
+    }
+
+    /// Whether a client may be served now. Without a pause since the last look the place was this daemon's a moment ago; whether files were
+    /// deleted while it ran is looked for each second.
+    pub(super) fn may_serve(&self, lifelines: &Lifelines) -> bool {
+        drop(self.engine(lifelines));
+        !self.displaced.get()
     }
 
     /// There is more to keep: the next look renews all of it.
@@ -49,6 +83,13 @@ impl Gate {
     pub(super) fn engine(&self, lifelines: &Lifelines) -> RefMut<'_, Engine> {
         let mut engine = self.engine.borrow_mut();
         let (seen_us, now_us) = engine.look();
+        if now_us.saturating_sub(seen_us) >= CLAIM_PAUSE_US {
+            // A file that cannot be made again is nobody else's, and each second the log says so.
+            let _has_claim = self.has_claim();
+        }
+        if self.displaced.get() {
+            return engine;
+        }
         let is_kept = match &self.undertaker {
             Some(undertaker) => self.keep(&mut engine, &**undertaker, lifelines, (seen_us, now_us)),
             None => true,

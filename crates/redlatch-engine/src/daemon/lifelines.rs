@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::Notify;
 
 use super::Shared;
-use super::process::Process;
+use super::process::{Process, Processes};
 use crate::engine::Engine;
 use crate::number::parse_int;
 use crate::trace::{PERMIT_BYTES, Trace, TracePlace, permit, permit_in_digits, permit_mark};
@@ -25,6 +25,8 @@ const ID_CHARS: usize = 36;
 const SPARED_MAX: usize = 65_536;
 /// How many clients without a lifeline are remembered by the owners that were used, in each of two generations.
 const STRANGERS_MAX: usize = 10_000;
+/// How many clients are remembered. Of more than that the lifelines of some have ended.
+pub(super) const LIVES_MAX: usize = super::CONNECTIONS_MAX;
 /// How many keys are looked at before other clients have their turn.
 const KEYS_AT_ONCE: usize = 20_000;
 
@@ -139,6 +141,7 @@ pub(crate) struct Lifelines {
     /// Which process has used owners of clients that have no lifeline; `None` for several.
     strangers: RefCell<[HashMap<Vec<u8>, Option<i32>>; 2]>,
     work: Notify,
+    pub(super) processes: Processes,
 }
 
 /// The client and the number of an owner, if the text looks like one.
@@ -187,6 +190,7 @@ impl Lifelines {
         let mut strangers = self.strangers.borrow_mut();
         let used: Vec<Option<i32>> = strangers.iter_mut().filter_map(|known| known.remove(id)).collect();
         let by_others = used.iter().any(|by| *by != Some(process.pid()));
+        self.make_room();
         let mut lives = self.lives.borrow_mut();
         // Nobody has a second one while the first is open; two clients of one id are not told apart.
         let twice = lives.contains_key(id);
@@ -266,6 +270,25 @@ impl Lifelines {
             self.forget(id);
         } else {
             self.work.notify_one();
+        }
+    }
+
+    /// Forgets the client that has been gone for longest, if there are too many: what it has left is left to its lease. A process can
+    /// close what it had open and live on, and a command that was announced may never come.
+    fn make_room(&self) {
+        let lives = self.lives.borrow();
+        if lives.len() < LIVES_MAX {
+            return;
+        }
+        let gone = lives.iter().filter(|(_, life)| life.own == Stage::Ended && life.command != Stage::Open);
+        let oldest = gone.min_by_key(|(_, life)| life.dead_from).map(|(id, _)| id.clone());
+        drop(lives);
+        if let Some(id) = oldest {
+            tracing::warn!(
+                client = %String::from_utf8_lossy(&id),
+                "too many clients have closed their lifelines and are not known to be dead: leases end what this one has left"
+            );
+            self.forget(&id);
         }
     }
 

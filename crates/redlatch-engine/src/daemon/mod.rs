@@ -18,7 +18,7 @@ mod resp;
 mod session;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::future::poll_fn;
 use std::io;
@@ -43,7 +43,7 @@ use config::because;
 
 use crate::clock::{MachineClock, SteadyClock};
 use crate::engine::Engine;
-use crate::journal::{FileJournal, is_same_file};
+use crate::journal::{Boot, FileJournal, is_same_file};
 use crate::place::own_uid;
 pub use crate::trace::{Trace, TracePlace, permit_mark};
 use claim::Claim;
@@ -57,6 +57,10 @@ use refusals::Refusals;
 pub const CLIENTS_MAX: usize = 10_000;
 /// The same with a lifeline for each.
 const CONNECTIONS_MAX: usize = 2 * CLIENTS_MAX;
+/// The same with a process for each, whose end is told by a descriptor.
+const DESCRIPTORS_MAX: usize = 3 * CLIENTS_MAX;
+/// Of a shared engine no user but its owner has more than this part of the connections.
+const USER_SHARE: usize = 4;
 /// Descriptors for everything but clients: sockets, the journal and the file that replaces it, the runtime.
 const OWN_DESCRIPTORS: usize = 32;
 /// How often expired keys are looked for and idleness is judged, at the longest.
@@ -75,11 +79,15 @@ pub(crate) struct Shared {
     allowed: HashSet<String>,
     epoch: u32,
     compat: bool,
-    /// The most connections at once, lifelines included.
-    connections_max: usize,
+    /// How many descriptors clients may take.
+    descriptors_max: usize,
     clients: Cell<usize>,
     /// Connections that are no clients, but the lifelines of some.
     lines: Cell<usize>,
+    /// Replies that wait for clients to read.
+    writing: Cell<usize>,
+    /// The connections of each user but the owner.
+    users: RefCell<HashMap<u32, usize>>,
     lifelines: Lifelines,
     next_client: Cell<u64>,
     scripts_run: Cell<u64>,
@@ -98,9 +106,11 @@ impl Shared {
             allowed,
             epoch,
             compat,
-            connections_max: CONNECTIONS_MAX,
+            descriptors_max: DESCRIPTORS_MAX,
             clients: Cell::new(0),
             lines: Cell::new(0),
+            writing: Cell::new(0),
+            users: RefCell::default(),
             lifelines: Lifelines::default(),
             next_client: Cell::new(1),
             scripts_run: Cell::new(0),
@@ -116,9 +126,49 @@ impl Shared {
         self.gate.engine(&self.lifelines)
     }
 
+    /// Whether all that clients may take is taken. What is left then lets one in that is told so, and has the journal be rewritten.
     fn is_full(&self) -> bool {
-        let clients = self.clients.get();
-        clients >= CLIENTS_MAX || clients + self.lines.get() >= self.connections_max
+        let (clients, connections) = (self.clients.get(), self.clients.get() + self.lines.get());
+        let descriptors = connections + self.writing.get() + self.lifelines.processes.descriptors();
+        clients >= CLIENTS_MAX || connections >= CONNECTIONS_MAX || descriptors >= self.descriptors_max
+    }
+
+    /// Counts a connection of a user. The error is what the client is told that is one too many.
+    fn has_come(&self, uid: Option<u32>) -> Result<(), &'static str> {
+        if self.is_full() {
+            return Err("max number of clients reached");
+        }
+        if let Some(uid) = uid {
+            let mut users = self.users.borrow_mut();
+            let count = users.entry(uid).or_default();
+            if *count >= (self.descriptors_max.min(CONNECTIONS_MAX) / USER_SHARE).max(1) {
+                return Err("max number of clients of one user reached");
+            }
+            *count += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether a client may be served. If not, another daemon has taken the place of this one, which ends.
+    fn may_serve(&self) -> bool {
+        let may_serve = self.gate.may_serve(&self.lifelines);
+        if !may_serve {
+            self.end(ExitReason::Displaced);
+        }
+        may_serve
+    }
+
+    fn end(&self, reason: ExitReason) {
+        self.stop.set(Some(reason));
+        self.stopping.notify_one();
+    }
+
+    fn has_gone(&self, uid: Option<u32>) {
+        let mut users = self.users.borrow_mut();
+        if let Some(count) = uid.and_then(|uid| users.get_mut(&uid)) {
+            *count -= 1;
+            users.retain(|_, count| *count > 0);
+        }
     }
 }
 
@@ -143,6 +193,12 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
                 format_args!("{address} is not a loopback address: the engine has no passwords"),
             ));
         }
+    }
+    if let Some(address) = config.compat_listen {
+        tracing::warn!(
+            %address,
+            "every user of this machine can connect to this address, without a password, and see and change every lock"
+        );
     }
     if !config.dir.is_absolute() || !config.socket.is_absolute() {
         return Err(DaemonError::new(
@@ -191,9 +247,17 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if serves() {
         return Err(runs_already());
     }
-    let boot_id = match std::mem::take(&mut config.boot_id) {
-        id if id.is_empty() => current_boot_id(),
-        id => id,
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(because(DaemonErrorKind::System, "no runtime"))?;
+    let _full_files_told = {
+        let _entered = runtime.enter();
+        keep_from_file_limit().map_err(because(DaemonErrorKind::System, "a signal"))?
+    };
+    let boot = match std::mem::take(&mut config.boot_id) {
+        id if id.is_empty() => Boot { id: current_boot_id(), is_vouched: false },
+        id => Boot { id, is_vouched: true },
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
     // One for both: the journal reckons with the times that scripts write.
@@ -203,7 +267,7 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if let Some(found) = &found {
         tracing::warn!(bytes = found.len(), "reading a long journal; clients are served when that is done");
     }
-    let opened = FileJournal::open(&beside("journal"), &boot_id, Arc::clone(&clock) as _);
+    let opened = FileJournal::open(&beside("journal"), &boot, Arc::clone(&clock) as _);
     let (journal, recovered) = opened.map_err(journal_error)?;
     let hub: Arc<Hub> = Arc::default();
     let mut engine = Engine::with_journal(clock, Arc::clone(&hub) as _, Box::new(journal))
@@ -244,23 +308,20 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     }
     keep_claim()?;
     let mut shared = Shared::new(engine, hub, allowed, config.epoch, config.compat);
-    shared.connections_max = room_for_clients();
+    shared.descriptors_max = room_for_clients();
     shared.gate.set_undertaker(config.undertaker.take());
     let shared = Rc::new(shared);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(because(DaemonErrorKind::System, "no runtime"))?;
-    runtime.block_on(serve(&shared, &mut config, claim))
+    shared.gate.set_claim(claim);
+    runtime.block_on(serve(&shared, &mut config))
 }
 
-/// Raises the limit of descriptors as far as it may be, and says how many connections that leaves room for. The journal has to be
+/// Raises the limit of descriptors as far as it may be, and says how many of them clients may take. The journal has to be
 /// rewritten also when that many are there.
 fn room_for_clients() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
-    let wanted = (CONNECTIONS_MAX + OWN_DESCRIPTORS) as u64;
+    let wanted = (DESCRIPTORS_MAX + OWN_DESCRIPTORS) as u64;
     let usable = limit.maximum.map_or(wanted, |most| most.min(wanted));
     let raised = limit.current.is_some_and(|now| now < usable)
         && setrlimit(Resource::Nofile, Rlimit { current: Some(usable), ..limit }).is_ok();
@@ -269,7 +330,7 @@ fn room_for_clients() -> usize {
     if room < CLIENTS_MAX {
         tracing::warn!(descriptors = present, clients = room, "few descriptors: raise the limit (ulimit -n)");
     }
-    room.clamp(1, CONNECTIONS_MAX)
+    room.clamp(1, DESCRIPTORS_MAX)
 }
 
 /// Locks the directory for the life of the daemon. systemd-tmpfiles takes old files out of shared places, but nothing out of
@@ -280,6 +341,12 @@ fn keep_from_cleaners(dir: &std::path::Path) -> Option<File> {
     Some(dir)
 }
 
+/// Takes the signal of a file that grows beyond its limit (`ulimit -f`), which would end the process: the write fails instead, as on
+/// a full disk.
+fn keep_from_file_limit() -> io::Result<Signal> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))
+}
+
 /// How much memory this process has in use; nothing where the system does not say.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -288,16 +355,12 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Changes whenever the machine starts. Empty where the system has nothing of the kind.
+/// Changes whenever the machine starts, and in some containers whenever the container starts. Empty where the system has nothing of the kind.
 fn current_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-async fn serve(
-    shared: &Rc<Shared>,
-    config: &mut DaemonConfig,
-    claim: Claim,
-) -> Result<ExitReason, DaemonError> {
+async fn serve(shared: &Rc<Shared>, config: &mut DaemonConfig) -> Result<ExitReason, DaemonError> {
     let system = || because(DaemonErrorKind::System, "the socket cannot be opened");
     access::remove_stale_socket(&config.socket).map_err(because(DaemonErrorKind::Access, "the socket"))?;
     let door = Door::open(&config.socket, config.shared).map_err(system())?;
@@ -314,10 +377,9 @@ async fn serve(
     }
     let arrivals = RefCell::new(Vec::new());
     let service = (config.idle_exit, config.shared);
-    let claim = RefCell::new(claim);
     let mut tasks: FuturesUnordered<LocalBoxFuture<'_, Option<ExitReason>>> = FuturesUnordered::new();
     tasks.push(Box::pin(async {
-        Some(oversee(shared, &arrivals, (door, &claim), tcp.as_ref(), signals, service).await)
+        Some(oversee(shared, &arrivals, door, tcp.as_ref(), signals, service).await)
     }));
     tasks.push(Box::pin(lifelines::attend(shared).map(|()| None)));
     let reason = poll_fn(|cx| {
@@ -337,9 +399,10 @@ async fn serve(
         }
     })
     .await;
-    if reason == ExitReason::Displaced || matches!(claim.borrow_mut().is_held(), Ok(false)) {
+    if reason == ExitReason::Displaced || matches!(shared.gate.has_claim(), Ok(false)) {
         // Socket and journal are the other one's.
-        return Ok(reason);
+        tracing::error!("the lock file was deleted, and another engine serves this socket: this one ends");
+        return Ok(ExitReason::Displaced);
     }
     if let Err(error) = shared.engine().close_journal() {
         tracing::warn!(%error, "the journal could not be ended");
@@ -389,6 +452,8 @@ struct Arrival {
     client: u64,
     /// The process at the other end, where that is known.
     pid: Option<i32>,
+    /// Its user, unless that is the owner.
+    uid: Option<u32>,
     /// Whether it acts for the user that the daemon belongs to.
     is_owner: bool,
 }
@@ -399,7 +464,7 @@ type Arrivals = RefCell<Vec<Arrival>>;
 async fn oversee(
     shared: &Shared,
     arrivals: &Arrivals,
-    (mut door, claim): (Door, &RefCell<Claim>),
+    mut door: Door,
     tcp: Option<&TcpListener>,
     (mut terminate, mut interrupt): (Signal, Signal),
     (idle_exit, for_several_users): (Option<Duration>, bool),
@@ -419,31 +484,29 @@ async fn oversee(
                     let is_owner = peer.is_some_and(|peer| peer.uid() == own_uid());
                     // Zero stands for all processes that cannot be seen from here.
                     let pid = peer.and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
+                    let uid = peer.filter(|_| !is_owner).map(|peer| peer.uid());
                     if is_owner || for_several_users {
-                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, is_owner), &mut refusals);
+                        admit(shared, arrivals, stream.into_std().map(Stream::Unix), (pid, uid, is_owner), &mut refusals);
                     }
                 }
                 Err(error) => backoff(&error, &mut refusals).await,
             },
             accepted = accept_tcp(tcp) => match accepted {
-                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, false), &mut refusals),
+                Ok(stream) => admit(shared, arrivals, stream.into_std().map(Stream::Tcp), (None, None, false), &mut refusals),
                 Err(error) => backoff(&error, &mut refusals).await,
             },
             () = shared.stopping.notified() => return shared.stop.get().unwrap_or(ExitReason::Shutdown),
             _ = terminate.recv() => return ExitReason::Signal,
             _ = interrupt.recv() => return ExitReason::Signal,
             _ = tick.tick() => {
-                match claim.borrow_mut().is_held() {
+                match shared.gate.has_claim() {
                     Ok(true) => {
                         door.mend();
                         if let Err(error) = shared.engine().mend_journal() {
                             tracing::error!(%error, "the journal was deleted and cannot be made again");
                         }
                     }
-                    Ok(false) => {
-                        tracing::error!("the lock file was deleted, and another daemon serves this socket: this one ends");
-                        return ExitReason::Displaced;
-                    }
+                    Ok(false) => return ExitReason::Displaced,
                     Err(error) => tracing::error!(%error, "the lock file was deleted and cannot be made again"),
                 }
                 shared.engine().expire_some(EXPIRE_PER_TICK);
@@ -467,18 +530,24 @@ fn admit(
     shared: &Shared,
     arrivals: &Arrivals,
     stream: io::Result<Stream>,
-    (pid, is_owner): (Option<i32>, bool),
+    (pid, uid, is_owner): (Option<i32>, Option<u32>, bool),
     refusals: &mut Refusals,
 ) {
-    match stream {
-        Err(error) => refusals.tell(&error, Instant::now()),
-        Ok(stream) if shared.is_full() => stream.refuse(),
-        Ok(stream) => {
+    let stream = match stream {
+        Err(error) => return refusals.tell(&error, Instant::now()),
+        Ok(stream) => stream,
+    };
+    match shared.has_come(uid) {
+        Err(why) => {
+            stream.refuse(why);
+            refusals.tell(&io::Error::other(why), Instant::now());
+        }
+        Ok(()) => {
             shared.clients.set(shared.clients.get() + 1);
             let client = shared.next_client.get();
             shared.next_client.set(client + 1);
             shared.lifelines.came(&User { pid, client });
-            arrivals.borrow_mut().push(Arrival { stream, client, pid, is_owner });
+            arrivals.borrow_mut().push(Arrival { stream, client, pid, uid, is_owner });
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) is_owner: bool,
     /// The process at the other end, where that is known.
     pub(crate) pid: Option<i32>,
+    /// The user that it acts for, if that is counted.
+    pub(super) uid: Option<u32>,
     /// Whose lifeline it is, if it is one.
     pub(crate) line: Option<Line>,
     /// The client of this process whose owner it has used last.
@@ -29,11 +31,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(id: u64, pid: Option<i32>, is_owner: bool) -> Session {
+    pub(super) fn new(id: u64, (pid, uid): (Option<i32>, Option<u32>), is_owner: bool) -> Session {
         Session {
             id,
             is_owner,
             pid,
+            uid,
             line: None,
             known: Vec::new(),
             at_end_of_file: false,

@@ -1,5 +1,6 @@
 //! Records as bytes.
 
+use super::boot::ClockNote;
 use crate::command::WORD_BYTES_MAX;
 use crate::effect::Effect;
 
@@ -31,7 +32,10 @@ pub(super) enum Record<'a> {
     Longest {
         boot_id: String,
         lease_ms: u64,
+        noted: ClockNote,
     },
+    /// What the clocks showed when this was written.
+    Clock(ClockNote),
     Clean,
 }
 
@@ -82,6 +86,11 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+fn put_clock(out: &mut Vec<u8>, noted: ClockNote) {
+    out.extend(noted.boot_us.to_le_bytes());
+    out.extend(noted.wall_us.to_le_bytes());
+}
+
 /// Appends a record.
 pub(super) fn encode(record: &Record<'_>, out: &mut Vec<u8>) {
     let start = out.len();
@@ -99,10 +108,15 @@ pub(super) fn encode(record: &Record<'_>, out: &mut Vec<u8>) {
             out.push(b'W');
             out.extend(until_ms.to_le_bytes());
         }
-        Record::Longest { boot_id, lease_ms } => {
+        Record::Longest { boot_id, lease_ms, noted } => {
             out.push(b'L');
             put_bytes(out, boot_id.as_bytes());
             out.extend(lease_ms.to_le_bytes());
+            put_clock(out, *noted);
+        }
+        Record::Clock(noted) => {
+            out.push(b'T');
+            put_clock(out, *noted);
         }
         Record::Bound { key, bound } => {
             out.push(b'R');
@@ -220,7 +234,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Record<'static>, &[u8])> {
     Some((record(&mut Reader::new(body))?, rest))
 }
 
-const KINDS: &[u8] = b"BCPREWL";
+const KINDS: &[u8] = b"BCPREWLT";
 
 fn header(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     let mut reader = Reader::new(bytes);
@@ -230,13 +244,22 @@ fn header(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     Some((len, crc, reader.rest))
 }
 
+fn clock(body: &mut Reader<'_>) -> Option<ClockNote> {
+    Some(ClockNote { boot_us: u64::from_le_bytes(body.take()?), wall_us: u64::from_le_bytes(body.take()?) })
+}
+
 fn record(body: &mut Reader<'_>) -> Option<Record<'static>> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
     Some(match body.byte()? {
         b'B' => Record::Boot(text(body.bytes()?)?),
         b'R' => Record::Bound { key: body.bytes()?, bound: i64::from_le_bytes(body.take()?) },
         b'W' => Record::Wait { until_ms: u64::from_le_bytes(body.take()?) },
-        b'L' => Record::Longest { boot_id: text(body.bytes()?)?, lease_ms: u64::from_le_bytes(body.take()?) },
+        b'L' => Record::Longest {
+            boot_id: text(body.bytes()?)?,
+            lease_ms: u64::from_le_bytes(body.take()?),
+            noted: clock(body)?,
+        },
+        b'T' => Record::Clock(clock(body)?),
         b'E' => Record::Clean,
         b'C' => Record::Restored(body.effects()?),
         b'P' => Record::RestoredPart(body.effects()?),

@@ -5,7 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::boot::ClockNote;
 use super::codec::{self, Record};
 use crate::clock::Clock;
 use crate::effect::Effect;
@@ -46,21 +48,35 @@ pub(super) struct Leases {
     file: File,
     path: PathBuf,
     boot_id: String,
+    clock: Arc<dyn Clock>,
     longest_ms: u64,
 }
 
+/// What the file says.
+pub(super) struct Known {
+    pub(super) boot_id: String,
+    pub(super) lease_ms: u64,
+    pub(super) noted: ClockNote,
+}
+
 impl Leases {
-    /// Opens the file, and says which run of the machine and which lease it names.
-    pub(super) fn open(path: &Path, boot_id: &str) -> io::Result<(Leases, Option<(String, u64)>)> {
+    /// Opens the file, and says what it says.
+    pub(super) fn open(
+        path: &Path,
+        boot_id: &str,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<(Leases, Option<Known>)> {
         let mut file = make(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let known = match codec::decode(&bytes) {
-            Some((Record::Longest { boot_id, lease_ms }, _)) => Some((boot_id, lease_ms)),
+            Some((Record::Longest { boot_id, lease_ms, noted }, _)) => {
+                Some(Known { boot_id, lease_ms, noted })
+            }
             _ => None,
         };
-        let longest_ms = known.as_ref().map_or(0, |(_, lease_ms)| *lease_ms);
-        Ok((Leases { file, path: path.to_owned(), boot_id: boot_id.to_owned(), longest_ms }, known))
+        let longest_ms = known.as_ref().map_or(0, |known| known.lease_ms);
+        Ok((Leases { file, path: path.to_owned(), boot_id: boot_id.to_owned(), clock, longest_ms }, known))
     }
 
     /// Whether the next start will find the file.
@@ -97,7 +113,8 @@ impl Leases {
 
     fn write(&self, file: &File, lease_ms: u64) -> io::Result<()> {
         let mut bytes = Vec::new();
-        codec::encode(&Record::Longest { boot_id: self.boot_id.clone(), lease_ms }, &mut bytes);
+        let noted = ClockNote::now(&*self.clock);
+        codec::encode(&Record::Longest { boot_id: self.boot_id.clone(), lease_ms, noted }, &mut bytes);
         file.write_all_at(&bytes, 0)
     }
 }

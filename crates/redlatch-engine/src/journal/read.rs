@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::COUNTER_PREFIX;
+use super::boot::ClockNote;
 use super::codec::{self, Record};
 use crate::effect::Effect;
 use crate::number::{format_int, parse_int};
@@ -11,6 +12,8 @@ use crate::number::{format_int, parse_int};
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) boot_id: Option<String>,
+    /// The last of the notes of the clocks.
+    pub(super) noted: Option<ClockNote>,
     pub(super) bounds: HashMap<Vec<u8>, i64>,
     /// Nothing is granted before this time, because of damage that was found earlier.
     pub(super) wait_until_ms: u64,
@@ -66,6 +69,7 @@ impl Found {
         }
         match record {
             Record::Boot(id) => self.boot_id = Some(id),
+            Record::Clock(noted) => self.noted = Some(noted),
             Record::Bound { key, bound } => {
                 self.bounds.insert(key, bound);
             }

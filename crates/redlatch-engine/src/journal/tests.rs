@@ -10,7 +10,8 @@ use super::*;
 use crate::clock::ManualClock;
 
 fn open_at(dir: &Path, boot_id: &str, clock: &ManualClock) -> (FileJournal, Recovered) {
-    FileJournal::open(&dir.join("j.journal"), boot_id, Arc::new(clock.clone())).expect("a journal")
+    let boot = Boot { id: boot_id.to_owned(), is_vouched: false };
+    FileJournal::open(&dir.join("j.journal"), &boot, Arc::new(clock.clone())).expect("a journal")
 }
 
 fn open(dir: &Path) -> (FileJournal, Recovered) {
@@ -126,12 +127,14 @@ fn three_holds(dir: &Path, clock: &ManualClock, lease_ms: u64) -> (Vec<u8>, std:
 #[test]
 fn what_may_be_missing_is_waited_for_as_long_as_the_longest_lease() {
     let dir = tempfile::tempdir().expect("a directory");
-    let clock = ManualClock::new(Duration::ZERO);
+    let (clock, anew) = (ManualClock::new(Duration::ZERO), ManualClock::new(Duration::ZERO));
+    clock.advance(Duration::from_secs(60));
     let (whole, second) = three_holds(dir.path(), &clock, 30_000);
     let path = dir.path().join("j.journal");
     let waits = |bytes: &[u8], boot_id: &str| {
         std::fs::write(&path, bytes).expect("a journal");
-        let (journal, recovered) = open_at(dir.path(), boot_id, &clock);
+        let clock = if boot_id == "boot" { &clock } else { &anew };
+        let (journal, recovered) = open_at(dir.path(), boot_id, clock);
         assert_eq!(journal.wait_until_ms, recovered.wait_until_ms);
         recovered.wait_until_ms.saturating_sub(clock.boot_ms())
     };
@@ -355,5 +358,43 @@ fn where_the_system_does_not_say_which_run_it_is_what_was_held_stays() {
         bytes[at] ^= 0xA5;
         std::fs::write(&path, bytes).expect("a journal");
         assert!(open_at(dir.path(), after, &clock).1.wait_until_ms > clock.boot_ms());
+    }
+}
+
+/// Containers of one run of the machine have boot ids of their own: an engine in one that was started anew dropped what the others held.
+#[test]
+fn another_boot_id_drops_nothing_unless_the_clocks_say_that_the_machine_was_started_anew() {
+    let started = Duration::from_secs(1_000_000);
+    let seconds = |more: u64| started + Duration::from_secs(more);
+    // The clocks of the second engine: where its wall clock began, and how long it has been running.
+    let cases = [
+        ("a container that was started anew", seconds(0), 20, false),
+        (
+            "and the wall clock was set ahead by less than the machine has been running",
+            seconds(900),
+            20,
+            false,
+        ),
+        ("or was set back", seconds(0) - Duration::from_secs(5_000), 20, false),
+        ("a machine that has been running for less time", seconds(0), 5, true),
+        ("one that was started after the journal was written", seconds(1_100), 20, true),
+    ];
+    for (case, wall, running_s, is_another) in cases {
+        let dir = tempfile::tempdir().expect("a directory");
+        let clock = ManualClock::new(started);
+        let (mut journal, _) = open_at(dir.path(), "one", &clock);
+        journal.rewrite(&[]).expect("a first file");
+        // What was noted at the start is not the last that is known.
+        clock.advance(Duration::from_secs(10));
+        journal.append(&hold("x", clock.boot_ms() + 30_000)).expect("room");
+        let later = ManualClock::new(wall);
+        later.advance(Duration::from_secs(running_s));
+        let (_, recovered) = open_at(dir.path(), "two", &later);
+        assert_eq!(recovered.other_boot, is_another, "{case}");
+        assert!(holds(&recovered, "x"), "{case}: what is dropped is dropped by the engine");
+        // The same where nothing but the file of the leases is left.
+        std::fs::remove_file(dir.path().join("j.journal")).expect("it was there");
+        let (_, recovered) = open_at(dir.path(), "two", &later);
+        assert_eq!(recovered.wait_until_ms > later.boot_ms(), !recovered.other_boot, "{case}");
     }
 }

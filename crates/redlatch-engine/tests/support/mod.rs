@@ -181,3 +181,12 @@ impl Rng {
         from[self.below(from.len())]
     }
 }
+
+/// Waits until something is so.
+pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "it took too long until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

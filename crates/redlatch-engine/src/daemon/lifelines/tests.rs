@@ -180,3 +180,24 @@ fn nothing_is_claimed_that_is_older_than_the_lifeline_or_was_used_before() {
     assert!(lifelines.begin(ID, 3, Some(3), process(9)).is_some());
     assert!(!claims(&lifelines, &field(3)));
 }
+
+#[test]
+fn clients_that_nobody_knows_to_be_dead_are_forgotten_when_there_are_too_many() {
+    let lifelines = alive(&[]);
+    lifelines.expect_command(&own());
+    assert!(lifelines.begin_command(ID, 7).is_some());
+    lifelines.end(&own(), true, 1);
+    lifelines.go_on_with(ID, Vec::new());
+    let more = LIVES_MAX as u64 + 10;
+    for n in 2..more {
+        let id = format!("1b671a64-40d5-4ed1-a7c4-{n:012}").into_bytes();
+        let line = lifelines.begin(&id, 0, Some(0), process(8)).unwrap();
+        // Its command never comes.
+        lifelines.expect_command(&line);
+        lifelines.end(&line, true, n);
+    }
+    assert_eq!(lifelines.lives.borrow().len(), LIVES_MAX);
+    assert!(lifelines.lives.borrow().contains_key(ID), "a command that goes on is not forgotten");
+    let newest = format!("1b671a64-40d5-4ed1-a7c4-{:012}", more - 1).into_bytes();
+    assert!(lifelines.lives.borrow().contains_key(&newest));
+}

@@ -7,6 +7,7 @@ mod chaos;
 mod clocks;
 mod cluster;
 mod contract;
+mod demoted;
 mod differential;
 mod errors;
 mod errors_told;

@@ -86,7 +86,14 @@ impl RedisStore {
         let dial = Arc::new(dial.telling_changes());
         let interruption = Arc::new(Interruption::default());
         let node = Node::new(dial.clone(), config, background, interruption.clone());
-        let hub = Arc::new(Hub::start(dial, background));
+        let hub = Arc::new(Hub::start(dial.clone(), background));
+        let listening = Arc::downgrade(&hub);
+        // The address may lead to another server by now, and its messages come over a new connection only.
+        interruption.set_demotions(Arc::new(move || {
+            if let Some(hub) = listening.upgrade() {
+                hub.redirect(dial.clone());
+            }
+        }));
         node.link().await.map_err(Fault::into_error)?;
         node.check_functions().await.map_err(|failure| Fault::from(failure).into_error())?;
         Ok(Arc::new(RedisStore { node, hub, interruption }))

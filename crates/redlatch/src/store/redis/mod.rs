@@ -4,6 +4,7 @@
 //! of its own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
+mod backoff;
 mod census;
 mod certificates;
 mod changes;
@@ -18,6 +19,7 @@ mod finder;
 mod following;
 mod hub;
 mod kin;
+mod lasting;
 mod life;
 mod link;
 mod mastership;

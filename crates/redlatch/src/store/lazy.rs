@@ -5,9 +5,11 @@
 
 use std::{
     os::fd::OwnedFd,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use futures_util::FutureExt;
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
@@ -110,7 +112,11 @@ impl Shared {
         }
         let shared = self.clone();
         self.background.spawn(async move {
-            let outcome = open(&shared.config, &shared.background).await;
+            // The next call makes another attempt, also after one that ended with a panic, of the program's log for instance.
+            let opening = AssertUnwindSafe(open(&shared.config, &shared.background)).catch_unwind().await;
+            let outcome = opening.unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Engine, "a panic ended the attempt to open the store"))
+            });
             tell.send_replace(Some(shared.settle(outcome)));
         });
         state.opening = Some(opening.clone());

@@ -131,7 +131,7 @@ impl Seat {
         if self.desk.closed.is_cancelled() {
             return Err(closed_error().into());
         }
-        if link.is_dead() {
+        if !link.is_usable() {
             let error = Error::new(ErrorKind::Unreachable, "the connection ended before it was used");
             return Err(Fault::NotSent(error).into());
         }
@@ -366,7 +366,7 @@ impl Desk {
         };
         let (idle, age) = {
             let mut state = self.state();
-            let idle = std::iter::from_fn(|| state.idle.pop()).find(|(blocked, _)| !blocked.link.is_dead());
+            let idle = std::iter::from_fn(|| state.idle.pop()).find(|(blocked, _)| blocked.link.is_usable());
             (idle, state.age)
         };
         let blocked = match idle {
@@ -393,7 +393,7 @@ impl Desk {
 
     fn put_back(self: &Arc<Self>, blocked: &Arc<Blocked>) {
         let mut state = self.state();
-        if blocked.link.is_dead() || blocked.age != state.age {
+        if !blocked.link.is_usable() || blocked.age != state.age {
             return;
         }
         state.idle.push((blocked.clone(), Instant::now()));
@@ -450,7 +450,7 @@ async fn sweep(desk: Weak<Desk>) {
         tokio::time::sleep(IDLE_TIME / 2).await;
         let Some(desk) = desk.upgrade() else { return };
         let mut state = desk.state();
-        state.idle.retain(|(blocked, since)| !blocked.link.is_dead() && since.elapsed() < IDLE_TIME);
+        state.idle.retain(|(blocked, since)| blocked.link.is_usable() && since.elapsed() < IDLE_TIME);
         if state.idle.is_empty() {
             state.sweeping = false;
             return;

@@ -14,13 +14,9 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Dial, connect::Stream};
-use crate::{error::Error, jitter::jittered, store::Fault};
+use super::{Dial, backoff::Backoff, connect::Stream, lasting::lasting};
+use crate::{error::Error, store::Fault};
 
-/// The pause before the second connection attempt; doubled each time.
-const RETRY_DELAY_MS_MIN: u64 = 10;
-/// The longest pause between connection attempts.
-const RETRY_DELAY_MS_MAX: u64 = 500;
 /// How often the connection is asked for a sign of life, and how long an answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -97,7 +93,19 @@ struct Order {
 impl Ear {
     pub(super) fn open(dial: Arc<Dial>, background: &Handle, tell: Tell) -> Ear {
         let (orders, inbox) = mpsc::unbounded_channel();
-        background.spawn(run(dial, inbox, tell));
+        let kept = Arc::new(tokio::sync::Mutex::new((inbox, tell)));
+        let mut is_new = true;
+        lasting(background, "a subscription connection", move || {
+            let (kept, dial) = (kept.clone(), dial.clone());
+            let is_new = std::mem::replace(&mut is_new, false);
+            async move {
+                let (inbox, tell) = &mut *kept.lock().await;
+                if !is_new {
+                    tell(Heard::Down);
+                }
+                run(&dial, inbox, tell).await;
+            }
+        });
         Ear { orders }
     }
 
@@ -108,18 +116,22 @@ impl Ear {
     }
 }
 
-async fn run(dial: Arc<Dial>, mut inbox: mpsc::UnboundedReceiver<Order>, tell: Tell) {
-    let mut delay_ms = RETRY_DELAY_MS_MIN;
+async fn run(dial: &Dial, inbox: &mut mpsc::UnboundedReceiver<Order>, tell: &Tell) {
+    let mut backoff = Backoff::default();
     loop {
-        let attempt = std::pin::pin!(connect(&dial));
-        let Some(outcome) = meanwhile(attempt, &mut inbox).await else { return };
+        let pause = std::pin::pin!(tokio::time::sleep(backoff.pause()));
+        if meanwhile(pause, inbox).await.is_none() {
+            return;
+        }
+        let attempt = std::pin::pin!(connect(dial));
+        let Some(outcome) = meanwhile(attempt, inbox).await else { return };
         match outcome {
             Ok(wire) => {
-                delay_ms = RETRY_DELAY_MS_MIN;
+                backoff.connected();
                 // What was ordered before is asked for again by the hub, which hears of the connection.
                 while inbox.try_recv().is_ok() {}
                 tell(Heard::Up);
-                if !wire.serve(&mut inbox, &tell).await {
+                if !wire.serve(inbox, tell).await {
                     return;
                 }
                 tell(Heard::Down);
@@ -129,11 +141,7 @@ async fn run(dial: Arc<Dial>, mut inbox: mpsc::UnboundedReceiver<Order>, tell: T
                 tell(Heard::Down);
             }
         }
-        let pause = std::pin::pin!(tokio::time::sleep(jittered(Duration::from_millis(delay_ms))));
-        if meanwhile(pause, &mut inbox).await.is_none() {
-            return;
-        }
-        delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
+        backoff.ended();
     }
 }
 
@@ -443,6 +451,31 @@ mod tests {
     use super::*;
 
     type Told = Arc<Mutex<Vec<String>>>;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_that_ends_each_connection_is_connected_to_with_pauses() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicU32::new(0));
+        let count = connections.clone();
+        let accepting = tokio::spawn(async move {
+            while listener.accept().await.is_ok() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let crate::config::url::StoreUrl::Redis(server) = crate::config::url::StoreUrl::parse(&url).unwrap()
+        else {
+            panic!("{url}")
+        };
+        let config = crate::client::Client::builder().url(&url).config().clone();
+        let dial = Arc::new(Dial::new(server, &config, &Handle::current()).unwrap());
+        let _ear = Ear::open(dial, &Handle::current(), Box::new(|_| {}));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let connections = connections.load(Ordering::SeqCst);
+        assert!((1..=15).contains(&connections), "{connections} connections in a second");
+        accepting.abort();
+    }
 
     fn listening() -> (Talk, Told, Tell) {
         let told = Told::default();

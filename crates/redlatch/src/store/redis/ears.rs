@@ -22,6 +22,7 @@ use tokio::{
 
 use super::{
     ear::{Channel, Ear, Heard, Way},
+    lasting::{harmless, lasting},
     redirect::Redirect,
     slots::slot_of,
     topology::Topology,
@@ -125,7 +126,14 @@ impl Ears {
             later: BinaryHeap::new(),
             subscribed: subscribed.clone(),
         };
-        background.spawn(task.run(inbox));
+        let kept = Arc::new(tokio::sync::Mutex::new((task, inbox)));
+        lasting(background, "subscriptions of a cluster", move || {
+            let kept = kept.clone();
+            async move {
+                let (task, inbox) = &mut *kept.lock().await;
+                task.run(inbox).await;
+            }
+        });
         Ears { orders, next: AtomicU64::new(1), subscribed }
     }
 
@@ -201,8 +209,9 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
+    async fn run(&mut self, inbox: &mut mpsc::UnboundedReceiver<Order>) {
         let mut changes = self.topology.changes();
+        self.begin_anew();
         loop {
             let due = self.later.peek().map(|Reverse((at, _))| *at);
             tokio::select! {
@@ -223,6 +232,18 @@ impl Task {
         }
     }
 
+    /// Listens to all channels over new connections. What a task that has panicked left half done is done by that.
+    fn begin_anew(&mut self) {
+        self.ears.clear();
+        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        for entry in self.channels.values_mut() {
+            entry.at = None;
+            entry.silent();
+        }
+        let now = Instant::now();
+        self.later = self.channels.keys().map(|channel| Reverse((now, channel.clone()))).collect();
+    }
+
     fn take(&mut self, order: Order) {
         match order {
             Order::Add { channel, id, listener, confirm } => {
@@ -230,7 +251,7 @@ impl Task {
                 entry.slot = slot_of(&channel);
                 entry.listeners.push((id, listener));
                 if entry.confirmed {
-                    let _ = confirm.send(Ok(()));
+                    harmless(|| confirm.send(Ok(())));
                 } else {
                     entry.waiting.push(confirm);
                     self.settle(&channel);
@@ -373,7 +394,7 @@ impl Task {
             Heard::Message { channel, payload } => {
                 if let Some(entry) = self.channels.get(&channel[..]) {
                     for (_, listener) in &entry.listeners {
-                        listener(Event::Message(payload));
+                        harmless(|| listener(Event::Message(payload)));
                     }
                 }
             }
@@ -397,11 +418,11 @@ impl Task {
         self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), place);
         let early = entry.waiting.len();
         for confirm in entry.waiting.drain(..) {
-            let _ = confirm.send(Ok(()));
+            harmless(|| confirm.send(Ok(())));
         }
         if entry.listeners.len() > early || early == 0 {
             for (_, listener) in &entry.listeners {
-                listener(Event::Resumed);
+                harmless(|| listener(Event::Resumed));
             }
         }
     }
@@ -426,12 +447,17 @@ impl Task {
                 entry.lacking = entry.lacking.with(way);
                 self.check(channel, addr);
             }
+            // As a script that runs too long.
+            None if Fault::server(code, detail).error().is_retryable() => {
+                entry.asked = None;
+                self.later.push(Reverse((Instant::now() + jittered(RETRY_DELAY), channel.clone())));
+            }
             // Waiting for it would be in vain, so the listeners are told and poll. Who comes later asks again.
             None => {
                 entry.asked = None;
                 let error = Fault::server(code, detail).into_error();
                 for confirm in entry.waiting.drain(..) {
-                    let _ = confirm.send(Err(Fault::Server(error.clone())));
+                    harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
                 }
             }
         }

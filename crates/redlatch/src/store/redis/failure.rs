@@ -24,6 +24,18 @@ impl Failure {
         Failure::Refused { code: code.to_owned(), detail: detail.to_owned(), at: None }
     }
 
+    /// Whether a server answers like this while it is a replica. A connection to one is of no use for locks.
+    pub(super) fn is_of_a_replica(&self) -> bool {
+        let Failure::Refused { code, detail, .. } = self else { return false };
+        let lower = detail.to_ascii_lowercase();
+        matches!(&code[..], "READONLY" | "MASTERDOWN")
+            || Fault::server(code, detail).error().kind() == ErrorKind::ReadOnly
+            // What `WAIT` is answered with, and ends with.
+            || lower.contains("replica instances")
+            || lower.contains("slave instances")
+            || (code == "UNBLOCKED" && lower.contains("state changed"))
+    }
+
     /// The same, said by this server.
     pub(super) fn at(mut self, server: &Arc<str>) -> Self {
         if let Failure::Refused { at, .. } = &mut self {
@@ -98,6 +110,27 @@ pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_is_known_by_what_it_refuses() {
+        for (code, detail, wanted) in [
+            ("READONLY", "You can't write against a read only replica.", true),
+            ("MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data is set to 'no'.", true),
+            ("ERR", "WAIT cannot be used with replica instances.", true),
+            (
+                "UNBLOCKED",
+                "force unblock from blocking operation, instance state changed (master -> replica?)",
+                true,
+            ),
+            ("UNBLOCKED", "client unblocked via CLIENT UNBLOCK", false),
+            ("LOADING", "Redis is loading the dataset in memory", false),
+            ("NOPERM", "this user has no permissions", false),
+        ] {
+            assert_eq!(Failure::refused(code, detail).is_of_a_replica(), wanted, "{code} {detail}");
+        }
+        let inside = "Error running script (call to f_a4b3): @user_script:17: @user_script: 17: -READONLY You can't write";
+        assert!(Failure::refused("ERR", inside).is_of_a_replica());
+    }
 
     #[test]
     fn an_error_inside_a_script_has_the_code_that_it_has_outside() {

@@ -19,13 +19,14 @@ use tokio::{
     runtime::Handle,
     sync::watch,
     task::AbortHandle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
 use super::{
     Dial,
     finder::{Finder, Look},
     hub::Hub,
+    lasting::lasting,
     life,
     mastership::Mastership,
     node::{Interruption, Node, Searching},
@@ -180,8 +181,11 @@ impl FollowingStore {
             finder,
         });
         shared.finder.listen(&shared.look);
-        let follower = background.spawn(follow(Arc::downgrade(&shared), shared.look.clone(), done));
-        Ok(Arc::new(FollowingStore { shared, follower: follower.abort_handle() }))
+        let (store, look, done) = (Arc::downgrade(&shared), shared.look.clone(), Arc::new(done));
+        let follower = lasting(background, "the look for the master", move || {
+            follow(store.clone(), look.clone(), done.clone())
+        });
+        Ok(Arc::new(FollowingStore { shared, follower }))
     }
 }
 
@@ -256,16 +260,19 @@ impl First {
 }
 
 /// Looks who the master is, as long as there is a store.
-async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) {
+async fn follow(store: Weak<Shared>, look: Arc<Look>, done: Arc<watch::Sender<u64>>) {
     let mut candidate = None;
     let mut failures = 0;
     let mut pause = LOOK_PAUSE_MIN;
     loop {
         let Some(shared) = store.upgrade() else { return };
         let number = look.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let ended = Ended { number, done: &done };
         let settled = shared.look(&mut candidate, &mut failures).await;
         drop(shared);
-        done.send_replace(number);
+        drop(ended);
+        // News, too, may come all the time: each new connection to a source that ends them at once is some.
+        let earliest = Instant::now() + jittered(LOOK_PAUSE_MIN);
         if timeout(jittered(pause), look.news.notified()).await.is_ok() {
             pause = LOOK_PAUSE_MIN;
         } else if !settled {
@@ -277,6 +284,19 @@ async fn follow(store: Weak<Shared>, look: Arc<Look>, done: watch::Sender<u64>) 
                 () = sleep(LOOK_INTERVAL) => pause = LOOK_PAUSE_MIN,
             }
         }
+        sleep_until(earliest).await;
+    }
+}
+
+/// A look that has begun: it ends however it ends, and those who wait are told.
+struct Ended<'a> {
+    number: u64,
+    done: &'a watch::Sender<u64>,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.done.send_replace(self.number);
     }
 }
 
@@ -321,10 +341,10 @@ impl Shared {
                         self.reach(limit).await
                     }
                     outcome => {
+                        *candidate = Some(node);
                         if let Ok(Err(fault)) = outcome {
                             tracing::debug!(error = %fault, "the next master does not accept yet");
                         }
-                        *candidate = Some(node);
                         false
                     }
                 }

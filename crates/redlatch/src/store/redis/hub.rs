@@ -21,19 +21,18 @@ use tokio::{
     time::Instant,
 };
 
-use super::Dial;
+use super::{
+    Dial,
+    backoff::Backoff,
+    lasting::{harmless, lasting},
+};
 use crate::{
     error::{Error, ErrorKind},
-    jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 
 /// How long a channel stays subscribed after its last listener left: the next waiter often comes at once.
 const LINGER: Duration = Duration::from_millis(250);
-/// The pause before the second connection attempt; doubled each time.
-const RETRY_DELAY_MS_MIN: u64 = 10;
-/// The longest pause between connection attempts.
-const RETRY_DELAY_MS_MAX: u64 = 500;
 /// How often the connection is asked for a sign of life, and how long it may take.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -87,7 +86,14 @@ impl Hub {
         let (orders, inbox) = mpsc::unbounded_channel();
         let task = Task::new(dial, news, orders.downgrade());
         let subscribed = task.subscribed.clone();
-        background.spawn(task.run(inbox));
+        let kept = Arc::new(tokio::sync::Mutex::new((task, inbox)));
+        lasting(background, "subscriptions", move || {
+            let kept = kept.clone();
+            async move {
+                let (task, inbox) = &mut *kept.lock().await;
+                task.run(inbox).await;
+            }
+        });
         Hub { orders, next: AtomicU64::new(1), subscribed }
     }
 
@@ -140,16 +146,23 @@ struct Task {
     requests: u64,
     linger: Vec<(Instant, Channel)>,
     subscribed: Subscribed,
+    backoff: Backoff,
 }
 
 impl Task {
     fn new(dial: Arc<Dial>, news: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
-        let (channels, linger, subscribed) = Default::default();
-        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, subscribed }
+        let (channels, linger, subscribed, backoff) = Default::default();
+        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, subscribed, backoff }
     }
 
-    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
+    /// Serves one connection after the other until the hub is closed.
+    async fn run(&mut self, inbox: &mut mpsc::UnboundedReceiver<Order>) {
         loop {
+            for entry in self.channels.values_mut() {
+                entry.confirmed = false;
+                entry.request = None;
+            }
+            self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
             // Nothing is connected before a waiter listens.
             while self.channels.is_empty() {
                 match inbox.recv().await {
@@ -157,15 +170,14 @@ impl Task {
                     Some(order) => self.note(order),
                 }
             }
-            let Some((sink, stream)) = self.connect(&mut inbox).await else { return };
-            if !self.serve(sink, stream, &mut inbox).await {
+            let Some((sink, stream)) = self.connect(inbox).await else { return };
+            let dial = self.dial.clone();
+            if !self.serve(sink, stream, inbox).await {
                 return;
             }
-            for entry in self.channels.values_mut() {
-                entry.confirmed = false;
-                entry.request = None;
+            if Arc::ptr_eq(&dial, &self.dial) {
+                self.backoff.ended();
             }
-            self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
     }
 
@@ -174,13 +186,17 @@ impl Task {
         &mut self,
         inbox: &mut mpsc::UnboundedReceiver<Order>,
     ) -> Option<(PubSubSink, PubSubStream)> {
-        let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             let dial = self.dial.clone();
-            let attempt = dial.bounded(|| async {
-                let stream = dial.stream().await?;
-                PubSub::new(&dial.login(), stream).await.map_err(|error| dial.refused(&error))
-            });
+            let pause = self.backoff.pause();
+            let attempt = async {
+                tokio::time::sleep(pause).await;
+                let connected = dial.bounded(|| async {
+                    let stream = dial.stream().await?;
+                    PubSub::new(&dial.login(), stream).await.map_err(|error| dial.refused(&error))
+                });
+                connected.await
+            };
             let mut attempt = std::pin::pin!(attempt);
             let outcome = loop {
                 tokio::select! {
@@ -194,35 +210,19 @@ impl Task {
                     break None;
                 }
             };
-            let Some(outcome) = outcome else {
-                delay_ms = RETRY_DELAY_MS_MIN;
-                continue;
-            };
             match outcome {
-                Ok(pubsub) => {
+                Some(Ok(pubsub)) => {
                     self.connection += 1;
+                    self.backoff.connected();
                     return Some(pubsub.split());
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "the subscription connection failed; waiters poll meanwhile")
+                Some(Err(error)) => {
+                    self.backoff.ended();
+                    tracing::debug!(%error, "the subscription connection failed; waiters poll meanwhile");
                 }
+                // Another server is to be listened to.
+                None => {}
             }
-            let pause = tokio::time::sleep(jittered(Duration::from_millis(delay_ms)));
-            let mut pause = std::pin::pin!(pause);
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    order = inbox.recv() => match order {
-                        Some(Order::Close) | None => return None,
-                        Some(order) => self.note(order),
-                    },
-                }
-                if !Arc::ptr_eq(&dial, &self.dial) {
-                    delay_ms = RETRY_DELAY_MS_MIN / 2;
-                    break;
-                }
-            }
-            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
         }
     }
 
@@ -253,10 +253,12 @@ impl Task {
                         self.request(&sink, channel);
                     }
                     Some(Order::Confirmed { channel, request, outcome }) => {
-                        self.confirmed(&channel, request, outcome);
+                        if !self.confirmed(&channel, request, outcome) {
+                            return true;
+                        }
                     }
-                    Some(Order::Redirect(dial)) => {
-                        self.dial = dial;
+                    Some(order @ Order::Redirect(_)) => {
+                        self.note(order);
                         return true;
                     }
                     Some(Order::Pong { connection, alive: false }) if connection == self.connection => {
@@ -280,7 +282,7 @@ impl Task {
                 let entry = self.channels.entry(channel).or_default();
                 entry.listeners.push((id, listener));
                 if entry.confirmed {
-                    let _ = confirm.send(Ok(()));
+                    harmless(|| confirm.send(Ok(())));
                 } else {
                     entry.waiting.push(confirm);
                 }
@@ -298,7 +300,13 @@ impl Task {
                     }
                 }
             }
-            Order::Redirect(dial) => self.dial = dial,
+            Order::Redirect(dial) => {
+                // The same one again is another server at the same address, if that leads elsewhere by now.
+                if !Arc::ptr_eq(&dial, &self.dial) {
+                    self.backoff.begin_anew();
+                }
+                self.dial = dial;
+            }
             Order::Confirmed { .. } | Order::Pong { .. } | Order::Close => {}
         }
     }
@@ -326,33 +334,37 @@ impl Task {
         });
     }
 
-    fn confirmed(&mut self, channel: &Channel, request: u64, outcome: Result<(), Fault>) {
+    /// A server has answered a request. `false`: it cannot serve at present, so the connection is made anew, and the channel asked for again.
+    fn confirmed(&mut self, channel: &Channel, request: u64, outcome: Result<(), Fault>) -> bool {
         let asked = |entry: &&mut Entry| entry.request == Some(request);
-        let Some(entry) = self.channels.get_mut(channel).filter(asked) else { return };
+        let Some(entry) = self.channels.get_mut(channel).filter(asked) else { return true };
         match outcome {
             Ok(()) => {
                 entry.confirmed = true;
                 self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone());
                 let early = entry.waiting.len();
                 for confirm in entry.waiting.drain(..) {
-                    let _ = confirm.send(Ok(()));
+                    harmless(|| confirm.send(Ok(())));
                 }
                 if entry.listeners.len() > early || early == 0 {
                     for (_, listener) in &entry.listeners {
-                        listener(Event::Resumed);
+                        harmless(|| listener(Event::Resumed));
                     }
                 }
             }
+            // As a script that runs too long, or data that are being loaded.
+            Err(Fault::Server(error)) if error.is_retryable() => return false,
             // The server refuses: waiting for it would be in vain, so the listeners are told and poll.
             Err(Fault::Server(error)) => {
                 entry.request = None;
                 for confirm in entry.waiting.drain(..) {
-                    let _ = confirm.send(Err(Fault::Server(error.clone())));
+                    harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
                 }
             }
             // The connection is about to end; the next one asks again.
             Err(_) => entry.request = None,
         }
+        true
     }
 
     fn deliver(&self, message: &redis::Msg) {
@@ -368,7 +380,7 @@ impl Task {
         };
         if let Some(entry) = self.channels.get(message.get_channel_name().as_bytes()) {
             for (_, listener) in &entry.listeners {
-                listener(event);
+                harmless(|| listener(event));
             }
         }
     }
@@ -442,6 +454,22 @@ mod tests {
         task.note(Order::Add { channel: channel.clone(), id: 1, listener, confirm });
         task.request(sink, channel.clone());
         confirmed
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_server_that_ends_each_connection_is_connected_to_with_pauses() {
+        let server = FakeServer::start(|request| match &request[0][..] {
+            b"SUBSCRIBE" => FakeReply::Close,
+            _ => FakeReply::Default,
+        })
+        .unwrap();
+        let hub = Hub::start(dial(&server), &Handle::current());
+        let _subscribing = hub.subscribe(b"c"[..].into(), Arc::new(|_| {}));
+        until("a connection", || server.connections_accepted() > 0).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let connections = server.connections_accepted();
+        assert!((2..=15).contains(&connections), "{connections} connections in a second");
+        hub.close();
     }
 
     /// Each request was sent by a task of its own, and on a runtime of several threads the one that ended the old subscription went out

@@ -63,6 +63,7 @@ pub(super) fn seat(reign: u64) -> u64 {
 
 /// A connection, which is to one process of the server.
 pub(super) trait Lived: Send + Sync {
+    /// Whether it is of no use any more: it has ended, or was retired.
     fn is_dead(&self) -> bool;
 
     /// Whether the server answers on it now.
@@ -70,6 +71,11 @@ pub(super) trait Lived: Send + Sync {
 
     /// Notes of which process of the server the connection is.
     fn lives_in(&self, life: u32);
+
+    fn life(&self) -> u32;
+
+    /// Has nothing more sent on it; what is under way is answered yet.
+    fn retire(&self);
 
     /// Ends the connection; every call on it gets an unknown outcome at once.
     fn cut(&self);
@@ -80,6 +86,8 @@ pub(super) trait Lived: Send + Sync {
 pub(super) struct Lives {
     number: AtomicU32,
     met: Mutex<Met>,
+    /// Is told of a process that has become a replica.
+    on_demotion: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -111,6 +119,20 @@ pub(super) fn in_turn(server: &str) -> Error {
 }
 
 impl Lives {
+    pub(super) fn telling(on_demotion: Box<dyn Fn() + Send + Sync>) -> Self {
+        Lives { on_demotion: Some(on_demotion), ..Lives::default() }
+    }
+
+    /// A process has become a replica: all connections to it are retired.
+    pub(super) fn demoted(&self, life: u32) {
+        let mut its = self.open();
+        its.retain(|link| link.life() == life && !link.is_dead());
+        its.iter().for_each(|link| link.retire());
+        if let Some(told) = self.on_demotion.as_ref().filter(|_| !its.is_empty()) {
+            told();
+        }
+    }
+
     /// The life of the process that was met last.
     pub(super) fn number(&self) -> u32 {
         self.number.load(Ordering::SeqCst)
@@ -228,6 +250,14 @@ mod tests {
 
         fn lives_in(&self, life: u32) {
             self.life.store(life, Ordering::SeqCst);
+        }
+
+        fn life(&self) -> u32 {
+            self.life.load(Ordering::SeqCst)
+        }
+
+        fn retire(&self) {
+            self.cut();
         }
 
         fn cut(&self) {

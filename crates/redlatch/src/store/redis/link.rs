@@ -47,8 +47,11 @@ pub(super) struct Link {
     /// For how long the server has been asked to be silent.
     silence_ms: AtomicU64,
     dead: AtomicBool,
+    /// Nothing more is to be sent on it, though it goes on.
+    retired: AtomicBool,
     /// Of which of the server's processes the connection is, as [`Lives`] counts them.
     life: AtomicU32,
+    lives: Arc<Lives>,
     driver: AbortHandle,
     work: Arc<DriverWork>,
     /// The runtime that drives the connection.
@@ -124,7 +127,7 @@ struct Mark {
 impl Link {
     pub(super) async fn open(
         dial: &Dial,
-        lives: &Lives,
+        lives: &Arc<Lives>,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
@@ -134,7 +137,7 @@ impl Link {
     /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
     pub(super) async fn open_telling(
         dial: &Dial,
-        lives: &Lives,
+        lives: &Arc<Lives>,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let Some(changes) = dial.changes_heard() else { return Self::open(dial, lives, on_end).await };
@@ -159,7 +162,7 @@ impl Link {
 
     async fn over(
         dial: &Dial,
-        lives: &Lives,
+        lives: &Arc<Lives>,
         (connection, driver, work, process): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
@@ -176,7 +179,9 @@ impl Link {
             mark: Mutex::default(),
             silence_ms: AtomicU64::new(0),
             dead: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             life: AtomicU32::new(0),
+            lives: lives.clone(),
             driver: abort,
             work,
             home: Handle::current(),
@@ -221,6 +226,11 @@ impl Link {
         self.dead.load(Ordering::Acquire) || self.work.is_over()
     }
 
+    /// Whether requests may be sent on it.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.retired.load(Ordering::Acquire) && !self.is_dead()
+    }
+
     pub(super) fn life(&self) -> u32 {
         self.life.load(Ordering::SeqCst)
     }
@@ -243,7 +253,7 @@ impl Link {
         let outcome = self.work.heard(pin!(connection.send_packed_command(cmd))).await;
         sent.answered();
         match outcome {
-            Ok(value) => reply(value).map_err(|failure| failure.at(&self.server)),
+            Ok(value) => reply(value).map_err(|failure| self.refused(failure)),
             Err(error) => Err(self.failure(error)),
         }
     }
@@ -259,7 +269,7 @@ impl Link {
         sent.answered();
         match outcome {
             Ok(mut values) => {
-                reply(values.pop().unwrap_or(Value::Nil)).map_err(|failure| failure.at(&self.server))
+                reply(values.pop().unwrap_or(Value::Nil)).map_err(|failure| self.refused(failure))
             }
             Err(error) => Err(self.failure(error)),
         }
@@ -296,7 +306,7 @@ impl Link {
                 tells.refuse(failure);
                 Ok(None)
             }
-            Err(failure) => Err(failure.at(&self.server)),
+            Err(failure) => Err(self.refused(failure)),
         }
     }
 
@@ -388,9 +398,17 @@ impl Link {
         }
     }
 
+    /// A refusal of this server. One that has become a replica is left.
+    fn refused(&self, failure: Failure) -> Failure {
+        if failure.is_of_a_replica() {
+            self.lives.demoted(self.life());
+        }
+        failure.at(&self.server)
+    }
+
     fn failure(&self, error: RedisError) -> Failure {
         if let Some(code) = error.code() {
-            return Failure::refused(code, error.detail().unwrap_or("")).at(&self.server);
+            return self.refused(Failure::refused(code, error.detail().unwrap_or("")));
         }
         self.dead.store(true, Ordering::Release);
         self.driver.abort();
@@ -411,7 +429,7 @@ async fn is_answered(work: &DriverWork, connection: &mut MultiplexedConnection) 
 
 impl Lived for Link {
     fn is_dead(&self) -> bool {
-        Link::is_dead(self)
+        !self.is_usable()
     }
 
     fn answers(&self) -> BoxFuture<'_, bool> {
@@ -420,6 +438,14 @@ impl Lived for Link {
 
     fn lives_in(&self, life: u32) {
         self.life.store(life, Ordering::SeqCst);
+    }
+
+    fn life(&self) -> u32 {
+        Link::life(self)
+    }
+
+    fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
     }
 
     fn cut(&self) {

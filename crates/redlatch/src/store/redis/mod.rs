@@ -4,6 +4,7 @@
 //! of its own; all of them are made of nodes (a server's command connections) and hubs (its subscriptions).
 
 mod acked;
+mod backoff;
 mod census;
 mod certificates;
 mod changes;
@@ -18,6 +19,7 @@ mod finder;
 mod following;
 mod hub;
 mod kin;
+mod lasting;
 mod life;
 mod link;
 mod mastership;
@@ -86,7 +88,14 @@ impl RedisStore {
         let dial = Arc::new(dial.telling_changes());
         let interruption = Arc::new(Interruption::default());
         let node = Node::new(dial.clone(), config, background, interruption.clone());
-        let hub = Arc::new(Hub::start(dial, background));
+        let hub = Arc::new(Hub::start(dial.clone(), background));
+        let listening = Arc::downgrade(&hub);
+        // The address may lead to another server by now, and its messages come over a new connection only.
+        interruption.set_demotions(Arc::new(move || {
+            if let Some(hub) = listening.upgrade() {
+                hub.redirect(dial.clone());
+            }
+        }));
         node.link().await.map_err(Fault::into_error)?;
         node.check_functions().await.map_err(|failure| Fault::from(failure).into_error())?;
         Ok(Arc::new(RedisStore { node, hub, interruption }))

@@ -35,18 +35,29 @@ use crate::{
 type Hook = Arc<dyn Fn() + Send + Sync>;
 type Pending = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
 
-/// The listener to connections that end on their own; all servers of a store share one.
+/// The listeners to connections that end on their own, and to servers that have become replicas; all servers of a store share one.
 #[derive(Default)]
-pub(super) struct Interruption(Mutex<Option<Hook>>);
+pub(super) struct Interruption {
+    ends: Mutex<Option<Hook>>,
+    demotions: Mutex<Option<Hook>>,
+}
 
 impl Interruption {
     pub(super) fn set(&self, hook: Hook) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
+    }
+
+    pub(super) fn set_demotions(&self, hook: Hook) {
+        *self.demotions.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
     }
 
     /// The client looks after the locks that it holds.
     pub(super) fn ring(&self) {
-        let hook = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self::call(&self.ends);
+    }
+
+    fn call(hook: &Mutex<Option<Hook>>) {
+        let hook = hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(hook) = hook {
             hook();
         }
@@ -126,18 +137,39 @@ impl Node {
     ) -> Arc<Node> {
         // The local engine runs its own scripts only, and has no functions.
         let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
-        let (closed, lives) = (CancellationToken::new(), Arc::new(Lives::default()));
-        Arc::new(Node {
-            dial: dial.clone(),
-            scripts,
-            background: background.clone(),
-            links: RwLock::new(Vec::new()),
-            open: Mutex::default(),
-            interruption,
-            desk: Desk::new(dial, lives.clone(), background, closed.clone()),
-            lives,
-            closed,
+        let closed = CancellationToken::new();
+        Arc::new_cyclic(|this: &Weak<Node>| {
+            let this = this.clone();
+            let demoted = move || {
+                if let Some(node) = this.upgrade() {
+                    node.demoted();
+                }
+            };
+            let lives = Arc::new(Lives::telling(Box::new(demoted)));
+            Node {
+                dial: dial.clone(),
+                scripts,
+                background: background.clone(),
+                links: RwLock::new(Vec::new()),
+                open: Mutex::default(),
+                interruption,
+                desk: Desk::new(dial, lives.clone(), background, closed.clone()),
+                lives,
+                closed,
+            }
         })
+    }
+
+    /// The server has become a replica. What is under way on its connections is answered yet, and nothing else is sent on them: its address
+    /// may lead to another server by now, which only a new connection finds.
+    fn demoted(&self) {
+        let retired: Vec<_> = {
+            let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+            links.extract_if(.., |(_, slot)| matches!(slot, Slot::Ready(link) if !link.is_usable())).collect()
+        };
+        // Dropped without the mutex.
+        drop(retired);
+        Interruption::call(&self.interruption.demotions);
     }
 
     pub(super) fn dial(&self) -> &Arc<Dial> {
@@ -158,7 +190,7 @@ impl Node {
         let id = Handle::try_current().as_ref().unwrap_or(&self.background).id();
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         match links.iter().find(|(other, _)| *other == id) {
-            Some((_, Slot::Ready(link))) if !link.is_dead() => Some(link.clone()),
+            Some((_, Slot::Ready(link))) if link.is_usable() => Some(link.clone()),
             _ => None,
         }
     }
@@ -199,7 +231,7 @@ impl Node {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
             let slot = links.iter().position(|(other, _)| *other == id);
             match slot.map(|at| &links[at].1) {
-                Some(Slot::Ready(link)) if !link.is_dead() => return Ok(Some(link.clone())),
+                Some(Slot::Ready(link)) if link.is_usable() => return Ok(Some(link.clone())),
                 Some(Slot::Connecting(pending)) => pending.clone(),
                 _ => {
                     let (tell, pending) = watch::channel(None);
@@ -208,7 +240,7 @@ impl Node {
                         links.swap_remove(at);
                     }
                     if links.len() >= LINKS_MAX {
-                        links.retain(|(_, slot)| !matches!(slot, Slot::Ready(link) if link.is_dead()));
+                        links.retain(|(_, slot)| !matches!(slot, Slot::Ready(link) if !link.is_usable()));
                     }
                     links.push((id, Slot::Connecting(pending.clone())));
                     pending

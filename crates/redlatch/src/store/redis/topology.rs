@@ -24,6 +24,7 @@ use super::{
     Dial,
     failure::Failure,
     kin::{self, Kin},
+    lasting::lasting,
     life,
     node::{Interruption, Node},
     slots::{self, Layout, SLOTS},
@@ -45,6 +46,8 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 const SCANS_UNDER_WAY_MAX: usize = 3;
 /// How many nodes are asked before a look counts as failed.
 const SCAN_NODES_MAX: usize = 12;
+/// How long a call waits for a look: one that is under way and the next, in which all nodes hang.
+const LOOKED_TIME_MAX: Duration = Duration::from_secs(10);
 /// For how long a redirection counts more than what a third node says.
 const TOLD_TIME: Duration = Duration::from_secs(2);
 /// The shortest time between two calls to holders to look after their locks.
@@ -177,12 +180,21 @@ impl Topology {
                     continue;
                 }
             }
-            background.spawn(topology.clone().watch_over());
-            background.spawn(topology.clone().watch_histories());
-            background.spawn(topology.clone().ring());
+            topology.lasts("the watch over a cluster", Topology::watch_over);
+            topology.lasts("the watch over its histories", Topology::watch_histories);
+            topology.lasts("the alarm of a cluster", Topology::ring);
             return Ok((topology, member));
         }
         Err(first.unwrap_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named")))
+    }
+
+    /// Does some work for as long as the store is open.
+    fn lasts<F>(self: &Arc<Self>, what: &'static str, work: impl Fn(Arc<Topology>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let topology = self.clone();
+        lasting(&self.background, what, move || work(topology.clone()));
     }
 
     fn table(&self) -> std::sync::RwLockReadGuard<'_, Table> {
@@ -278,9 +290,10 @@ impl Topology {
             // Callers' runtimes may have clocks of their own.
             table.told.insert(slot, Instant::from_std(std::time::Instant::now()));
         }
-        tracing::debug!(slot, %to, "a slot has another master");
         self.wanted.notify_one();
         self.changed();
+        // Last, because a program's log may panic.
+        tracing::debug!(slot, %to, "a slot has another master");
     }
 
     /// A call has gone to another node than the one that has its slot, or goes there now.
@@ -342,10 +355,12 @@ impl Topology {
             !moved.is_empty()
         };
         if changed {
-            tracing::debug!("the masters of the cluster have changed");
             self.changed();
         }
         self.forget();
+        if changed {
+            tracing::debug!("the masters of the cluster have changed");
+        }
         true
     }
 
@@ -379,7 +394,7 @@ impl Topology {
         self.wanted.notify_one();
     }
 
-    /// As [`look`](Self::look), and waits until a node has answered or none would.
+    /// As [`look`](Self::look), and waits until a node has answered or none would, or for as long as that may take.
     pub(super) async fn looked(&self) {
         let mut looks = self.looks.subscribe();
         let before = *looks.borrow_and_update();
@@ -387,6 +402,7 @@ impl Topology {
         tokio::select! {
             _ = looks.wait_for(|looks| *looks > before) => {}
             () = self.closed.cancelled() => {}
+            () = self.sleep(LOOKED_TIME_MAX) => {}
         }
     }
 
@@ -447,9 +463,10 @@ impl Topology {
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep_until(last + jittered(SCAN_PAUSE_MIN)) => {}
             }
+            let ended = Ended(&self.looks);
             self.scan().await;
             last = Instant::now();
-            self.looks.send_modify(|looks| *looks += 1);
+            drop(ended);
         }
     }
 
@@ -480,9 +497,9 @@ impl Topology {
                     if self.install(layout) {
                         return;
                     }
-                    tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
                     // Its connections are from before it changed sides, and the next ones will be refused.
                     member.node.distrust();
+                    tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
                 }
                 Ok(Err(Blind::Forbidden)) => return,
                 Ok(Err(Blind::Failed(error))) => {
@@ -535,6 +552,15 @@ impl Topology {
         for member in self.everyone() {
             member.node.close();
         }
+    }
+}
+
+/// A look that has begun: it ends however it ends, and those who wait are told.
+struct Ended<'a>(&'a watch::Sender<u64>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|looks| *looks += 1);
     }
 }
 

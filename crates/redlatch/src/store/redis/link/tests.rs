@@ -14,7 +14,7 @@ async fn link(server: &FakeServer) -> Arc<Link> {
     let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
     let config = Client::builder().url(&url).config().clone();
     let dial = Dial::new(addr, &config, &Handle::current()).unwrap();
-    Link::open(&dial, &Lives::default(), Box::new(|| {})).await.unwrap()
+    Link::open(&dial, &Arc::default(), Box::new(|| {})).await.unwrap()
 }
 
 /// Sentinels end all connections to a server as they promote it. One that was just logging in was taken for the sign of a server that knows
@@ -32,7 +32,7 @@ async fn a_connection_that_ends_while_it_logs_in_is_no_sign_of_the_older_protoco
         let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
         let config = Client::builder().url(&url).config().clone();
         let dial = Dial::new(addr, &config, &Handle::current()).unwrap().telling_changes();
-        let link = Link::open_telling(&dial, &Lives::default(), Box::new(|| {})).await.unwrap();
+        let link = Link::open_telling(&dial, &Arc::default(), Box::new(|| {})).await.unwrap();
         let tells = link.tells().await.unwrap().is_some();
         // One that always ends them may be worth no more than that.
         assert_eq!(tells, wanted, "after {ended}");

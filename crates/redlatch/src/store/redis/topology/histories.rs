@@ -40,8 +40,8 @@ impl Topology {
             *table.seats.entry(*slot).or_default() += 1;
         }
         drop(table);
-        tracing::debug!(addr = %member.addr, slots = its.len(), "a master has a new history");
         self.changed();
+        tracing::debug!(addr = %member.addr, slots = its.len(), "a master has a new history");
     }
 }
 

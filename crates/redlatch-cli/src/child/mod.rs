@@ -24,13 +24,13 @@ use self::guard::Guard;
 
 pub(crate) mod guard;
 mod left;
-mod privileged;
+pub(crate) mod program;
 pub(crate) mod trampoline;
 mod tree;
 mod wait;
 
 pub(crate) use left::Left;
-pub(crate) use privileged::owner_of;
+pub(crate) use trampoline::Deadline;
 pub(crate) use tree::is_orphaned;
 
 /// Descriptors of ours in the command begin here: below, scripts choose their own.
@@ -43,7 +43,7 @@ pub(crate) enum Ended {
     Code(u8),
     /// By this signal.
     Signal(i32),
-    /// It never ran: not found, or not executable.
+    /// It never ran: not found, not executable, or too late, which [`exit::LOST`] says.
     NotStarted(u8),
     /// Another part of this process collected its status, so how it ended is not known.
     Unknown,
@@ -89,6 +89,8 @@ pub(crate) struct Spec {
     pub(crate) group: Group,
     /// What is in the environment of the command and of nobody else's.
     pub(crate) mark: String,
+    /// When it may not start any more.
+    pub(crate) deadline: Deadline,
     /// Whether set-user-ID programs may give it the rights of another user.
     pub(crate) gains_rights: bool,
     /// Where its output goes, both stdout and stderr; where ours goes unless given.
@@ -143,7 +145,7 @@ impl Child {
         // For what is started here and nobody else. A process without room for one more goes on with the lease alone.
         let lifeline = spec.lifeline.as_ref().and_then(|end| heritable(end).ok());
         let mut guard = Guard::start()?;
-        let mut command = trampoline::command(&spec.command, spec.gains_rights)?;
+        let mut command = trampoline::command(&spec.command, spec.deadline, spec.gains_rights)?;
         for (name, value) in &spec.env {
             match value {
                 Some(value) => command.env(name, value),

@@ -13,7 +13,7 @@ use crate::{
         kind::Kind,
         run::{OnLost, RunArgs, margin},
     },
-    child::{self, Child, Ended, Group, Spec},
+    child::{self, Child, Deadline, Ended, Group, Spec, program},
     config::Settings,
     durations::human,
     escape,
@@ -35,7 +35,7 @@ use crate::{
 /// How long the release may take. After that the lease ends by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
+pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
     if args.child.script.is_some() && args.names.len() > 1 {
         // `run x sh -c '…'` would hold a lock by the name of "sh".
         let words: Vec<OsString> = std::env::args_os().collect();
@@ -50,6 +50,12 @@ pub(super) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let lease = args.hold.lease.unwrap_or(settings.lease);
     let grace = args.hold.grace(lease)?;
+    let command = std::mem::take(&mut args.command);
+    args.command = match args.child.script.take() {
+        Some(script) => child::in_shell([script].into_iter().chain(command).collect()),
+        None if args.child.shell => child::in_shell(command),
+        None => command,
+    };
     let file = ReportFile::open(args.child.report.as_deref())?;
     // Now, because what comes before may block and ends by any signal; and not later, because a signal that comes while we
     // connect must not leave a command or a lock behind.
@@ -95,6 +101,12 @@ struct Job<'a> {
 impl Job<'_> {
     async fn run(mut self, signals: &mut Signals, report: &mut Report) -> Result<u8, Failure> {
         let talk = self.talk;
+        if let Err(failure) = program::check(&self.args.command) {
+            // It would only keep others waiting.
+            talk::error(&failure);
+            report.failed(&failure);
+            return Ok(report.end(Outcome::NotStarted, failure.code()));
+        }
         let connecting = store::Patience { wait: self.args.wait.wait, talk: &talk };
         let client = tokio::select! {
             biased;
@@ -170,11 +182,6 @@ impl Job<'_> {
         };
         let env = environment::for_command(&told);
         let command = std::mem::take(&mut self.args.command);
-        let command = match self.args.child.script.take() {
-            Some(script) => child::in_shell([script].into_iter().chain(command).collect()),
-            None if self.args.child.shell => child::in_shell(command),
-            None => command,
-        };
         let gains_rights = !self.args.child.no_new_privs;
         self.warn_of_rights(&command, gains_rights);
         let output = match self.kept.map(Kept::handle).transpose() {
@@ -186,7 +193,10 @@ impl Job<'_> {
         };
         let mark = environment::mark(&run);
         let lifeline = client.lifeline();
-        let spec = Spec { command, env, group: Group::choose(), mark, gains_rights, output, lifeline };
+        let group = Group::choose();
+        // As late as a running command is stopped.
+        let deadline = Deadline::after(|| holding.remaining().saturating_sub(margin(self.lease)));
+        let spec = Spec { command, env, group, mark, deadline, gains_rights, output, lifeline };
         let mut child = match Child::spawn(spec) {
             Ok(child) => child,
             Err(error) => {
@@ -226,7 +236,7 @@ impl Job<'_> {
     /// Says before the start what could not be stopped later.
     fn warn_of_rights(&self, command: &[OsString], gains_rights: bool) {
         let program = command.first().filter(|_| gains_rights);
-        let Some((program, uid)) = program.and_then(|program| Some((program, child::owner_of(program)?)))
+        let Some((program, uid)) = program.and_then(|program| Some((program, program::owner_of(program)?)))
         else {
             return;
         };

@@ -14,6 +14,7 @@ use crate::{
     args::run::OnLost,
     child::{Child, Ended, Event, Group, Left},
     durations::human,
+    exit,
     run::holding::{Holding, Loss},
     signals::{Received, Signals},
     talk::Talk,
@@ -335,6 +336,11 @@ impl Watch {
     }
 
     fn ended(&mut self, ended: Ended) {
+        if ended == Ended::NotStarted(exit::LOST) && self.loss.is_none() {
+            self.loss = Some(LossReason::Expired.into());
+            self.talk
+                .say("the lock is lost: its lease ended before the command was started, so it does not run");
+        }
         self.ended = Some((ended, Instant::now()));
     }
 

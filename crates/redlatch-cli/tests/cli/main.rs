@@ -2,6 +2,7 @@
 
 mod acl;
 mod apart;
+mod before;
 mod completions;
 mod config;
 mod dead;

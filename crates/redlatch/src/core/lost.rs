@@ -1,6 +1,12 @@
 //! Holds that the server no longer has: how they ended, and telling their holders.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
 
 use super::{Core, lease::Lease};
 use crate::{
@@ -31,14 +37,28 @@ impl Core {
         if held.is_empty() {
             return;
         }
-        let found = tokio::time::timeout(LIMIT, self.ends(&held)).await;
-        let mut reasons = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
+        // They are over by now, and nothing else would tell their holders before their deadlines: no panic of a log may come between.
+        let ends = AssertUnwindSafe(self.ends(&held)).catch_unwind();
+        let found = tokio::time::timeout(LIMIT, ends).await;
+        let mut panic = None;
+        let mut reasons = match found {
+            Ok(Ok(found)) => found.unwrap_or_default(),
+            Ok(Err(caught)) => {
+                panic = Some(caught);
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        }
+        .into_iter();
         for lease in &held {
             let reason = reasons.next().flatten().unwrap_or_else(|| lease.missing(self.now_ms()));
             // It may have been passed on while its end was looked for.
             if let Some(held) = self.lanes.present(lease) {
-                self.lose(&held, reason);
+                panic = catch_unwind(AssertUnwindSafe(|| self.lose(&held, reason))).err().or(panic);
             }
+        }
+        if let Some(panic) = panic {
+            resume_unwind(panic);
         }
     }
 

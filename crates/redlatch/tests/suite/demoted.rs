@@ -91,6 +91,12 @@ async fn waiters_listen_to_the_new_server_as_soon_as_a_call_has_met_the_demoted_
     let client = patient(Client::builder().url(&url)).connect().await.unwrap();
     let other = Client::connect(&pair.node(old).url()).await.unwrap();
     let held = other.lock("x").lock().await.unwrap();
+    soon("the hold at the replica", async {
+        while pair.node(new).cmd(&["EXISTS", "x"]).unwrap() != redis::Value::Int(1) {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
     let lock = client.lock("x");
     let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });
     let listeners = |node: usize, at_least: bool| {

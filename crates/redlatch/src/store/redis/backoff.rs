@@ -8,9 +8,12 @@ use crate::jitter::jittered;
 
 /// The first pause; doubled each time.
 const RETRY_DELAY_MS_MIN: u64 = 10;
-/// The longest pause between connection attempts. A connection that lasts for less counts as one that could not be made: a server may accept
-/// each and end it at once.
+/// The longest pause between connection attempts.
 const RETRY_DELAY_MS_MAX: u64 = 500;
+
+/// How long a connection has to last for the next one to be made at once: a server may accept each and end it at
+/// once. It is not so long that one which is killed time and again is waited for.
+const LASTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
@@ -37,7 +40,7 @@ impl Backoff {
 
     fn after(&mut self, lasted: Option<Duration>) {
         self.delay_ms = match lasted {
-            Some(time) if time >= Duration::from_millis(RETRY_DELAY_MS_MAX) => 0,
+            Some(time) if time >= LASTS => 0,
             _ => (self.delay_ms * 2).clamp(RETRY_DELAY_MS_MIN, RETRY_DELAY_MS_MAX),
         };
     }
@@ -57,11 +60,11 @@ mod tests {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.pause(), Duration::ZERO);
         for wanted in [10, 20, 40, 80, 160, 320, 500, 500] {
-            backoff.after(Some(Duration::from_millis(499)));
+            backoff.after(Some(LASTS - Duration::from_millis(1)));
             let pause = backoff.pause();
             assert!(pause >= Duration::from_millis(wanted / 2) && pause <= Duration::from_millis(wanted));
         }
-        backoff.after(Some(Duration::from_millis(500)));
+        backoff.after(Some(LASTS));
         assert_eq!(backoff.pause(), Duration::ZERO);
         backoff.after(None);
         assert!(backoff.pause() > Duration::ZERO);

@@ -248,12 +248,21 @@ impl Dial {
                 (outcome, _) => outcome,
             }
         };
-        let late = self.sleep(self.connect_timeout);
         tokio::select! {
             biased;
             outcome = logged_in => outcome,
-            () = late => Err(self.unreachable(format!("no answer within {:?}", self.connect_timeout))),
+            error = self.late() => Err(error),
         }
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// Ends, with what there is to say then, when a connection has had the time that it may take.
+    pub(super) async fn late(&self) -> Error {
+        self.sleep(self.connect_timeout).await;
+        self.unreachable(format!("no answer within {:?}", self.connect_timeout))
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Error {

@@ -220,7 +220,7 @@ impl Node {
     }
 
     /// Connects on the runtime that will drive the connection; callers that come meanwhile share the attempt. `None`: that runtime has shut
-    /// down.
+    /// down, or does not run, though what was begun there is waited for elsewhere.
     async fn connect(self: &Arc<Self>, home: Handle) -> Result<Option<Arc<Link>>, Fault> {
         let id = home.id();
         if self.closed.is_cancelled() {
@@ -262,6 +262,8 @@ impl Node {
             outcome = pending.wait_for(Option::is_some) => outcome.map(|outcome| outcome.clone()),
             // A waiter may have another server to ask by now.
             () = self.closed.cancelled() => return Err(closed_error()),
+            // The attempt has a limit, which it keeps where its runtime runs.
+            () = self.dial.sleep(2 * self.dial.connect_timeout()), if id != self.background.id() => return Ok(None),
         };
         match outcome {
             Ok(Some(Ok(link))) => Ok(Some(link)),
@@ -333,7 +335,7 @@ impl Node {
         if self.scripts == ScriptMode::Functions {
             let mut cmd = Cmd::new();
             cmd.arg("FCALL").arg(scripts::library_check()).arg(0);
-            self.send(&cmd).await.map_err(without_functions)?;
+            self.send_in_time(&cmd).await.map_err(without_functions)?;
         }
         Ok(())
     }
@@ -385,6 +387,16 @@ impl Node {
     /// Sends one command.
     pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
         self.link().await?.ask(cmd).await
+    }
+
+    /// As [`send`](Self::send), for what is asked before anything looks whether connections still answer: a server that accepts connections
+    /// and answers nothing has as long as a connection may take.
+    pub(super) async fn send_in_time(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
+        tokio::select! {
+            biased;
+            outcome = self.send(cmd) => outcome,
+            error = self.dial.late() => Err(Failure::Fault(Fault::Unknown(error))),
+        }
     }
 
     /// How many connections listen to each of these channels here.
@@ -448,9 +460,16 @@ mod tests {
     use crate::{client::Client, store::StoreUrl};
 
     fn node(server: &FakeServer) -> Arc<Node> {
+        node_with(server, |builder| builder)
+    }
+
+    fn node_with(
+        server: &FakeServer,
+        change: impl FnOnce(crate::ClientBuilder) -> crate::ClientBuilder,
+    ) -> Arc<Node> {
         let url = server.url();
         let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
+        let config = change(Client::builder().url(&url)).config().clone();
         let dial = Dial::new(addr, &config, &Handle::current()).unwrap();
         Node::new(Arc::new(dial), &config, &Handle::current(), Arc::default())
     }
@@ -471,6 +490,23 @@ mod tests {
         let (links, open) = (node.links.read().unwrap().len(), node.open_links().len());
         let dead = node.open_links().iter().filter(|link| link.is_dead()).count();
         assert!(links <= LINKS_MAX + 1, "{links} slots, {open} links, {dead} of them known to be dead");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_that_has_left_its_runtime_waits_for_no_connection_that_is_made_there() {
+        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+        let node =
+            node_with(&server, |builder| builder.connect_timeout(std::time::Duration::from_millis(200)));
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut call = Box::pin(async move { node.send(&redis::cmd("PING")).await });
+        let call = std::thread::spawn(move || {
+            // Polled once, so that the connection is begun on this runtime, which does not run after that.
+            idle.block_on(async { assert!(futures_util::poll!(&mut call).is_pending()) });
+            (call, idle)
+        });
+        let (call, idle) = call.join().unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(30), call).await.unwrap().unwrap();
+        idle.shutdown_background();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

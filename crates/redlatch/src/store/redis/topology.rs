@@ -567,7 +567,7 @@ impl Drop for Ended<'_> {
 impl Member {
     /// What this server knows of the cluster.
     async fn ask(&self) -> Result<Layout, Blind> {
-        match self.node.send(&slots::question()).await {
+        match self.node.send_in_time(&slots::question()).await {
             Ok(reply) => Layout::read(&reply, &self.addr)
                 .map(|layout| layout.mapped(|addr| self.dial.reachable(addr)))
                 .ok_or_else(|| {

@@ -113,7 +113,7 @@ impl ClusterStore {
 async fn knows_sharding(member: &Member) -> Result<(), Fault> {
     let mut cmd = Cmd::new();
     cmd.arg("PUBSUB").arg("SHARDNUMSUB").arg("0");
-    member.node.send(&cmd).await?;
+    member.node.send_in_time(&cmd).await?;
     Ok(())
 }
 

@@ -72,8 +72,8 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
             Acquired::Busy => {
                 if patience.skips {
                     context.talk.detail(format_args!("{} is busy", quoted(name)));
-                } else {
-                    context.talk.say(acquire::busy_message(request).await);
+                } else if let Some(signal) = acquire::say_who_holds(request, &mut signals).await {
+                    return Ok(exit::by_signal(signal));
                 }
                 return Ok(patience.busy_code);
             }

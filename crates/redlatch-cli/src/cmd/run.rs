@@ -147,10 +147,10 @@ impl Job<'_> {
                 self.talk.detail(format_args!("{} is busy; the command was skipped", self.quoted()));
                 Ok(report.end(Outcome::Skipped, patience.busy_code))
             }
-            Acquired::Busy => {
-                self.talk.say(acquire::busy_message(request).await);
-                Ok(report.end(Outcome::Busy, patience.busy_code))
-            }
+            Acquired::Busy => match acquire::say_who_holds(request, signals).await {
+                None => Ok(report.end(Outcome::Busy, patience.busy_code)),
+                Some(signal) => Ok(report.end(Outcome::Interrupted, exit::by_signal(signal))),
+            },
             Acquired::Held(holding) => self.hold(client, holding, signals, report).await,
         }
     }

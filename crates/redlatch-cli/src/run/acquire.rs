@@ -402,12 +402,25 @@ fn line(state: &LockState) -> String {
     format!("{} — {held}{lease}{queue}", quoted(&state.name))
 }
 
+/// Says why the command did not run, and who holds the lock. A signal that asks us to end is not kept waiting by the look at the lock:
+/// then it is returned, and nothing said.
+pub(crate) async fn say_who_holds(request: Request<'_>, signals: &mut Signals) -> Option<i32> {
+    tokio::select! {
+        biased;
+        signal = ending(signals) => Some(signal),
+        message = busy_message(request) => {
+            request.talk.say(message);
+            None
+        }
+    }
+}
+
 /// Why the command did not run.
 ///
 /// # Errors
 ///
 /// Those of the look at the lock are swallowed: the message then names no holder.
-pub(crate) async fn busy_message(request: Request<'_>) -> String {
+async fn busy_message(request: Request<'_>) -> String {
     let state = in_the_way(request).await;
     let name = state.as_ref().map_or(&request.names[0], |state| &state.name);
     let name = quoted(name);

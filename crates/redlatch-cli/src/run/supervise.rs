@@ -122,22 +122,26 @@ pub(crate) async fn supervise(
 /// ignore it; stopping alone would then lose the lock under a command that runs.
 #[derive(Debug, Default)]
 struct Suspension {
-    asked: bool,
+    asked: Option<Instant>,
     command_is_stopped: bool,
 }
+
+/// For how long after it a stop of the command counts as following one of the terminal. A command that puts the terminal in order first takes a
+/// moment; one that went on then, and is stopped much later, was stopped by another hand.
+const FOLLOWED_FOR: Duration = Duration::from_secs(5);
 
 impl Suspension {
     fn received(&mut self, child: &Child, received: Received) {
         match received.signal {
-            SIGTSTP => self.asked = child.group() == Group::Shared,
-            SIGCONT => self.asked = false,
+            SIGTSTP => self.asked = (child.group() == Group::Shared).then(Instant::now),
+            SIGCONT => self.asked = None,
             _ => {}
         }
     }
 
     /// Stops this process, and returns when it is continued.
     fn follow(&mut self, holding: &Holding, talk: Talk) {
-        if self.asked && self.command_is_stopped {
+        if self.asked.is_some_and(|at| at.elapsed() < FOLLOWED_FOR) && self.command_is_stopped {
             let remaining = human(holding.remaining());
             talk.say(format_args!("stopped; unless continued, the lock is lost in {remaining}"));
             _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
@@ -156,6 +160,8 @@ struct Watch {
     killed: Option<Instant>,
     /// Who could not be ended, told of already.
     left: Vec<Left>,
+    /// Whether it was said that they work on without the lock.
+    told_of_loss: bool,
     gives_up: bool,
     warned: bool,
     ended: Option<(Ended, Instant)>,
@@ -173,6 +179,7 @@ impl Watch {
             kill_at: None,
             killed: None,
             left: Vec::new(),
+            told_of_loss: false,
             gives_up: false,
             warned: false,
             ended: None,
@@ -286,7 +293,7 @@ impl Watch {
     /// Says who of those that were just signalled may not be, because they run as another user.
     fn refused(&mut self, child: &Child) {
         let refused: Vec<Left> = child.left().into_iter().filter(Left::is_refused).collect();
-        if !refused.is_empty() && self.left.is_empty() {
+        if !refused.is_empty() && self.is_news() {
             self.tell_of(&refused, "runs as another user, and only that user can stop it");
             self.left = refused;
         }
@@ -295,17 +302,23 @@ impl Watch {
     /// Says who is still there long after a KILL.
     fn undead(&mut self, child: &Child) {
         let left = child.left();
-        if self.left.is_empty() && !left.is_empty() {
+        if self.is_news() && !left.is_empty() {
             self.tell_of(&left, "was killed and does not end");
         }
         self.left = left;
     }
 
-    fn tell_of(&self, left: &[Left], why: &str) {
+    /// Whether it has not been said yet that there are such processes, or not what they do now.
+    fn is_news(&self) -> bool {
+        self.left.is_empty() || (self.is_lost() && !self.told_of_loss)
+    }
+
+    fn tell_of(&mut self, left: &[Left], why: &str) {
         let named: Vec<String> = left.iter().take(NAMED_MAX).map(Left::to_string).collect();
         let more = left.len().saturating_sub(named.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let named = named.join(", ");
+        self.told_of_loss = self.is_lost();
         let meanwhile = if self.is_lost() {
             "it works on WITHOUT THE LOCK, beside the next holder: end it by hand"
         } else {

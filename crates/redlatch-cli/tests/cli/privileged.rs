@@ -132,3 +132,20 @@ fn a_command_without_new_rights_stays_one_that_can_be_stopped() {
     assert!(!output.status.success() && text.contains("setresuid"), "it does not become root: {text}");
     assert!(!text.contains("may be unable") && !Path::new(&place.path("job.pid")).exists(), "{text}");
 }
+
+#[test]
+fn what_max_hold_could_not_stop_is_told_of_once_more_when_the_lock_is_lost() {
+    let server = RedisServer::start().unwrap();
+    let Some(place) = place(&server) else { return };
+    let limits = ["--max-hold", "500ms", "--kill-after", "100ms", "--lease", "6s", "--grace", "300ms", "-q"];
+    let mut run = Running::spawn(run(&place, &limits));
+    let command = place.pid("job");
+    run.until_told("the lock stays held until it ends");
+    server.cmd(&["DEL", "job"]).unwrap();
+    let output = run.finish();
+    let lives = is_alive(command);
+    end(command);
+    assert!(lives, "nobody could have stopped it");
+    assert_eq!(output.status.code(), Some(80), "{output:?}");
+    assert!(both(&output).contains("WITHOUT THE LOCK"), "{output:?}");
+}

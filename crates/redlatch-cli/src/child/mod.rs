@@ -43,7 +43,7 @@ pub(crate) enum Ended {
     Code(u8),
     /// By this signal.
     Signal(i32),
-    /// It never ran: not found, not executable, or too late, which [`exit::LOST`] says.
+    /// It never ran: not found, not executable, or too late, which [`crate::exit::LOST`] says.
     NotStarted(u8),
     /// Another part of this process collected its status, so how it ended is not known.
     Unknown,

@@ -19,7 +19,25 @@ const SLOTS: usize = 8;
 
 thread_local! {
     /// Whether there was a fork since this thread last looked, and the process that it was in then.
-    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), asked()));
+    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), known()));
+}
+
+/// This process, as its first thread that asked has found; 0 before that. A forked child inherits its parent's.
+static KNOWN: AtomicU64 = AtomicU64::new(0);
+
+/// This process, for a thread that has not seen a fork. What was found once counts: a program may have lost its sight of `/proc` since.
+fn known() -> u64 {
+    let known = KNOWN.load(Ordering::Acquire);
+    if known as u32 == std::process::id() { known } else { found(known) }
+}
+
+/// This process, for a thread that knows it to be a child of the process that was known before.
+fn found(before: u64) -> u64 {
+    match KNOWN.compare_exchange(before, asked(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => KNOWN.load(Ordering::Acquire),
+        // Another thread of this process has found it meanwhile.
+        Err(known) => known,
+    }
 }
 
 /// This process, as the kernel tells it: its number, and when it was started where that is told. A number is used again: that of a parent
@@ -47,12 +65,12 @@ pub(crate) fn here() -> u64 {
     HERE.try_with(|here| {
         let (guard, pid) = &mut *here.borrow_mut();
         if guard.detected_fork() {
-            *pid = asked();
+            *pid = found(*pid);
         }
         *pid
     })
     // The thread is about to end.
-    .unwrap_or_else(|_| asked())
+    .unwrap_or_else(|_| known())
 }
 
 /// Something that only the process that made it may drop; elsewhere it stays as it is.

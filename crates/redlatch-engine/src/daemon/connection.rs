@@ -236,8 +236,12 @@ fn run_some(
     more_waits
 }
 
-/// Writes the journal. When that fails, the replies that depend on it become errors.
+/// Writes the journal. When that fails, the replies that depend on it become errors. Where another daemon has taken the place of this one while
+/// it stood still, nothing is written and nothing said: what was granted here is the other one's to grant by now.
 fn keep(shared: &Shared, session: &mut Session, pending: &mut Vec<Range<usize>>) {
+    if !shared.may_serve() {
+        return silenced(session, pending);
+    }
     if let Err(error) = shared.engine().end_batch() {
         let replies = std::mem::take(&mut session.out.bytes);
         let mut copied = 0;
@@ -248,6 +252,17 @@ fn keep(shared: &Shared, session: &mut Session, pending: &mut Vec<Range<usize>>)
         }
         session.out.bytes.extend_from_slice(&replies[copied..]);
     }
+    pending.clear();
+    // Writing may have taken long.
+    if !shared.may_serve() {
+        silenced(session, pending);
+    }
+}
+
+/// Says nothing more to a client.
+fn silenced(session: &mut Session, pending: &mut Vec<Range<usize>>) {
+    session.out.bytes.clear();
+    session.closing = true;
     pending.clear();
 }
 

@@ -1,12 +1,13 @@
 //! Holds that the server no longer has: how they ended, and telling their holders.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
 
 use futures_util::FutureExt;
+use tokio::sync::oneshot;
 
 use super::{Core, lease::Lease};
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// How long finding out how holds ended may take; that they have is told then at the latest. They are not valid meanwhile.
-const LIMIT: Duration = Duration::from_millis(500);
+pub(super) const LIMIT: Duration = Duration::from_millis(500);
 /// The most fields of one hash that are looked through for another owner.
 const FIELDS_MAX: i64 = 16;
 
@@ -37,28 +38,29 @@ impl Core {
         if held.is_empty() {
             return;
         }
-        // They are over by now, and nothing else would tell their holders before their deadlines: no panic of a log may come between.
+        // They are over by now, and nothing else would tell their holders before their deadlines. So it is not for the caller to do, who may
+        // be dropped.
+        let (core, (told, is_told)) = (self.clone(), oneshot::channel());
+        self.keeper.handle().spawn(async move {
+            core.tell_ends(held).await;
+            let _ = told.send(());
+        });
+        let _ = is_told.await;
+    }
+
+    /// Finds out how holds ended that are over, and tells their holders, though a log may panic.
+    async fn tell_ends(self: Arc<Self>, held: Vec<Arc<Lease>>) {
         let ends = AssertUnwindSafe(self.ends(&held)).catch_unwind();
         let found = tokio::time::timeout(LIMIT, ends).await;
-        let mut panic = None;
-        let mut reasons = match found {
-            Ok(Ok(found)) => found.unwrap_or_default(),
-            Ok(Err(caught)) => {
-                panic = Some(caught);
-                Vec::new()
-            }
-            Err(_) => Vec::new(),
-        }
-        .into_iter();
+        let found = found.ok().and_then(Result::ok).and_then(Result::ok);
+        let mut reasons = found.unwrap_or_default().into_iter();
         for lease in &held {
             let reason = reasons.next().flatten().unwrap_or_else(|| lease.missing(self.now_ms()));
             // It may have been passed on while its end was looked for.
             if let Some(held) = self.lanes.present(lease) {
-                panic = catch_unwind(AssertUnwindSafe(|| self.lose(&held, reason))).err().or(panic);
+                // It was told before it was logged.
+                _ = catch_unwind(AssertUnwindSafe(|| self.lose(&held, reason)));
             }
-        }
-        if let Some(panic) = panic {
-            resume_unwind(panic);
         }
     }
 

@@ -16,6 +16,7 @@ use super::{
     keeper::told,
     lanes::{Leaving, NextTask},
     lease::Lease,
+    lost,
     owners::Pending,
 };
 use crate::{
@@ -85,6 +86,14 @@ impl Core {
         held: Term,
         polled: Polled,
     ) -> Result<Unlocked, Error> {
+        if lease.is_held() && lease.was_seen_gone() {
+            // How it ended is being found out.
+            let limit = self.keeper.sleep(2 * lost::LIMIT);
+            tokio::select! {
+                _ = lease.clone().ended() => {}
+                () = limit => {}
+            }
+        }
         let outcome = match self.begin(lease, held) {
             Step::Passed => Ok(Unlocked::Released),
             Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
@@ -221,7 +230,10 @@ impl Core {
         }
         let now_ms = self.now_ms();
         if !lease.is_valid(now_ms) {
-            self.lose(lease, lease.missing(now_ms));
+            // What was seen to be gone before that is told by what has seen it, which knows why.
+            if now_ms >= lease.deadline_ms() {
+                self.lose(lease, LossReason::Expired);
+            }
             return Step::Lost(lease.missing(now_ms));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
@@ -472,12 +484,12 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let own_ms = lease.kept_until_ms(self.now_ms());
+        let mut over_ms = self.over_ms(&lease.keys, &lease.owner, lease.kept_until_ms(self.now_ms()));
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            let over_ms = self.over_ms(&lease.keys, &lease.owner, own_ms);
+            over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
             let outcome = if self.way(lease) == Way::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),

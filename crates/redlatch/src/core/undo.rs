@@ -239,12 +239,12 @@ impl Core {
         pending: &Pending,
         unanswered: &mut bool,
     ) -> Undone {
-        let own_ms = over_ms;
+        let mut over_ms = over_ms;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut count = 1;
         let _alone = pending.undoes().await;
         loop {
-            let over_ms = self.over_ms(&request.keys, owner, own_ms);
+            over_ms = self.over_ms(&request.keys, owner, over_ms);
             // What is counted now is another process's, or comes to be when what was not answered arrives.
             let is_over = || self.now_ms() >= over_ms || pending.is_in_doubt();
             if matches!(what, What::OneHold { .. }) && is_over() {

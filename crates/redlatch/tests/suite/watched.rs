@@ -486,3 +486,40 @@ async fn a_hold_that_was_seen_to_be_gone_is_not_valid_while_its_end_is_looked_fo
     assert_eq!(guard.check().unwrap_err().kind(), redlatch::ErrorKind::Lost);
     assert_eq!(guard.unlock().await.unwrap(), redlatch::Unlocked::AlreadyLost(LossReason::Deleted));
 }
+
+/// What finds it out is not the caller's to drop: nothing else would tell the holder before the deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_an_extension_has_found_is_told_though_its_caller_gives_up() {
+    let server =
+        RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking").start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = client(Client::builder().url(proxy.url())).await;
+    let guard = client.lock("gone").lock().await.unwrap();
+    server.cmd(&["DEL", "gone"]).unwrap();
+    let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
+    let rule = proxy.rule(looks, Action::DelayReply(ms(450)));
+    tokio::select! {
+        extended = guard.extend(LONG) => panic!("its end is looked for: {extended:?}"),
+        fired = proxy.wait_fired(rule, 1, SOON) => fired.unwrap(),
+    }
+    assert!(!guard.is_valid());
+    assert_eq!(soon("the loss", guard.lost()).await, LossReason::Deleted);
+}
+
+/// The holder gives it back while that is being found out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_forced_free_is_said_to_be_so_by_a_release_that_comes_at_once() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = client(Client::builder().url(proxy.url())).await;
+    let guard = client.lock("gone").lock().await.unwrap();
+    until_watched(&[&server], 1).await;
+    let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
+    let rule = proxy.rule(looks, Action::DelayReply(ms(200)));
+    let direct = Client::connect(&server.url()).await.unwrap();
+    direct.lock("gone").force(redlatch::Force::new().by("ops").reason("stuck")).await.unwrap();
+    proxy.wait_fired(rule, 1, SOON).await.unwrap();
+    let outcome = guard.unlock().await.unwrap();
+    let expected = LossReason::Forced { by: "ops".into(), reason: Some("stuck".into()) };
+    assert_eq!(outcome, redlatch::Unlocked::AlreadyLost(expected));
+}

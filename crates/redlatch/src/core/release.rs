@@ -484,13 +484,17 @@ impl Core {
         lease: &Arc<Lease>,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        let mut over_ms = self.over_ms(&lease.keys, &lease.owner, lease.kept_until_ms(self.now_ms()));
+        let mut over_ms = lease.kept_until_ms(self.now_ms());
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
-            let outcome = if self.way(lease) == Way::OneHold && lease.is_end_in_doubt() {
+            let way = self.way(lease);
+            if way == Way::Whole {
+                over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
+            }
+            // What is only watched may be another process's, which has no end here.
+            let outcome = if way == Way::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms => {

@@ -244,7 +244,10 @@ impl Core {
         let mut count = 1;
         let _alone = pending.undoes().await;
         loop {
-            over_ms = self.over_ms(&request.keys, owner, over_ms);
+            // Of the others what is there after its own time may be another process's.
+            if what == What::Everything {
+                over_ms = self.over_ms(&request.keys, owner, over_ms);
+            }
             // What is counted now is another process's, or comes to be when what was not answered arrives.
             let is_over = || self.now_ms() >= over_ms || pending.is_in_doubt();
             if matches!(what, What::OneHold { .. }) && is_over() {

@@ -86,7 +86,7 @@ impl Core {
         held: Term,
         polled: Polled,
     ) -> Result<Unlocked, Error> {
-        if lease.is_held() && lease.was_seen_gone() {
+        if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
             // How it ended is being found out.
             let limit = self.keeper.sleep(2 * lost::LIMIT);
             tokio::select! {

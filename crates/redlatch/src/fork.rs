@@ -25,18 +25,28 @@ thread_local! {
 /// This process, as its first thread that asked has found; 0 before that. A forked child inherits its parent's.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
-/// This process, for a thread that has not seen a fork. What was found once counts: a program may have lost its sight of `/proc` since.
-fn known() -> u64 {
-    let known = KNOWN.load(Ordering::Acquire);
-    if known as u32 == std::process::id() { known } else { found(known) }
+/// Whether both are the same process. A program may have lost its sight of `/proc` since one of them was found.
+fn is_same(one: u64, other: u64) -> bool {
+    let is_unseen = |process: u64| process >> 32 == 0;
+    one as u32 == other as u32 && (one == other || is_unseen(one) || is_unseen(other))
 }
 
-/// This process, for a thread that knows it to be a child of the process that was known before.
-fn found(before: u64) -> u64 {
-    match KNOWN.compare_exchange(before, asked(), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => KNOWN.load(Ordering::Acquire),
-        // Another thread of this process has found it meanwhile.
-        Err(known) => known,
+/// This process, for a thread that has not seen a fork. What was found once counts.
+fn known() -> u64 {
+    found(KNOWN.load(Ordering::Acquire), asked())
+}
+
+/// This process, which is `here` as the kernel tells it, when `before` was known. Another thread may have noted something meanwhile:
+/// this process, or one that this one was forked off.
+fn found(mut before: u64, here: u64) -> u64 {
+    loop {
+        if is_same(before, here) {
+            return before;
+        }
+        match KNOWN.compare_exchange(before, here, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return here,
+            Err(known) => before = known,
+        }
     }
 }
 
@@ -65,7 +75,7 @@ pub(crate) fn here() -> u64 {
     HERE.try_with(|here| {
         let (guard, pid) = &mut *here.borrow_mut();
         if guard.detected_fork() {
-            *pid = found(*pid);
+            *pid = known();
         }
         *pid
     })

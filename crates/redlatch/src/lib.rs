@@ -49,6 +49,7 @@ mod call_hook;
 mod error;
 mod finding;
 mod fork;
+mod harmless;
 mod jitter;
 mod keys;
 mod name;

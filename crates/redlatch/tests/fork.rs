@@ -321,6 +321,39 @@ fn a_grandchild_locks_too() {
     descend(&client, &lock, 12).unwrap();
 }
 
+/// In the middle of three generations another thread uses the library, and not the one that forks. What it has found was taken for the last
+/// generation's as well, whose copies of guards were valid beside the ones that they were copied from.
+#[test]
+fn a_grandchild_whose_parents_thread_did_nothing_is_no_copy_of_it() {
+    let _alone = alone();
+    let server = RedisServer::start().unwrap();
+    let client = client(&server);
+    let first = client.lock("first").lock().unwrap();
+    let mut children = Some(server.url());
+    in_child(|| {
+        let url = children.take().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let elsewhere = thread::spawn(move || {
+            let held = runtime.block_on(async {
+                Client::connect(&url).await.unwrap().lock("middle").lock().await.unwrap()
+            });
+            (runtime, held)
+        });
+        let (runtime, held) = elsewhere.join().unwrap();
+        in_child(|| {
+            must!(!held.is_valid());
+            must!(held.loss() == Some(LossReason::Forked));
+            Ok(())
+        })?;
+        must!(held.is_valid());
+        must!(runtime.block_on(held.unlock()).unwrap() == Unlocked::Released);
+        Ok(())
+    })
+    .unwrap();
+    assert!(first.is_valid());
+    first.unlock().unwrap();
+}
+
 /// Threads that keep the locks inside of the client busy, as far as they can.
 fn busy(client: &blocking::Client, stop: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>> {
     (0..4)

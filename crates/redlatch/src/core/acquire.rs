@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    harmless::harmless,
     keys::{Keys, Kind},
     owner::Owner,
     replica_ack::Replication,
@@ -52,7 +53,10 @@ impl Core {
             // Written without `Display`, which would count as showing the owner to others.
             let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
             let after_ms = self.now_ms() - began_ms;
-            tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired = grant.is_some(), "an acquire has ended");
+            // A log that panics would take the grant with it.
+            harmless(|| {
+                tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired = grant.is_some(), "an acquire has ended");
+            });
         }
         outcome.map_err(|error| {
             let error = error.on(&request.keys.name);
@@ -85,6 +89,9 @@ impl Core {
             }
             // What is under way for the owner waits for its attempt.
             turn.rests();
+            // One who does not wait for others waits no longer for the release of what it was granted.
+            let moment = self.moment();
+            let deadline = if request.wait == Wait::No { &moment } else { deadline };
             match Waker::default().take_turn(self, turn.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
@@ -104,7 +111,7 @@ impl Core {
             Ok(turn) => return Ok(Some(turn)),
             Err(other) => other,
         };
-        let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+        let moment = self.moment();
         let deadline = match (what, other) {
             (Asking::Waits, _) => deadline,
             (Asking::Once, Asking::Once) => &moment,
@@ -112,6 +119,11 @@ impl Core {
         };
         let turn = self.owners.turn(&request.keys, owner, what);
         Waker::default().take_turn(self, turn, deadline).await
+    }
+
+    /// What another request of an owner is given to come to its end, by a call that does not wait.
+    fn moment(self: &Arc<Self>) -> Deadline {
+        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
     /// The owner's turn, when nothing of it is under way that could take a hold away.
@@ -126,7 +138,7 @@ impl Core {
         owner: &Owner,
     ) -> Result<Turn, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
-        let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+        let moment = self.moment();
         let turn = self.owners.turn(keys, owner, Asking::Once);
         let turn = Waker::default().take_turn(self, turn, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.

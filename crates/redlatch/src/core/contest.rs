@@ -20,6 +20,7 @@ use super::{
 use crate::{
     config::POLL_INTERVAL_MAX,
     error::{Error, ErrorKind},
+    harmless::harmless,
     jitter::jittered,
     recipes::GateKey,
     store::Fault,
@@ -286,7 +287,7 @@ impl Core {
     /// Logs that an answer has come again, once after each word of trouble.
     fn tell_recovery(&self) {
         if self.in_trouble.swap(false, Ordering::Relaxed) {
-            tracing::info!("the server answers again");
+            harmless(|| tracing::info!("the server answers again"));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -29,6 +29,7 @@ use crate::{
     call_hook::CallHook,
     error::{Error, ErrorKind, LossReason},
     fork,
+    harmless::harmless,
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -82,7 +83,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         // In a forked child nobody waits, and the lock inside may be held for ever.
         if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 && fork::here() == self.0.pid {
-            self.0.job_done.notify_waiters();
+            harmless(|| self.0.job_done.notify_waiters());
         }
     }
 }
@@ -273,6 +274,33 @@ struct Agenda {
     moves: u64,
 }
 
+/// What the server is asked in one round of the keeper.
+#[derive(Default)]
+struct Round {
+    renew: Vec<Arc<Lease>>,
+    look: Vec<Arc<Lease>>,
+    watch: Vec<Arc<Lease>>,
+}
+
+impl Round {
+    fn is_empty(&self) -> bool {
+        self.renew.is_empty() && self.look.is_empty() && self.watch.is_empty()
+    }
+
+    /// Asks for a hold: to be renewed, or whether it is still there.
+    fn ask(&mut self, lease: &Arc<Lease>) {
+        if lease.wants_renewal() {
+            self.renew.push(lease.clone());
+            return;
+        }
+        // What a connection was asked to tell has ended with it.
+        if lease.take_watch(u64::MAX) {
+            self.watch.push(lease.clone());
+        }
+        self.look.push(lease.clone());
+    }
+}
+
 impl Agenda {
     fn adopt(&mut self, lease: &Arc<Lease>) {
         if lease.schedule.adopted.swap(true, Ordering::AcqRel) {
@@ -295,7 +323,7 @@ impl Agenda {
             self.events.push(Reverse((when_ms, at)));
             return;
         }
-        if lease.wants_renewal() && !lease.schedule.renewing.load(Ordering::Acquire) {
+        if lease.is_asked_about() && !lease.schedule.renewing.load(Ordering::Acquire) {
             when_ms = when_ms.min(lease.schedule.renew_due_ms.load(Ordering::Relaxed));
         }
         when_ms = when_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
@@ -374,9 +402,7 @@ impl Core {
         });
         shared.recheck.store(true, Ordering::Release);
         // It may have been the log that panicked.
-        let _ = catch_unwind(|| {
-            tracing::error!("the background thread has panicked, and goes on with all leases");
-        });
+        harmless(|| tracing::error!("the background thread has panicked, and goes on with all leases"));
     }
 
     /// The next moment of a lease has changed, or may have.
@@ -394,7 +420,7 @@ impl Core {
         let moves = self.store.moves();
         let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
         if moved {
-            shared.moved.notify_waiters();
+            harmless(|| shared.moved.notify_waiters());
         }
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
         if recheck || shared.intake.scan_ms() <= now_ms {
@@ -411,7 +437,7 @@ impl Core {
                 agenda.schedule(lease.schedule.slot.load(Ordering::Relaxed), &lease);
             }
         }
-        let (mut renew, mut watch) = (Vec::new(), Vec::new());
+        let mut round = Round::default();
         while let Some(Reverse((at_ms, at))) = agenda.events.peek().copied() {
             if at_ms > now_ms {
                 break;
@@ -442,23 +468,22 @@ impl Core {
                 }
             }
             let due = lease.schedule.renew_due_ms.load(Ordering::Relaxed) <= now_ms;
-            if due && lease.wants_renewal() && !lease.schedule.renewing.swap(true, Ordering::AcqRel) {
-                renew.push(lease.clone());
+            if due && lease.is_asked_about() && !lease.schedule.renewing.swap(true, Ordering::AcqRel) {
+                round.ask(&lease);
             }
             if lease.take_watch(now_ms) {
-                watch.push(lease.clone());
+                round.watch.push(lease.clone());
             }
             agenda.schedule(at, &lease);
         }
-        let mut look = Vec::new();
-        if !renew.is_empty() || !watch.is_empty() || recheck {
+        if !round.is_empty() || recheck {
             // Renewing early what would be due soon brings everything into step, so that calls carry full batches.
             for slot in 0..agenda.leases.len() {
                 let Some(lease) = agenda.get(slot) else { continue };
                 if lease.take_watch(now_ms + WATCH_SOON_MS) {
-                    watch.push(lease.clone());
+                    round.watch.push(lease.clone());
                 }
-                if renew.is_empty() && !recheck {
+                if round.renew.is_empty() && !recheck {
                     continue;
                 }
                 let soon_ms = now_ms + lease.renew_period_ms() / 2;
@@ -466,25 +491,17 @@ impl Core {
                 // A lease whose renewal has just failed has its next try set; rechecking it at once would make a
                 // server that answers nonsense a busy loop. Another server is another matter.
                 let recheck = recheck && (moved || !lease.schedule.failing.load(Ordering::Relaxed));
-                let wanted = if lease.wants_renewal() { soon || recheck } else { recheck };
+                let wanted = recheck || lease.is_asked_about() && soon;
                 if !wanted || lease.schedule.renewing.swap(true, Ordering::AcqRel) {
                     continue;
                 }
-                if lease.wants_renewal() {
-                    agenda.schedule(slot, &lease);
-                    renew.push(lease);
-                } else {
-                    // What a connection was asked to tell has ended with it.
-                    if lease.take_watch(u64::MAX) {
-                        watch.push(lease.clone());
-                    }
-                    look.push(lease);
-                }
+                agenda.schedule(slot, &lease);
+                round.ask(&lease);
             }
         }
-        self.renew(renew);
-        self.check(look);
-        self.watch(watch);
+        self.renew(round.renew);
+        self.check(round.look);
+        self.watch(round.watch);
         agenda.compact();
     }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::{Request, intake::Intake, lease::Lease};
-use crate::{error::Error, owner::Owner, recipes::LanePolicy};
+use crate::{error::Error, harmless::harmless, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
@@ -56,16 +56,14 @@ impl Queued {
 
     /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
-        match self.tell.send(Handoff::Lease(lease)) {
-            Ok(()) => {
-                if let Some(wake) = self.wake {
-                    wake.notify_one();
-                }
-                Ok(())
-            }
-            Err(Handoff::Lease(lease)) => Err(lease),
-            Err(Handoff::Contend { .. }) => Ok(()),
+        // A waker that panics does so when the lease has been sent.
+        if let Some(Err(Handoff::Lease(lease))) = harmless(|| self.tell.send(Handoff::Lease(lease))) {
+            return Err(lease);
         }
+        if let Some(wake) = self.wake {
+            harmless(|| wake.notify_one());
+        }
+        Ok(())
     }
 }
 
@@ -79,7 +77,9 @@ pub(super) struct Wakes(SmallVec<[Arc<Notify>; NAPPERS_WOKEN]>);
 
 impl Wakes {
     pub(super) fn wake(self) {
-        self.0.iter().for_each(|notify| notify.notify_one());
+        for notify in &self.0 {
+            harmless(|| notify.notify_one());
+        }
     }
 }
 

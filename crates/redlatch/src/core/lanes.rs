@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    harmless::harmless,
     keys::Keys,
     owner::Owner,
     recipes::LanePolicy,
@@ -456,7 +457,8 @@ impl Lanes {
             })
         };
         while let Some(Some(next)) = next() {
-            if next.tell.send(Handoff::Contend { after_others }).is_ok() {
+            // A waker that panics does so when the task has been told.
+            if !matches!(harmless(|| next.tell.send(Handoff::Contend { after_others })), Some(Err(_))) {
                 return;
             }
             self.change(keys, |lane| {

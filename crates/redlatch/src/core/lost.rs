@@ -1,10 +1,6 @@
 //! Holds that the server no longer has: how they ended, and telling their holders.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
@@ -12,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{Core, lease::Lease};
 use crate::{
     error::{Error, ErrorKind, LossReason},
+    harmless::harmless,
     keys::Kind,
     name::LockName,
     owner::Owner,
@@ -27,25 +24,32 @@ const FIELDS_MAX: i64 = 16;
 
 impl Core {
     /// As [`all_gone`](Self::all_gone), for one hold.
-    pub(crate) async fn gone(self: &Arc<Self>, lease: &Arc<Lease>) {
-        self.all_gone(std::slice::from_ref(lease)).await;
+    pub(crate) fn gone(self: &Arc<Self>, lease: &Arc<Lease>) -> impl Future<Output = ()> + Send + use<> {
+        self.all_gone(std::slice::from_ref(lease))
     }
 
-    /// The server no longer has these holds, which are of one kind and shard: finds out how they ended, and tells the holders.
-    pub(crate) async fn all_gone(self: &Arc<Self>, leases: &[Arc<Lease>]) {
+    /// The server no longer has these holds, which are of one kind and shard: from this call on they are not valid. How they ended is found
+    /// out, and told to the holders, whether the caller waits for that or not.
+    pub(crate) fn all_gone(
+        self: &Arc<Self>,
+        leases: &[Arc<Lease>],
+    ) -> impl Future<Output = ()> + Send + use<> {
         // One of them may have been passed on while it was looked for.
         let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.gone(lease)).collect();
-        if held.is_empty() {
-            return;
-        }
-        // They are over by now, and nothing else would tell their holders before their deadlines. So it is not for the caller to do, who may
-        // be dropped.
-        let (core, (told, is_told)) = (self.clone(), oneshot::channel());
-        self.keeper.handle().spawn(async move {
-            core.tell_ends(held).await;
-            let _ = told.send(());
+        let is_told = (!held.is_empty()).then(|| {
+            // Nothing else would tell their holders before their deadlines.
+            let (core, (told, is_told)) = (self.clone(), oneshot::channel());
+            self.keeper.handle().spawn(async move {
+                core.tell_ends(held).await;
+                let _ = told.send(());
+            });
+            is_told
         });
-        let _ = is_told.await;
+        async move {
+            if let Some(is_told) = is_told {
+                let _ = is_told.await;
+            }
+        }
     }
 
     /// Finds out how holds ended that are over, and tells their holders, though a log may panic.
@@ -59,7 +63,7 @@ impl Core {
             // It may have been passed on while its end was looked for.
             if let Some(held) = self.lanes.present(lease) {
                 // It was told before it was logged.
-                _ = catch_unwind(AssertUnwindSafe(|| self.lose(&held, reason)));
+                harmless(|| self.lose(&held, reason));
             }
         }
     }

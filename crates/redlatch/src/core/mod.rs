@@ -60,6 +60,7 @@ use crate::{
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
+    harmless::harmless,
     owner::{Identity, Owner},
     recipes::Term,
     scripts::Script,
@@ -398,15 +399,15 @@ impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
+            lease.leaves_word(self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.clear_away(lease);
             }
             // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
             self.sweep_if_tainted(lease);
-            // Last, because a subscriber may panic.
             let owner = &**lease.owner.field();
-            tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost");
+            harmless(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
         }
     }
 
@@ -417,9 +418,24 @@ impl Core {
         if lease.confirmed(sent_ms, lease_ms, self.now_ms()) {
             return true;
         }
-        if lease.is_held() {
-            self.lose(lease, lease.missing(self.now_ms()));
+        if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
+            // How it ended is being found out, by what has seen it.
+            let (core, held) = (self.clone(), lease.clone());
+            self.keeper.spawn(async move {
+                _ = held.clone().ended().await;
+                core.is_kept_in_vain(&held, lease_ms);
+            });
+            return false;
         }
+        if lease.is_held() {
+            self.lose(lease, LossReason::Expired);
+        }
+        self.is_kept_in_vain(lease, lease_ms);
+        false
+    }
+
+    /// The server has a hold that is over here.
+    fn is_kept_in_vain(self: &Arc<Self>, lease: &Arc<Lease>, lease_ms: i64) {
         match lease.loss() {
             // Its release is on its way, and counts it down.
             None | Some(LossReason::Shutdown) => {}
@@ -429,7 +445,6 @@ impl Core {
             // The server was seen not to have it, so what it has is another process's.
             Some(_) => {}
         }
-        false
     }
 
     /// Counts a hold down, once, that an extension has kept on the server after its end here. Its owner may have other processes' holds
@@ -468,7 +483,7 @@ impl Core {
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
-            let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
+            let asked_ms = lease.owner.asked_until_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let term = Term { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));

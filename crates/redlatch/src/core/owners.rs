@@ -19,6 +19,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
     error::{Error, ErrorKind},
+    harmless::harmless,
     keys::{Keys, Kind},
     owner::Owner,
     randomness::Salted,
@@ -122,7 +123,7 @@ impl Owners {
             entry.remove();
         }
         drop(shard);
-        changed.notify_waiters();
+        harmless(|| changed.notify_waiters());
     }
 
     /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](Turn::quiet) before the

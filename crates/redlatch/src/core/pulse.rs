@@ -14,6 +14,8 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
+use crate::harmless::harmless;
+
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
 pub(super) const PULSE_MS: u64 = 500;
 
@@ -37,7 +39,7 @@ impl Pulse {
     /// anything.
     pub(super) fn ask(&self) -> bool {
         let shows = !self.asked.swap(true, Ordering::AcqRel);
-        self.waker.wake();
+        self.wake();
         shows
     }
 
@@ -51,7 +53,7 @@ impl Pulse {
 
     /// Has the task look at what it waits for.
     pub(super) fn wake(&self) {
-        self.waker.wake();
+        harmless(|| self.waker.wake());
     }
 
     /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: a future that is moved in is

@@ -90,6 +90,7 @@ impl Core {
             // How it ended is being found out.
             let limit = self.keeper.sleep(2 * lost::LIMIT);
             tokio::select! {
+                biased;
                 _ = lease.clone().ended() => {}
                 () = limit => {}
             }
@@ -243,6 +244,7 @@ impl Core {
         if before > 1 {
             return Step::Leave { pending: covered.unwrap_or_else(cover) };
         }
+        lease.leaves_word(now_ms);
         if let Some(pending) = covered.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
@@ -533,14 +535,14 @@ impl Core {
     }
 
     /// When what the server has of an owner is over there without a release: its own time has passed, and that of the owner's read holds
-    /// beside it, which are kept in the same hash and renew it.
+    /// that are or were beside it, which are kept in the same hash and renew it.
     pub(super) fn over_ms(&self, keys: &Keys, owner: &Owner, own_ms: u64) -> u64 {
         let Some(readers) = &keys.readers else { return own_ms };
         let now_ms = self.now_ms();
         let beside = self.lanes.find(readers);
         let reads_ms =
             beside.iter().filter(|held| held.owner == *owner).map(|held| held.kept_until_ms(now_ms));
-        reads_ms.fold(own_ms, u64::max)
+        reads_ms.fold(own_ms.max(owner.asked_until_ms()), u64::max)
     }
 
     /// Whether a release was heard by anybody but those who pass the lock on among themselves.

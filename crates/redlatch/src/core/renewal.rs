@@ -14,7 +14,7 @@ use std::{
 use super::{
     Core, Numbers,
     held::{Held, parts},
-    lease::{Lease, keys_and_owners},
+    lease::{Lease, keys_and_owners, left_ms},
 };
 use futures_util::{
     FutureExt, StreamExt,
@@ -108,6 +108,7 @@ impl Core {
                 moves,
             ));
         }
+        let mut told = None;
         let failure = match outcome.map(|outcome| Held::of(&batch, outcome)) {
             Ok(Held::InParts) => {
                 self.renew_in_parts(batch).await;
@@ -128,7 +129,7 @@ impl Core {
                         gone.push(lease.clone());
                     }
                 }
-                self.all_gone(&gone).await;
+                told = Some(self.all_gone(&gone));
                 None
             }
             Ok(Held::Unknown(fault)) => Some(fault.to_string()),
@@ -158,7 +159,11 @@ impl Core {
                 lease.schedule.renewing.store(false, Ordering::Release);
             }
         }
+        // Before the ends of some are told, which may take longer than the others have.
         self.keeper.reschedule(batch);
+        if let Some(told) = told {
+            told.await;
+        }
     }
 
     /// Waits on for the answer to a renewal that has been given up, and counts it from when it was sent. What another server than
@@ -189,8 +194,8 @@ impl Core {
             }
         }
         self.watch_renewed(late.clone());
-        self.all_gone(&gone).await;
         self.keeper.reschedule(late);
+        self.all_gone(&gone).await;
     }
 
     fn renew_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
@@ -314,14 +319,16 @@ impl Core {
         let _under_way = UnderWay { core: self.clone(), leases: batch.clone() };
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut open = batch.clone();
-        let mut doubt = false;
+        let mut told = None;
         while !self.is_closed() {
             let now_ms = self.now_ms();
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
-            let told_ms = told_ms(&open, now_ms).unwrap_or(0);
-            let call = first.recipe.renew(number, &keys_and_owners(&open), told_ms);
+            let call = match told_ms(&open, now_ms) {
+                Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
+                None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
+            };
             let outcome =
                 tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number)).await;
             let held = outcome.map(|outcome| Held::of(&open, outcome));
@@ -339,13 +346,13 @@ impl Core {
                         gone.push(lease.clone());
                     } else {
                         lease.seen(sent_ms);
-                        doubt |= lease.asked_ms() < self.doubt_ms();
+                        lease.schedule.failing.store(false, Ordering::Relaxed);
                     }
                 }
                 // What was asked to be told meanwhile may have ended with what this has changed, or failed on a connection that was
                 // about to end.
                 self.watch_renewed(open.clone());
-                self.all_gone(&gone).await;
+                told = Some(self.all_gone(&gone));
                 break;
             }
             if self.store.moves() == moves {
@@ -355,15 +362,18 @@ impl Core {
         }
         for lease in &batch {
             lease.schedule.renewing.store(false, Ordering::Release);
+            // A look that began meanwhile has passed it by.
+            if !self.is_closed() && lease.is_valid(self.now_ms()) {
+                self.look_if_in_doubt(lease);
+            }
         }
         // What is renewed was not due while it was looked at.
         let renewed: Vec<_> = batch.into_iter().filter(|lease| lease.wants_renewal()).collect();
         if !renewed.is_empty() {
             self.keeper.reschedule(renewed);
         }
-        if doubt {
-            // The next look has passed these by while they were asked about.
-            self.keeper.recheck();
+        if let Some(told) = told {
+            told.await;
         }
     }
 

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use super::{
     Core,
     held::{Held, parts},
-    lease::{Lease, keys_and_owners},
+    lease::{Lease, keys_and_owners, left_ms},
 };
 use crate::{call::Call, keys::Keys, store::Change};
 
@@ -281,7 +281,7 @@ impl Core {
     async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
         let Some(first) = batch.first() else { return };
         let (number, sent_ms) = (self.fresh_number(), self.now_ms());
-        let call = first.recipe.renew(number, &keys_and_owners(&batch), 0);
+        let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sent_ms));
         let limit = self.config.response_timeout;
         let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
         match outcome.map(|outcome| Held::of(&batch, outcome)) {

@@ -5,7 +5,7 @@
 --
 -- Check:  whether there is a counter.
 -- Change: permits whose time is up go back first, by the server's clock. Then SET when there was no counter, to the total less what is
---         taken still, where only the counter had gone; else INCRBY, which keeps a time to live, by what is missing to the total or by the change. One message says how many are free
+--         taken still, where only the counter had gone, and what is taken lives as long as the new one; else INCRBY, which keeps a time to live, by what is missing to the total or by the change. One message says how many are free
 --         then, if anybody can take from that and there was a change.
 -- Reply:  {number, 1, free}; {number, 0, free} when nothing was to be changed.
 -- Repeat: counts again, so it is sent once.
@@ -29,6 +29,7 @@ if not free then
   total = tonumber(ARGV[2])
   if how ~= 'add' then total = total - redis.call('zcard', taken) end
   redis.call('set', counter, string.format('%.0f', total))
+  redis.call('persist', taken)
 elseif change ~= 0 then
   total = redis.call('incrby', counter, string.format('%.0f', change))
 else

@@ -6,7 +6,7 @@
 -- Check:  permits were set, and cover those ids that are not taken already: asking again with the same ids counts once.
 --         Permits whose time is up go back first, by the server's clock, and that is told.
 -- Change: DECRBY, and one member for each id with the time at which it ends. A repeat may come late, and shortens nothing. A lease that reaches the score for "never"
---         gets that score. The members live no longer than the counter. DECRBY is the first write, because it is refused
+--         gets that score. The members live as long as the counter. DECRBY is the first write, because it is refused
 --         when memory is full and nothing may have changed then; a repeat takes 0, so that replicas can be waited for.
 -- Reply:  {number, permits, permits still free} taken; {number, 0, ms until the next one ends or -1} too few are free; {number, -3, 0}
 --         nobody has set permits. A refusal removes a member that is not there, so that a read-only replica answers with
@@ -46,5 +46,5 @@ for at = 1, #ids, 16 do
   if tonumber(redis.call('zscore', taken, id) or '0') < tonumber(ends) then redis.call('zadd', taken, ends, id) end
 end
 local ttl = redis.call('pttl', counter)
-if ttl >= 0 then redis.call('pexpire', taken, ttl) end
+if ttl >= 0 then redis.call('pexpire', taken, ttl) else redis.call('persist', taken) end
 return {n, #ids / 16, free - wanted}

@@ -2,18 +2,19 @@
 --
 -- KEYS for each hold: the lock hash, the beginning of its timeout keys
 -- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only
--- ARGV[3…] the owner of each hold
+-- ARGV[3…] the owner of each hold, then, where the holds differ in it, the lease of each
 --
 -- Check:  each hash has the owner's field, and one of its timeout keys is there: a hold whose keys have all ended is lost even if
 --         other readers keep the hash (R5).
 -- Change: the timeout keys of this owner, and of no other (R11), and the TTL of the hash grow to the lease; nothing is shortened,
---         because another hold may need more. The field of a hold that is lost goes if it is not the last one.
+--         because another hold may need more. Java's renewals shorten them, so a look says what is left of each hold. The field of a hold that is lost goes if it is not the last one.
 -- Reply:  {batch, 1 or 0 for each hold}.
 -- Repeat: harmless.
-local reply, lease = {tonumber(ARGV[1])}, tonumber(ARGV[2])
-local ms = string.format('%.0f', lease)
-for at = 1, #KEYS / 2 do
+local reply, holds = {tonumber(ARGV[1])}, #KEYS / 2
+for at = 1, holds do
   local key, owner = KEYS[2 * at - 1], ARGV[at + 2]
+  local lease = tonumber(ARGV[at + 2 + holds] or ARGV[2])
+  local ms = string.format('%.0f', lease)
   local own = KEYS[2 * at] .. owner .. ':rwlock_timeout:'
   local longest = 0
   local count = math.min(tonumber(redis.call('hget', key, owner) or '0'), 1000)

@@ -19,6 +19,7 @@ mod fixture;
 mod forced;
 mod forms;
 mod herd;
+mod kept;
 mod kinds;
 mod late_grants;
 mod late_leases;

@@ -77,7 +77,8 @@ impl Lanes {
                 return Err(Leaving::Passed);
             }
             lane.work = Work::Releases { since_ms: at.now_ms };
-            self.choose(lane, lease, at, &mut spent)
+            // What was seen of it meanwhile was noted with the heir.
+            self.choose(lane, &heir, at, &mut spent)
         });
         drop(spent);
         again.unwrap_or(Err(Leaving::Passed))

@@ -13,6 +13,12 @@ impl Lease {
         self.deadline_ms.load(Ordering::Acquire) & !OVER
     }
 
+    /// How long a server is to keep it still. One that keeps it for as long as it was asked to has nothing to change.
+    pub(in crate::core) fn left_ms(&self, now_ms: u64) -> i64 {
+        let left_ms = self.deadline_ms().saturating_sub(now_ms);
+        i64::try_from(left_ms.saturating_add((left_ms / 100).max(10))).unwrap_or(i64::MAX)
+    }
+
     /// Whether the deadline has passed. Once that has been seen it stays so.
     pub(crate) fn is_over(&self, now_ms: u64) -> bool {
         let over = |until| (until & OVER == 0 && until <= now_ms).then_some(until | OVER);

@@ -8,18 +8,16 @@ mod deadline;
 mod lengths;
 mod rare;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::sync::Notify;
 
 use crate::{
     error::LossReason,
+    harmless::harmless,
     keys::Keys,
     owner::Owner,
     recipes::{Recipe, Term},
@@ -58,6 +56,8 @@ pub(crate) struct Lease {
     asked_ms: AtomicU64,
     /// The [reign](crate::store::Store::reign) of its grant, where that is known.
     reign: Option<u64>,
+    /// The same for what it is passed on as, and for nothing else: an owner can hold twice within a millisecond.
+    hold: u64,
     state: AtomicU8,
     holds: Mutex<Holds>,
     ended: Notify,
@@ -75,6 +75,9 @@ pub(crate) struct Lease {
     /// What few leases have.
     rare: OnceLock<Box<Rare>>,
 }
+
+/// Numbers the holds of this process.
+static HOLDS: AtomicU64 = AtomicU64::new(0);
 
 /// How many guards share the lease, and how many of them want it renewed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -141,6 +144,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
             asked_ms: AtomicU64::new(sent_ms),
             reign: None,
+            hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
             ended: Notify::new(),
@@ -181,6 +185,7 @@ impl Lease {
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             asked_ms: AtomicU64::new(self.asked_ms()),
             reign: self.reign,
+            hold: self.hold,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
             ended: Notify::new(),
@@ -293,7 +298,7 @@ impl Lease {
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.
     pub(super) fn goes_on(&self, before: &Lease) -> bool {
-        self.is_held() && self.owner == before.owner && self.asked_ms() <= before.asked_ms()
+        self.is_held() && self.hold == before.hold && self.asked_ms() <= before.asked_ms()
     }
 
     /// It is about to be handed to a task, which may never be polled again.
@@ -414,6 +419,12 @@ impl Lease {
         self.is_held() && self.holds().renewed > 0
     }
 
+    /// Whether the server is to be asked about it again and again: to renew it, or because it was not answered about it. A renewal that
+    /// failed is no less in the dark when nothing is to be renewed any more.
+    pub(crate) fn is_asked_about(&self) -> bool {
+        self.wants_renewal() || (self.is_held() && self.schedule.failing.load(Ordering::Relaxed))
+    }
+
     /// Ends the hold on the holder's own wish. From here on nothing renews it. `false` if it had ended already.
     pub(crate) fn give_back(&self) -> bool {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -426,7 +437,7 @@ impl Lease {
 
     /// Wakes those who wait for the end. Their wakers are the program's code, and one that panics is not to end what comes after.
     fn tell_end(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.ended.notify_waiters()));
+        harmless(|| self.ended.notify_waiters());
     }
 
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
@@ -540,6 +551,11 @@ impl Drop for Lease {
 /// The same of several.
 pub(crate) fn keys_and_owners(leases: &[Arc<Lease>]) -> Vec<(&Keys, &Owner)> {
     leases.iter().map(|lease| lease.keys_and_owner()).collect()
+}
+
+/// How long a server is to keep each of several still.
+pub(crate) fn left_ms(leases: &[Arc<Lease>], now_ms: u64) -> Vec<i64> {
+    leases.iter().map(|lease| lease.left_ms(now_ms)).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     ear::{Channel, Ear, Heard, Way},
-    lasting::{harmless, lasting},
+    lasting::lasting,
     redirect::Redirect,
     slots::slot_of,
     topology::Topology,
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     config::addr::Addr,
     error::{Error, ErrorKind},
+    harmless::harmless,
     jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };

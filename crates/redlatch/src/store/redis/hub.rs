@@ -21,13 +21,10 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    Dial,
-    backoff::Backoff,
-    lasting::{harmless, lasting},
-};
+use super::{Dial, backoff::Backoff, lasting::lasting};
 use crate::{
     error::{Error, ErrorKind},
+    harmless::harmless,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 

@@ -1,13 +1,11 @@
 //! Tasks that last as long as their store: all of them begin here, and none ends because the program's log or a waker panics.
 
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::{runtime::Handle, task::AbortHandle};
+
+use crate::harmless::harmless;
 
 /// The pause after a panic, so that one that comes each time is no busy loop.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -32,12 +30,6 @@ where
         }
     });
     task.abort_handle()
-}
-
-/// Does something that ends in the program's own code, as in a waker: one that panics is no reason not to do the rest.
-pub(super) fn harmless<T>(tell: impl FnOnce() -> T) {
-    // What panics has told so itself, by the program's panic hook.
-    let _ = catch_unwind(AssertUnwindSafe(tell));
 }
 
 #[cfg(test)]

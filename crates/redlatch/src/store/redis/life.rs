@@ -138,8 +138,16 @@ impl Lives {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Cuts the connections that do not answer now: a process without a name is the same one only if another connection shows it.
-    pub(super) async fn prove(&self, sleep: impl Fn(Duration) -> Sleep) {
+    /// Cuts the connections that do not answer now where names do not tell the process: it is the same one only if another
+    /// connection shows it.
+    pub(super) async fn prove(&self, process: &Process, sleep: impl Fn(Duration) -> Sleep) {
+        let is_named = {
+            let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+            process.is_some() && !matches!(met.process, Some(None))
+        };
+        if is_named {
+            return;
+        }
         let others: Vec<Arc<dyn Lived>> = self.open();
         let proofs = others.iter().filter(|other| !other.is_dead()).map(async |other| {
             let late = pin!(sleep(PROOF_TIME_MAX));
@@ -178,8 +186,9 @@ impl Lives {
         others.retain(|other| !other.is_dead());
         let is_same = match &met.process {
             None => true,
-            Some(before) if process.is_some() => *before == process,
-            Some(before) => before.is_none() && !others.is_empty(),
+            Some(Some(before)) if process.is_some() => Some(before) == process.as_ref(),
+            // A right to ask that comes or goes is no other process.
+            Some(_) => !others.is_empty(),
         };
         if is_same {
             met.links = others.iter().map(Arc::downgrade).collect();
@@ -194,7 +203,8 @@ impl Lives {
         }
         link.lives_in(self.number());
         met.links.push(Arc::downgrade(link));
-        met.process = Some(process);
+        let before = met.process.take().flatten().filter(|_| is_same);
+        met.process = Some(process.or(before));
         Ok(())
     }
 }
@@ -265,14 +275,16 @@ mod tests {
         }
     }
 
-    /// Connections to processes, which are letters, each so many seconds after the start; `!` for those that were refused.
+    /// Connections to processes, which are letters or have no name (`?`), each so many seconds after the start; `!` for those that
+    /// were refused.
     fn met(lives: &Lives, start: Instant, processes: &[(char, u64)]) -> (String, Vec<Arc<Connection>>) {
         let mut connections = Vec::new();
         let outcome = processes.iter().map(|(process, at_s)| {
             let connection = Arc::new(Connection::default());
             let link: Arc<dyn Lived> = connection.clone();
             let now = start + Duration::from_secs(*at_s);
-            let outcome = lives.meet_at(&link, Some(process.to_string().into()), now);
+            let name = (*process != '?').then(|| process.to_string().into());
+            let outcome = lives.meet_at(&link, name, now);
             connections.push(connection);
             if outcome.is_ok() { *process } else { '!' }
         });
@@ -316,6 +328,33 @@ mod tests {
                 assert!(!is_live || connection.life.load(Ordering::SeqCst) == lives.number());
             }
         }
+    }
+
+    #[test]
+    fn a_right_to_ask_that_comes_or_goes_is_no_other_process() {
+        for (turns, lives_wanted) in [
+            ("a?", "00"),
+            ("?a", "00"),
+            ("a?a", "000"),
+            ("a?b", "001"),
+            ("?a?b?a", "000112"),
+            ("ab?b", "0111"),
+        ] {
+            let lives = Lives::default();
+            let processes: Vec<(char, u64)> = turns.chars().zip(0..).collect();
+            let (outcome, connections) = met(&lives, Instant::now(), &processes);
+            assert_eq!(outcome, turns);
+            let numbers: String = connections.iter().map(|link| link.life().to_string()).collect();
+            assert_eq!(numbers, lives_wanted, "{turns}");
+            let last = lives.number();
+            assert!(connections.iter().all(|link| link.is_dead() == (link.life() != last)), "{turns}");
+        }
+        // Nothing shows it once no other connection is left.
+        let lives = Lives::default();
+        let (_, connections) = met(&lives, Instant::now(), &[('a', 0)]);
+        connections[0].cut();
+        let (_, connections) = met(&lives, Instant::now(), &[('?', 1)]);
+        assert_eq!(connections[0].life(), 1);
     }
 
     #[test]

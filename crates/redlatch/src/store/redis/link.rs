@@ -167,9 +167,7 @@ impl Link {
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
-        if process.is_none() {
-            lives.prove(|time| dial.sleep(time)).await;
-        }
+        lives.prove(&process, |time| dial.sleep(time)).await;
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
             server: dial.describe().into(),

@@ -1,0 +1,8 @@
+//! Calls that end in the program's own code: a waker, its log, a listener. One that panics there is no reason not to do the rest.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Does it; `None` if it has panicked, which the program's panic hook has told by then.
+pub(crate) fn harmless<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
+}

@@ -1,0 +1,106 @@
+//! What keeps a hold on the server, or takes it off, beside the one whose guard is looked at.
+
+use std::time::Duration;
+
+use redlatch::{Client, Lease, LossReason, Unlocked, Wait};
+use redlatch_testkit::server::RedisServer;
+
+use crate::{
+    fixture::{RENEWED, ms, soon},
+    watched::until_watched,
+};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn number(server: &RedisServer, words: &[&str]) -> i64 {
+    redis::from_redis_value(server.cmd(words).unwrap()).unwrap()
+}
+
+/// A Java reader's watchdog sets the TTL of the hash to its own lease, and 3.15.1 that of every reader's timeout key. A writer got in
+/// when that was over, beside a reader whose lease was longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_clients_renewal_cut_down_of_a_read_lease_is_raised_again() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(LONG).connect().await.unwrap();
+    let lock = client.read_write_lock("cut");
+    let fixed = lock.read().acquire().lease(Lease::Fixed(LONG / 2)).await.unwrap().unwrap();
+    let renewed = lock.read().lock().await.unwrap();
+    let owners = [fixed.owner().to_string(), renewed.owner().to_string()];
+    let timeouts = owners.map(|owner| format!("{{cut}}:{owner}:rwlock_timeout:1"));
+    until_watched(&[&server], 1).await;
+    for key in [&timeouts[0], &timeouts[1], &"cut".to_owned()] {
+        server.cmd(&["PEXPIRE", key, "60000"]).unwrap();
+    }
+    let left = |key: &str| number(&server, &["PTTL", key]);
+    soon("the leases", async {
+        while left("cut") < 590_000 || left(&timeouts[1]) < 590_000 || left(&timeouts[0]) < 290_000 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert!(left(&timeouts[0]) <= 300_000, "a fixed lease gets no longer");
+    assert!(fixed.is_valid() && renewed.is_valid());
+}
+
+/// A read hold that was taken beside a write hold raises the TTL of what they share. When it had gone, nothing removed the write hold that
+/// was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_hold_that_is_over_goes_though_a_read_hold_was_beside_it() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let lock = client.read_write_lock("beside");
+    let writing = lock.write().acquire().lease(Lease::Fixed(ms(700))).await.unwrap().unwrap();
+    let reading =
+        lock.read().acquire().owner(writing.owner()).lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
+    assert_eq!(reading.unlock().await.unwrap(), Unlocked::Released);
+    assert!(number(&server, &["PTTL", "beside"]) > 60_000);
+    assert_eq!(soon("the end", writing.lost()).await, LossReason::Expired);
+    let lock = other.read_write_lock("beside");
+    drop(soon("the lock", lock.write().lock()).await.unwrap());
+}
+
+/// Nothing was renewed any more, so nothing asked again, and the server had come back without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_whose_renewed_guard_went_while_its_renewal_failed_is_looked_at_all_the_same() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+    let lock = client.lock("dark");
+    let fixed = lock.acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
+    let entered = lock.acquire().owner(fixed.owner()).await.unwrap().unwrap();
+    server.kill9();
+    // The renewal fails.
+    tokio::time::sleep(RENEWED).await;
+    // It is given up after a while.
+    entered.unlock().await.unwrap_err();
+    server.restart().unwrap();
+    assert_eq!(soon("the loss", fixed.lost()).await, LossReason::Deleted);
+    let other = Client::connect(&server.url()).await.unwrap();
+    assert!(other.lock("dark").acquire().wait(Wait::No).await.unwrap().is_some());
+}
+
+/// Permits were taken out with the set that a counter with a TTL had had, which was deleted and set anew since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_live_as_long_as_a_counter_that_was_set_anew() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    for again in ["set", "take"] {
+        let permits = client.permit_semaphore(again);
+        permits.set(3).await.unwrap();
+        server.cmd(&["PEXPIRE", again, "60000"]).unwrap();
+        let held = permits.acquire().await.unwrap();
+        let taken = format!("{{{again}}}:timeout");
+        assert!(number(&server, &["PTTL", &taken]) > 0);
+        server.cmd(&["DEL", again]).unwrap();
+        match again {
+            "set" => drop(permits.set(3).await.unwrap()),
+            // As a Java client sets it.
+            _ => {
+                server.cmd(&["SET", again, "2"]).unwrap();
+                drop(permits.acquire().await.unwrap().release().await.unwrap());
+            }
+        };
+        assert_eq!(number(&server, &["PTTL", &taken]), -1, "{again}");
+        held.release().await.unwrap();
+    }
+}

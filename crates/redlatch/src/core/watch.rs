@@ -20,7 +20,7 @@ use std::{
 
 use futures_util::{
     FutureExt, StreamExt,
-    future::{BoxFuture, join, join_all},
+    future::{BoxFuture, join_all},
 };
 
 use smallvec::SmallVec;
@@ -186,15 +186,12 @@ impl Core {
     /// Watches the keys of holds, and looks at the holds: what happened before is not told.
     pub(super) fn watch(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
         self.in_batches(leases, |core, batch| async move {
-            if core.watched.is_silent.load(Relaxed) {
-                if core.watch_batch(&batch).await.is_some() {
-                    core.look_at(batch).await;
-                }
-                return;
+            let was_silent = core.watched.is_silent.load(Relaxed);
+            // One after the other: the store may have to ask its server first whether it tells at all, and what is sent meanwhile is
+            // answered before the watching takes effect.
+            if core.watch_batch(&batch).await.is_some() || !was_silent {
+                core.look_at(batch).await;
             }
-            // In this order on one connection, so that nothing falls between the two.
-            let (watching, looking) = (core.watch_batch(&batch), core.clone().look_at(batch.clone()));
-            join(watching, looking).await;
         });
     }
 
@@ -308,5 +305,74 @@ impl Core {
 
     fn look_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
         join_all(parts(&batch).map(|part| self.clone().look_at(part))).map(drop).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::{
+        Client, LossReason,
+        store::{ChangeHook, Listener, RunFuture, Store, SubscribeFuture, WatchFuture},
+    };
+
+    /// A store that is a moment from telling of changes when it is asked to for the first time, as a server that `CLIENT TRACKING` has
+    /// just been sent to. Another client takes the lock in that moment.
+    struct TellsLate {
+        inner: Arc<dyn Store>,
+        other: Client,
+        was_asked: AtomicBool,
+    }
+
+    impl Store for TellsLate {
+        fn run(&self, call: Call) -> RunFuture {
+            self.inner.run(call)
+        }
+
+        fn run_apart(&self, call: Call) -> RunFuture {
+            self.inner.run_apart(call)
+        }
+
+        fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
+            self.inner.subscribe(channel, listener)
+        }
+
+        fn on_change(&self, hook: ChangeHook) {
+            self.inner.on_change(hook);
+        }
+
+        fn watch(&self, keys: Vec<Arc<[u8]>>) -> WatchFuture {
+            if self.was_asked.swap(true, Relaxed) {
+                return self.inner.watch(keys);
+            }
+            let (inner, lock) = (self.inner.clone(), self.other.lock("x"));
+            Box::pin(async move {
+                // What is sent together with the question is answered before it takes effect.
+                tokio::task::yield_now().await;
+                lock.force_unlock().await.unwrap();
+                lock.lock_with_lease(Duration::from_secs(6_000)).await.unwrap().detach();
+                inner.watch(keys).await
+            })
+        }
+
+        fn describe(&self) -> String {
+            self.inner.describe()
+        }
+    }
+
+    /// The look went out with the question, and nothing tells of what came between its answer and the watching but a renewal, which is
+    /// half an hour away here.
+    #[tokio::test]
+    async fn a_hold_that_ends_before_its_first_watching_takes_effect_is_told_at_once() {
+        let other = Client::builder().url("memory:").connect().await.unwrap();
+        let inner = other.core.store.clone();
+        let store = Arc::new(TellsLate { inner, other, was_asked: AtomicBool::new(false) });
+        let builder = Client::builder().custom_store(store).background_on(Handle::current());
+        let client = builder.watchdog_lease(Duration::from_secs(6_000)).connect().await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        let reason = tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("the loss");
+        assert!(matches!(reason, LossReason::Forced { .. }), "{reason:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The pauses of a subscription connection that comes back by itself.
+//! The pauses of a subscription connection that comes back by itself, and of a subscription that is refused in passing.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Backoff {
         self.connected = Some(Instant::now());
     }
 
-    /// A connection has ended, or none could be made.
+    /// A connection has ended, none could be made, or what was asked for was refused.
     pub(super) fn ended(&mut self) {
         let lasted = self.connected.take().map(|at| at.elapsed());
         self.after(lasted);
@@ -45,7 +45,7 @@ impl Backoff {
         };
     }
 
-    /// Another server is to be connected to.
+    /// Another server is to be connected to, or what was refused is granted.
     pub(super) fn begin_anew(&mut self) {
         *self = Backoff::default();
     }

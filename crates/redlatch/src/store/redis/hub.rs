@@ -4,7 +4,8 @@
 //! listener that anything may have happened meanwhile. Until then waiters live on their poll interval.
 
 use std::{
-    collections::{HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -130,6 +131,8 @@ struct Entry {
     confirmed: bool,
     /// The request that was made for it on this connection. An answer to an earlier one says nothing: the channel was left since.
     request: Option<u64>,
+    /// The pauses between requests that are refused in passing.
+    refusals: Backoff,
 }
 
 struct Task {
@@ -142,14 +145,16 @@ struct Task {
     /// How many requests were made.
     requests: u64,
     linger: Vec<(Instant, Channel)>,
+    /// Channels that were refused in passing, and when each of them is asked for again.
+    later: BinaryHeap<Reverse<(Instant, Channel)>>,
     subscribed: Subscribed,
     backoff: Backoff,
 }
 
 impl Task {
     fn new(dial: Arc<Dial>, news: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
-        let (channels, linger, subscribed, backoff) = Default::default();
-        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, subscribed, backoff }
+        let (channels, linger, later, subscribed, backoff) = Default::default();
+        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, later, subscribed, backoff }
     }
 
     /// Serves one connection after the other until the hub is closed.
@@ -159,6 +164,7 @@ impl Task {
                 entry.confirmed = false;
                 entry.request = None;
             }
+            self.later.clear();
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
             // Nothing is connected before a waiter listens.
             while self.channels.is_empty() {
@@ -238,6 +244,7 @@ impl Task {
         ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let leaving = self.linger.first().map(|(at, _)| *at);
+            let asking = self.later.peek().map(|Reverse((at, _))| *at);
             tokio::select! {
                 message = stream.next() => match message {
                     Some(message) => self.deliver(&message),
@@ -250,9 +257,7 @@ impl Task {
                         self.request(&sink, channel);
                     }
                     Some(Order::Confirmed { channel, request, outcome }) => {
-                        if !self.confirmed(&channel, request, outcome) {
-                            return true;
-                        }
+                        self.confirmed(&channel, request, outcome);
                     }
                     Some(order @ Order::Redirect(_)) => {
                         self.note(order);
@@ -266,6 +271,9 @@ impl Task {
                 },
                 () = tokio::time::sleep_until(leaving.unwrap_or_else(Instant::now)), if leaving.is_some() => {
                     self.leave(&mut sink);
+                }
+                () = tokio::time::sleep_until(asking.unwrap_or_else(Instant::now)), if asking.is_some() => {
+                    self.ask_again(&sink);
                 }
                 _ = ping.tick() => self.ping(&sink),
             }
@@ -331,13 +339,14 @@ impl Task {
         });
     }
 
-    /// A server has answered a request. `false`: it cannot serve at present, so the connection is made anew, and the channel asked for again.
-    fn confirmed(&mut self, channel: &Channel, request: u64, outcome: Result<(), Fault>) -> bool {
+    /// A server has answered a request.
+    fn confirmed(&mut self, channel: &Channel, request: u64, outcome: Result<(), Fault>) {
         let asked = |entry: &&mut Entry| entry.request == Some(request);
-        let Some(entry) = self.channels.get_mut(channel).filter(asked) else { return true };
+        let Some(entry) = self.channels.get_mut(channel).filter(asked) else { return };
         match outcome {
             Ok(()) => {
                 entry.confirmed = true;
+                entry.refusals.begin_anew();
                 self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone());
                 let early = entry.waiting.len();
                 for confirm in entry.waiting.drain(..) {
@@ -349,8 +358,13 @@ impl Task {
                     }
                 }
             }
-            // As a script that runs too long, or data that are being loaded.
-            Err(Fault::Server(error)) if error.is_retryable() => return false,
+            // As a script that runs too long, or data that are being loaded. The other channels stay as they are.
+            Err(Fault::Server(error)) if error.is_retryable() => {
+                entry.request = None;
+                entry.refusals.ended();
+                let at = Instant::now() + entry.refusals.pause();
+                self.later.push(Reverse((at, channel.clone())));
+            }
             // The server refuses: waiting for it would be in vain, so the listeners are told and poll.
             Err(Fault::Server(error)) => {
                 entry.request = None;
@@ -361,7 +375,15 @@ impl Task {
             // The connection is about to end; the next one asks again.
             Err(_) => entry.request = None,
         }
-        true
+    }
+
+    /// Asks again for channels that were refused in passing, each for itself.
+    fn ask_again(&mut self, sink: &PubSubSink) {
+        let now = Instant::now();
+        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, channel))) = self.later.pop() else { return };
+            self.request(sink, channel);
+        }
     }
 
     fn deliver(&self, message: &redis::Msg) {
@@ -423,103 +445,4 @@ fn begin(request: impl Future<Output = ()> + Send + 'static) {
 }
 
 #[cfg(test)]
-mod tests {
-    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
-
-    use super::*;
-    use crate::{client::Client, config::url::StoreUrl};
-
-    async fn until(what: &str, happened: impl Fn() -> bool) {
-        let happens = async {
-            while !happened() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), happens).await.expect(what);
-    }
-
-    fn dial(server: &FakeServer) -> Arc<Dial> {
-        let url = server.url();
-        let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
-        Arc::new(Dial::new(addr, &config, &Handle::current()).unwrap())
-    }
-
-    fn add(task: &mut Task, sink: &PubSubSink, channel: &Channel) -> oneshot::Receiver<Result<(), Fault>> {
-        let (confirm, confirmed) = oneshot::channel();
-        let listener: Listener = Arc::new(|_| {});
-        task.note(Order::Add { channel: channel.clone(), id: 1, listener, confirm });
-        task.request(sink, channel.clone());
-        confirmed
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_server_that_ends_each_connection_is_connected_to_with_pauses() {
-        let server = FakeServer::start(|request| match &request[0][..] {
-            b"SUBSCRIBE" => FakeReply::Close,
-            _ => FakeReply::Default,
-        })
-        .unwrap();
-        let hub = Hub::start(dial(&server), &Handle::current());
-        let _subscribing = hub.subscribe(b"c"[..].into(), Arc::new(|_| {}));
-        let began = std::time::Instant::now();
-        until("another connection", || server.connections_accepted() > 1).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let (connections, seconds) = (server.connections_accepted(), began.elapsed().as_secs_f64());
-        assert!(connections as f64 <= 15.0 * seconds, "{connections} connections in {seconds} s");
-        hub.close();
-    }
-
-    /// Each request was sent by a task of its own, and on a runtime of several threads the one that ended the old subscription went out
-    /// behind the one that began the new one: nothing was heard of the channel any more.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_channel_that_is_wanted_again_as_it_is_left_is_subscribed_last() {
-        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
-        let (orders, mut inbox) = mpsc::unbounded_channel();
-        let mut task = Task::new(dial(&server), false, orders.downgrade());
-        // On a thread of the runtime, as the hub.
-        let left_and_wanted = tokio::spawn(async move {
-            let (mut sink, stream) = task.connect(&mut inbox).await.unwrap();
-            for n in 0..50 {
-                let channel: Channel = format!("c{n}").into_bytes().into();
-                let _confirmed = add(&mut task, &sink, &channel);
-                until("the first subscription", || server.count("SUBSCRIBE") == 2 * n + 1).await;
-                task.note(Order::Remove { channel: channel.clone(), id: 1 });
-                task.linger[0].0 = Instant::now();
-                task.leave(&mut sink);
-                let _confirmed = add(&mut task, &sink, &channel);
-                until("the end of it", || server.count("UNSUBSCRIBE") == n + 1).await;
-                until("the second one", || server.count("SUBSCRIBE") == 2 * n + 2).await;
-            }
-            drop((stream, orders));
-            server.requests()
-        });
-        let requests = left_and_wanted.await.unwrap();
-        let verbs = requests.iter().map(|request| String::from_utf8_lossy(&request[0]).to_ascii_uppercase());
-        let verbs: Vec<_> = verbs.filter(|verb| verb.ends_with("SUBSCRIBE")).collect();
-        for (n, verbs) in verbs.chunks(3).enumerate() {
-            assert_eq!(verbs, ["SUBSCRIBE", "UNSUBSCRIBE", "SUBSCRIBE"], "channel {n}");
-        }
-    }
-    /// What the server said of an earlier request was taken for its answer to the later one, before it had subscribed again.
-    #[tokio::test]
-    async fn a_late_answer_to_an_earlier_request_confirms_nothing() {
-        let server = FakeServer::start(|_| FakeReply::Default).unwrap();
-        let (orders, mut inbox) = mpsc::unbounded_channel();
-        let mut task = Task::new(dial(&server), false, orders.downgrade());
-        let (mut sink, _stream) = task.connect(&mut inbox).await.unwrap();
-        let channel: Channel = b"c"[..].into();
-        let _confirmed = add(&mut task, &sink, &channel);
-        task.note(Order::Remove { channel: channel.clone(), id: 1 });
-        task.linger[0].0 = Instant::now();
-        task.leave(&mut sink);
-        let mut confirmed = add(&mut task, &sink, &channel);
-        for is_last in [false, true] {
-            let answer =
-                tokio::time::timeout(Duration::from_secs(20), inbox.recv()).await.expect("an answer");
-            let Some(Order::Confirmed { channel, request, outcome }) = answer else { panic!("it confirms") };
-            task.confirmed(&channel, request, outcome);
-            assert_eq!(confirmed.try_recv().is_ok(), is_last);
-        }
-    }
-}
+mod tests;

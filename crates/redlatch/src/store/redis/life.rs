@@ -94,6 +94,8 @@ pub(super) struct Lives {
 struct Met {
     /// `None` before the first connection.
     process: Option<Process>,
+    /// When the first connection to it was met.
+    since: Option<Instant>,
     links: Vec<Weak<dyn Lived>>,
     /// Those of before, and when another one was met.
     earlier: VecDeque<(Process, Instant)>,
@@ -103,18 +105,30 @@ struct Met {
     last: Option<(Process, Instant)>,
 }
 
-/// Several servers answer in turn.
+/// Why a new connection is not to be used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct InTurn {
-    /// It was found out just now.
-    pub(super) is_news: bool,
+pub(super) enum Unused {
+    /// Several servers answer in turn. `is_news`: that was found out just now.
+    InTurn { is_news: bool },
+    /// Its process may have gone before the present one was met.
+    Late,
 }
+
+/// What has to happen before a new connection counts: these are cut, without the mutex, because that wakes those who wait on them.
+struct CutFirst(Vec<Arc<dyn Lived>>);
 
 pub(super) fn in_turn(server: &str) -> Error {
     let text =
         format!("several servers answer in turn at {server}, and none of them has the locks of the others");
     Error::new(ErrorKind::InvalidUrl, text).remedy(
         "name one server in the URL, or have the proxy send all connections to one; for a master that moves use redis-sentinel:// or redis-replicated://, for a cluster redis-cluster://",
+    )
+}
+
+pub(super) fn late(server: &str) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("another process answers at {server} since the connection was begun"),
     )
 }
 
@@ -164,25 +178,49 @@ impl Lives {
     }
 
     /// Notes a new connection and tells it whose it is. Connections to an earlier process are cut before the next one counts, so no
-    /// request goes to one of them under the number of another.
-    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process) -> Result<(), InTurn> {
-        self.meet_at(link, process, Instant::now())
+    /// request goes to one of them under the number of another. `asked`: a moment before its process was asked for its name.
+    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process, asked: Instant) -> Result<(), Unused> {
+        self.meet_at(link, process, asked, Instant::now())
     }
 
-    fn meet_at(&self, link: &Arc<dyn Lived>, process: Process, now: Instant) -> Result<(), InTurn> {
+    fn meet_at(
+        &self,
+        link: &Arc<dyn Lived>,
+        process: Process,
+        asked: Instant,
+        now: Instant,
+    ) -> Result<(), Unused> {
+        loop {
+            match self.count(link, &process, asked, now) {
+                Ok(outcome) => return outcome,
+                // Others may have been met meanwhile.
+                Err(CutFirst(others)) => others.iter().for_each(|other| other.cut()),
+            }
+        }
+    }
+
+    fn count(
+        &self,
+        link: &Arc<dyn Lived>,
+        process: &Process,
+        asked: Instant,
+        now: Instant,
+    ) -> Result<Result<(), Unused>, CutFirst> {
+        // Dropped after the mutex.
+        let mut others: Vec<Arc<dyn Lived>>;
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((last, since)) = &mut met.last {
-            if *last != process {
-                (*last, *since) = (process, now);
-                return Err(InTurn { is_news: false });
+            if last != process {
+                (*last, *since) = (process.clone(), now);
+                return Ok(Err(Unused::InTurn { is_news: false }));
             }
             if now.saturating_duration_since(*since) < ALONE_TIME {
-                return Err(InTurn { is_news: false });
+                return Ok(Err(Unused::InTurn { is_news: false }));
             }
             (met.last, met.turns) = (None, 0);
             met.earlier.clear();
         }
-        let mut others: Vec<Arc<dyn Lived>> = met.links.iter().filter_map(Weak::upgrade).collect();
+        others = met.links.iter().filter_map(Weak::upgrade).collect();
         others.retain(|other| !other.is_dead());
         let is_same = match &met.process {
             None => true,
@@ -193,19 +231,27 @@ impl Lives {
         if is_same {
             met.links = others.iter().map(Arc::downgrade).collect();
         } else {
-            others.iter().for_each(|other| other.cut());
+            // Its answer may be older than the one that made the present process known.
+            if process.is_some() && met.since.is_some_and(|since| asked < since) {
+                return Ok(Err(Unused::Late));
+            }
+            if !others.is_empty() {
+                return Err(CutFirst(others));
+            }
             met.links.clear();
             self.number.fetch_add(1, Ordering::SeqCst);
-            if met.is_turn(&process, now) {
-                met.last = Some((process, now));
-                return Err(InTurn { is_news: true });
+            met.since = None;
+            if met.is_turn(process, now) {
+                met.last = Some((process.clone(), now));
+                return Ok(Err(Unused::InTurn { is_news: true }));
             }
         }
         link.lives_in(self.number());
         met.links.push(Arc::downgrade(link));
         let before = met.process.take().flatten().filter(|_| is_same);
-        met.process = Some(process.or(before));
-        Ok(())
+        met.process = Some(process.clone().or(before));
+        met.since.get_or_insert(now);
+        Ok(Ok(()))
     }
 }
 
@@ -230,137 +276,4 @@ impl Met {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_names_its_process() {
-        let info = |text: &str| process(&Reply::Bytes(text.as_bytes().to_vec()));
-        assert_eq!(info("# Server\r\nrun_id:ab12\r\ntcp_port:1\r\n").as_deref(), Some("ab12"));
-        for nothing in ["", "# Server\r\nredis_version:7\r\n", "run_id:\r\n"] {
-            assert_eq!(info(nothing), None, "{nothing:?}");
-        }
-        assert_eq!(process(&Reply::Nil), None);
-    }
-
-    #[derive(Default)]
-    struct Connection {
-        life: AtomicU32,
-        is_cut: std::sync::atomic::AtomicBool,
-    }
-
-    impl Lived for Connection {
-        fn is_dead(&self) -> bool {
-            self.is_cut.load(Ordering::SeqCst)
-        }
-
-        fn answers(&self) -> BoxFuture<'_, bool> {
-            Box::pin(std::future::ready(!self.is_dead()))
-        }
-
-        fn lives_in(&self, life: u32) {
-            self.life.store(life, Ordering::SeqCst);
-        }
-
-        fn life(&self) -> u32 {
-            self.life.load(Ordering::SeqCst)
-        }
-
-        fn retire(&self) {
-            self.cut();
-        }
-
-        fn cut(&self) {
-            self.is_cut.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Connections to processes, which are letters or have no name (`?`), each so many seconds after the start; `!` for those that
-    /// were refused.
-    fn met(lives: &Lives, start: Instant, processes: &[(char, u64)]) -> (String, Vec<Arc<Connection>>) {
-        let mut connections = Vec::new();
-        let outcome = processes.iter().map(|(process, at_s)| {
-            let connection = Arc::new(Connection::default());
-            let link: Arc<dyn Lived> = connection.clone();
-            let now = start + Duration::from_secs(*at_s);
-            let name = (*process != '?').then(|| process.to_string().into());
-            let outcome = lives.meet_at(&link, name, now);
-            connections.push(connection);
-            if outcome.is_ok() { *process } else { '!' }
-        });
-        (outcome.collect(), connections)
-    }
-
-    #[test]
-    fn servers_that_answer_in_turn_are_refused_until_one_answers_alone() {
-        let start = Instant::now();
-        for (turns, wanted) in [
-            (&[('a', 0), ('b', 1), ('a', 2), ('b', 3), ('b', 4), ('a', 5)][..], "aba!!!"),
-            (&[('a', 0), ('a', 1), ('b', 2), ('b', 3), ('a', 3), ('a', 4), ('b', 5)], "aabbaa!"),
-            (&[('a', 0), ('b', 0), ('c', 0), ('a', 0), ('b', 0), ('c', 0)], "abca!!"),
-            // One alone is used again, as a new life.
-            (
-                &[
-                    ('a', 0),
-                    ('b', 1),
-                    ('a', 2),
-                    ('b', 3),
-                    ('b', 9),
-                    ('a', 10),
-                    ('a', 19),
-                    ('a', 20),
-                    ('a', 21),
-                ],
-                "aba!!!!aa",
-            ),
-            // Restarts, and an address that goes to another server and back.
-            (&[('a', 0), ('b', 0), ('c', 0), ('d', 0), ('e', 0)], "abcde"),
-            (&[('a', 0), ('b', 1), ('a', 62), ('b', 123), ('a', 184)], "ababa"),
-            (&[('a', 0), ('b', 1), ('a', 2), ('c', 3), ('a', 4)], "abaca"),
-        ] {
-            let lives = Lives::default();
-            let (outcome, connections) = met(&lives, start, turns);
-            assert_eq!(outcome, wanted, "{turns:?}");
-            let last = outcome.chars().rev().find(|process| *process != '!').unwrap();
-            for ((process, connection), at) in outcome.chars().zip(&connections).zip(0..) {
-                let is_live = !connection.is_dead() && process != '!';
-                assert!(!is_live || process == last, "{turns:?}: connection {at}");
-                assert!(!is_live || connection.life.load(Ordering::SeqCst) == lives.number());
-            }
-        }
-    }
-
-    #[test]
-    fn a_right_to_ask_that_comes_or_goes_is_no_other_process() {
-        for (turns, lives_wanted) in [
-            ("a?", "00"),
-            ("?a", "00"),
-            ("a?a", "000"),
-            ("a?b", "001"),
-            ("?a?b?a", "000112"),
-            ("ab?b", "0111"),
-        ] {
-            let lives = Lives::default();
-            let processes: Vec<(char, u64)> = turns.chars().zip(0..).collect();
-            let (outcome, connections) = met(&lives, Instant::now(), &processes);
-            assert_eq!(outcome, turns);
-            let numbers: String = connections.iter().map(|link| link.life().to_string()).collect();
-            assert_eq!(numbers, lives_wanted, "{turns}");
-            let last = lives.number();
-            assert!(connections.iter().all(|link| link.is_dead() == (link.life() != last)), "{turns}");
-        }
-        // Nothing shows it once no other connection is left.
-        let lives = Lives::default();
-        let (_, connections) = met(&lives, Instant::now(), &[('a', 0)]);
-        connections[0].cut();
-        let (_, connections) = met(&lives, Instant::now(), &[('?', 1)]);
-        assert_eq!(connections[0].life(), 1);
-    }
-
-    #[test]
-    fn a_reign_has_both_numbers() {
-        assert_eq!(reign(0, 0), 0);
-        assert_eq!((seat(reign(7, 3)), reign(7, 3) as u32), (7, 3));
-        assert_ne!(reign(7, 3), reign(3, 7));
-    }
-}
+mod tests;

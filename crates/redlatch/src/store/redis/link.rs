@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use futures_util::future::BoxFuture;
@@ -23,7 +24,7 @@ use super::{
     changes::{self, Changes},
     driver::{Driven, DriverWork},
     failure::{Failure, reply},
-    life::{self, InTurn, Lived, Lives, Process},
+    life::{self, Lived, Lives, Process, Unused},
 };
 use crate::{
     call_hook::{CallHook, Connection},
@@ -68,8 +69,8 @@ pub(super) struct Tells {
     refused: Mutex<Option<String>>,
 }
 
-/// A connection, the task that drives it, what that task does, and the server's process.
-type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>, Process);
+/// A connection, the task that drives it, what that task does, the server's process, and a moment before that one was asked for.
+type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>, Process, Instant);
 
 /// What has been asked on a connection, and what has come back.
 #[derive(Default)]
@@ -163,7 +164,7 @@ impl Link {
     async fn over(
         dial: &Dial,
         lives: &Arc<Lives>,
-        (connection, driver, work, process): Parts,
+        (connection, driver, work, process, asked): Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
@@ -187,10 +188,13 @@ impl Link {
             is_local: dial.is_local(),
         });
         let lived: Arc<dyn Lived> = link.clone();
-        if let Err(InTurn { is_news }) = lives.meet(&lived, process) {
+        if let Err(unused) = lives.meet(&lived, process, asked) {
             link.cut();
-            let error = life::in_turn(&dial.describe());
-            if is_news {
+            let error = match unused {
+                Unused::InTurn { .. } => life::in_turn(&dial.describe()),
+                Unused::Late => life::late(&dial.describe()),
+            };
+            if unused == (Unused::InTurn { is_news: true }) {
                 tracing::warn!(%error, "a server is not used");
             }
             return Err(error);
@@ -212,7 +216,7 @@ impl Link {
         let mut processes = Vec::new();
         for _ in 0..count {
             let ask = || async { begin(dial, None).await.map_err(Begun::into_error) };
-            let (_, driver, work, process) = dial.bounded(ask).await?;
+            let (_, driver, work, process, _) = dial.bounded(ask).await?;
             driver.abort();
             work.end();
             processes.push(process);
@@ -519,8 +523,9 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
     let driven = Driven(work.clone());
     let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
     let abort = driver.abort_handle();
+    let asked = Instant::now();
     match dial.greet(&mut connection).await {
-        Ok(process) => Ok((connection, driver, work, process)),
+        Ok(process) => Ok((connection, driver, work, process, asked)),
         Err(error) => {
             abort.abort();
             Err(Begun::Elsewhere(error))

@@ -312,6 +312,7 @@ impl Shared {
         let said = match self.finder.clone().find(self.master.memory(), limit).await {
             Ok(said) => said,
             Err(error) => {
+                self.master.hear_nobody();
                 *failures += 1;
                 if *failures == 1 {
                     tracing::warn!(%error, "who is the master is not known at present");

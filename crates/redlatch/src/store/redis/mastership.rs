@@ -52,6 +52,10 @@ impl Mastership {
         self.lock().judge(said, Instant::now())
     }
 
+    pub(super) fn hear_nobody(&self) {
+        self.lock().hear_nobody();
+    }
+
     /// Whether the master was promised, and nobody has confirmed that yet.
     pub(super) fn is_promised(&self) -> bool {
         self.lock().present().is_some_and(Claim::is_promise)

@@ -97,12 +97,15 @@ pub(super) enum Verdict {
     Becomes(Claim),
 }
 
+/// A server, and since when each look has insisted on it.
+type Doubt = (Addr, Instant);
+
 /// What is remembered of what was said before.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
     present: Option<Claim>,
     /// The server that most of those who know call the master against what is remembered, and since when.
-    doubt: Option<(Addr, Instant)>,
+    doubt: Option<Doubt>,
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
     past: VecDeque<String>,
@@ -120,14 +123,21 @@ impl Memory {
 
     pub(super) fn judge(&mut self, said: &Said, now: Instant) -> Verdict {
         let is_own = |claim: &Claim| matches!(claim.right, Right::Own { .. });
+        // Only a look that insists on it, too, keeps it.
+        let doubt = self.doubt.take();
         if said.claims.iter().any(is_own) || self.present.as_ref().is_some_and(is_own) {
-            self.judge_servers(said, now)
+            self.judge_servers(said, doubt, now)
         } else {
-            self.judge_sentinels(said, now)
+            self.judge_sentinels(said, doubt, now)
         }
     }
 
-    fn judge_sentinels(&mut self, said: &Said, now: Instant) -> Verdict {
+    /// Nobody who knows was heard in a look.
+    pub(super) fn hear_nobody(&mut self) {
+        self.doubt = None;
+    }
+
+    fn judge_sentinels(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
         if let Some(present) = &mut self.present
             && let Right::Promise { after } = present.right
             && said
@@ -150,11 +160,10 @@ impl Memory {
             return self.take(best);
         }
         if said.claims.iter().any(|claim| claim.addr == present.addr && claim.rank() == present.rank()) {
-            self.doubt = None;
             return Verdict::Stays;
         }
         let one_voice = said.claims.iter().all(|claim| claim.addr == best.addr && !claim.is_promise());
-        if self.most_insist(one_voice && 2 * said.claims.len() > said.asked, &best.addr, now) {
+        if one_voice && 2 * said.claims.len() > said.asked && self.most_insist(doubt, &best.addr, now) {
             // Forgotten, so that the smaller epoch counts. The same server may have lost its place meanwhile.
             self.sits(&best);
             return Verdict::Is(best);
@@ -171,7 +180,6 @@ impl Memory {
 
     /// Takes over what is newer than all before.
     fn take(&mut self, claim: Claim) -> Verdict {
-        self.doubt = None;
         if claim.is_promise() {
             return Verdict::Becomes(claim);
         }
@@ -208,23 +216,15 @@ impl Memory {
         if is_first { Verdict::Stays } else { Verdict::Is(claim) }
     }
 
-    /// Whether most of those who know have insisted for long enough.
-    fn most_insist(&mut self, most: bool, addr: &Addr, now: Instant) -> bool {
-        match &self.doubt {
-            _ if !most => {
-                self.doubt = None;
-                false
-            }
-            Some((doubted, since)) if doubted == addr => now.saturating_duration_since(*since) >= RESET_TIME,
-            _ => {
-                self.doubt = Some((addr.clone(), now));
-                false
-            }
-        }
+    /// Most of those who know insist on this server. Whether they have for long enough, by what was doubted before.
+    fn most_insist(&mut self, doubt: Option<Doubt>, addr: &Addr, now: Instant) -> bool {
+        let same = doubt.filter(|(doubted, _)| doubted == addr);
+        let (_, since) = self.doubt.insert(same.unwrap_or_else(|| (addr.clone(), now)));
+        now.saturating_duration_since(*since) >= RESET_TIME
     }
 
     /// Where nobody counts epochs, servers still tell which master they have followed.
-    fn judge_servers(&mut self, said: &Said, now: Instant) -> Verdict {
+    fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
         let followed = |claim: &&Claim| !said.claims.iter().any(|other| other.follows(claim));
         let live: Vec<&Claim> =
             said.claims.iter().filter(followed).filter(|claim| !self.is_past(claim)).collect();
@@ -257,11 +257,8 @@ impl Memory {
             let most = most_copied(&live, said).filter(|most| most.addr != present.addr).cloned();
             let verdict = self.go_on((*same).clone());
             // Its successor may have been seen by nobody here: between two looks there were two changes.
-            if most.is_none() {
-                self.doubt = None;
-            }
             return match most {
-                Some(other) if verdict == Verdict::Stays && self.most_insist(true, &other.addr, now) => {
+                Some(other) if self.most_insist(doubt, &other.addr, now) && verdict == Verdict::Stays => {
                     self.seat(other)
                 }
                 _ => verdict,
@@ -273,7 +270,8 @@ impl Memory {
             return Verdict::Stays;
         };
         if other.addr != present.addr
-            && self.most_insist(2 * said.answered > said.asked, &other.addr.clone(), now)
+            && 2 * said.answered > said.asked
+            && self.most_insist(doubt, &other.addr, now)
         {
             return self.seat(other);
         }

@@ -331,3 +331,26 @@ fn who_most_servers_copy_is_the_master_though_the_known_one_is_still_there() {
     }
     assert_eq!(port(&memory), 1);
 }
+
+/// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.
+#[test]
+fn a_doubt_lasts_only_from_one_look_to_the_next() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    // Sentinels that were set up anew, or look like it; servers that say themselves what they are.
+    let sentinels = (after(&[&[(2, epoch(5))]]), [(1, epoch(0)), (1, epoch(0))]);
+    let away = (after(&[&[(2, own(1, "a", ""))]]), [(1, own(1, "z", "y")), (3, own(0, "w", "v"))]);
+    let copied = (after(&[&[(2, own(2, "a", ""))]]), [(2, own(0, "a", "")), (1, own(1, "c", "b"))]);
+    for (memory, insist) in [sentinels, away, copied] {
+        // In between nobody is heard, or the server that insists is not.
+        let promised = said(3, &[(2, promise(5))]);
+        let silence = Said { asked: 3, ..Said::default() };
+        let is_counted = memory.present().is_some_and(|present| present.right == epoch(5));
+        for between in [silence].into_iter().chain(is_counted.then_some(promised)) {
+            let mut memory = memory.clone();
+            assert_eq!(memory.judge(&said(3, &insist), now), Verdict::Stays);
+            assert_eq!(memory.judge(&between, now), Verdict::Stays);
+            assert_eq!(memory.judge(&said(3, &insist), later), Verdict::Stays, "{insist:?} {between:?}");
+            is(&memory.judge(&said(3, &insist), later + RESET_TIME), 1);
+        }
+    }
+}

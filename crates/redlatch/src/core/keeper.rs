@@ -21,7 +21,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::{
     runtime::{Builder, Handle},
-    sync::{Notify, oneshot},
+    sync::{Notify, futures::Notified, oneshot},
 };
 
 use super::{Core, intake::Intake, lease::Lease, pulse::PULSE_MS, watch::WATCH_SOON_MS};
@@ -224,8 +224,8 @@ impl Keeper {
     }
 
     /// Resolves when another server takes the keyspace over.
-    pub(crate) async fn moved(&self) {
-        self.shared.moved.notified().await;
+    pub(crate) fn moved(&self) -> Notified<'_> {
+        self.shared.moved.notified()
     }
 
     /// How many pieces of background work are under way.

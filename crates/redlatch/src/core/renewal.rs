@@ -20,6 +20,7 @@ use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, join_all},
 };
+use tokio::sync::futures::Notified;
 
 use crate::{
     jitter::jittered,
@@ -89,6 +90,7 @@ impl Core {
     async fn renew_batch(self: Arc<Self>, under_way: UnderWay) {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
+        let moved = self.keeper.moved();
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_ms).unwrap_or(lease_ms);
@@ -98,8 +100,8 @@ impl Core {
         let limit = Duration::from_millis((lease_ms / 3).max(1) as u64).min(self.config.response_timeout);
         let core = self.clone();
         let mut asked = async move { core.run_unwatched(call, number).await }.boxed();
-        let outcome = tokio::time::timeout(limit, &mut asked).await;
-        if outcome.is_err() {
+        let outcome = unless_moved(moved, tokio::time::timeout(limit, &mut asked)).await;
+        if outcome.is_none() {
             self.keeper.handle().spawn(self.clone().count_late(
                 asked,
                 batch.clone(),
@@ -110,11 +112,11 @@ impl Core {
         }
         let mut told = None;
         let failure = match outcome.map(|outcome| Held::of(&batch, outcome)) {
-            Ok(Held::InParts) => {
+            Some(Held::InParts) => {
                 self.renew_in_parts(batch).await;
                 return;
             }
-            Ok(Held::Known(held)) => {
+            Some(Held::Known(held)) => {
                 self.watch_renewed(batch.clone());
                 let mut gone = Vec::new();
                 for (lease, held) in batch.iter().zip(held) {
@@ -132,8 +134,9 @@ impl Core {
                 told = Some(self.all_gone(&gone));
                 None
             }
-            Ok(Held::Unknown(fault)) => Some(fault.to_string()),
-            Err(_) => Some(format!("no answer within {limit:?}")),
+            Some(Held::Unknown(fault)) => Some(fault.to_string()),
+            None if self.store.moves() != moves => Some("another server has taken over".to_owned()),
+            None => Some(format!("no answer within {limit:?}")),
         };
         if let Some(why) = failure {
             let delay_ms = ((lease_ms / 10).max(1) as u64).min(RETRY_DELAY_MS_MAX);
@@ -324,22 +327,22 @@ impl Core {
             let now_ms = self.now_ms();
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
+            let moved = self.keeper.moved();
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
             };
-            let outcome =
-                tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number)).await;
-            let held = outcome.map(|outcome| Held::of(&open, outcome));
-            if let Ok(Held::InParts) = held {
+            let asked = tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number));
+            let held = unless_moved(moved, asked).await.map(|outcome| Held::of(&open, outcome));
+            if let Some(Held::InParts) = held {
                 for part in parts(&batch) {
                     let core = self.clone();
                     self.keeper.handle().spawn(core.check_part(part));
                 }
                 return;
             }
-            if let Ok(Held::Known(held)) = held {
+            if let Some(Held::Known(held)) = held {
                 let mut gone = Vec::new();
                 for (lease, held) in open.iter().zip(held) {
                     if !held {
@@ -399,6 +402,19 @@ impl Drop for UnderWay {
     }
 }
 
+/// The answer, unless it does not come in time or another server takes over before that: the one that was asked may never answer, and what
+/// it knows counts for nothing any more.
+async fn unless_moved<T>(
+    moved: Notified<'_>,
+    asked: impl Future<Output = Result<T, tokio::time::error::Elapsed>>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        outcome = asked => outcome.ok(),
+        () = moved => None,
+    }
+}
+
 /// How long a server is told to keep a hold at least, where that is more than its lease. Such holds are asked about one by one.
 fn told_ms(batch: &[Arc<Lease>], now_ms: u64) -> Option<i64> {
     match batch {
@@ -406,3 +422,6 @@ fn told_ms(batch: &[Arc<Lease>], now_ms: u64) -> Option<i64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

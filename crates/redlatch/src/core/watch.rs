@@ -37,6 +37,9 @@ pub(super) const WATCH_SOON_MS: u64 = 250;
 /// The shortest time between two changes that ended nothing and after which a key is watched anew: read holds and permits have
 /// keys that others change all the time. Also the pause before another try when watching failed.
 const PAUSE_MS: u64 = 1_000;
+/// How often a hold that is not renewed is looked at where the store does not tell: a third of Redisson's default lease, so that what a Java
+/// client's renewal cuts down of it is raised in time.
+const UNTOLD_MS: u64 = 10_000;
 /// What is told within so short a time is one burst, and is gathered for so long.
 const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
@@ -189,9 +192,10 @@ impl Core {
             let was_silent = core.watched.is_silent.load(Relaxed);
             // One after the other: the store may have to ask its server first whether it tells at all, and what is sent meanwhile is
             // answered before the watching takes effect.
-            if core.watch_batch(&batch).await.is_some() || !was_silent {
-                core.look_at(batch).await;
-            }
+            let told = core.watch_batch(&batch).await.is_some() || !was_silent;
+            let since_ms = core.now_ms().saturating_sub(UNTOLD_MS / 2);
+            let unseen = |lease: &Arc<Lease>| !lease.wants_renewal() && lease.asked_ms() <= since_ms;
+            core.look_at(batch.into_iter().filter(|lease| told || unseen(lease)).collect()).await;
         });
     }
 
@@ -256,6 +260,10 @@ impl Core {
                 for lease in batch {
                     lease.schedule.watch_due_ms.store(u64::MAX, Relaxed);
                 }
+                if found.is_none() {
+                    // Nothing asks for them but this.
+                    self.watch_by(batch.iter().filter(|lease| !lease.wants_renewal()), UNTOLD_MS);
+                }
                 found.map(|found| found == count)
             }
             Ok(Err(_)) | Err(_) => {
@@ -266,8 +274,12 @@ impl Core {
     }
 
     fn watch_later(self: &Arc<Self>, batch: &[Arc<Lease>]) {
-        let again_ms = self.now_ms() + PAUSE_MS;
-        for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
+        self.watch_by(batch.iter(), PAUSE_MS);
+    }
+
+    fn watch_by<'a>(self: &Arc<Self>, leases: impl Iterator<Item = &'a Arc<Lease>>, in_ms: u64) {
+        let again_ms = self.now_ms() + in_ms;
+        for lease in leases.filter_map(|lease| self.lanes.present(lease)) {
             lease.schedule.watch_due_ms.store(again_ms, Relaxed);
             self.schedule(&lease);
         }

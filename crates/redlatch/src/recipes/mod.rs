@@ -85,9 +85,10 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
 
-    /// Looks at several holds, of which so much is left each. Replies as [`renew`](Self::renew) does.
-    fn look(&self, batch: i64, holds: &[(&Keys, &Owner)], _left_ms: &[i64]) -> Call {
-        self.renew(batch, holds, 0)
+    /// Looks at several holds, of which so much is left each: what others have cut down of a lease is raised again. Replies as
+    /// [`renew`](Self::renew) does.
+    fn look(&self, batch: i64, holds: &[(&Keys, &Owner)], left_ms: &[i64]) -> Call {
+        left_ms.iter().fold(self.renew(batch, holds, 0), |call, left_ms| call.int(*left_ms))
     }
 
     /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, 2 when its end has moved, and

@@ -91,11 +91,6 @@ impl Recipe for Read {
         holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
-    /// A renewal by a Java client has cut what was left of the other readers' leases down to its own.
-    fn look(&self, batch: i64, holds: &[(&Keys, &Owner)], left_ms: &[i64]) -> Call {
-        left_ms.iter().fold(self.renew(batch, holds, 0), |call, left_ms| call.int(*left_ms))
-    }
-
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
         meant.named(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
     }

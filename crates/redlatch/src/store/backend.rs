@@ -196,6 +196,11 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// The process of the one server behind it, where that is known by now: two addresses can be one server.
+    fn process(&self) -> Option<String> {
+        None
+    }
+
     /// The publish command that scripts use here.
     fn publish_command(&self) -> &'static str {
         "publish"

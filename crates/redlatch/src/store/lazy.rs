@@ -266,6 +266,10 @@ impl Store for LazyStore {
         self.0.opened.get().map_or_else(|| Some(self.0.url.to_string()), |store| store.place())
     }
 
+    fn process(&self) -> Option<String> {
+        self.0.opened.get().and_then(|store| store.process())
+    }
+
     fn publish_command(&self) -> &'static str {
         self.0.opened.get().map_or(PUBLISH_LATER, |store| store.publish_command())
     }

@@ -42,6 +42,36 @@ async fn what_another_clients_renewal_cut_down_of_a_read_lease_is_raised_again()
     assert!(fixed.is_valid() && renewed.is_valid());
 }
 
+/// A Java client's multi-lock sets the TTL of a member without looking whose it is by then. The hold was valid for the rest of its lease, and
+/// the next one was granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_client_cuts_down_of_a_lease_is_raised_again_told_or_not() {
+    let told = RedisServer::start().unwrap();
+    let untold =
+        RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking").start().unwrap();
+    for (server, cut_ms) in [(&told, "60000"), (&untold, "30000")] {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let fixed = Lease::Fixed(LONG);
+        let plain = client.lock("plain").acquire().lease(fixed).await.unwrap().unwrap();
+        let fair = client.fair_lock("fair").acquire().lease(fixed).await.unwrap().unwrap();
+        let sides = client.read_write_lock("sides");
+        let write = sides.write().acquire().lease(fixed).await.unwrap().unwrap();
+        if std::ptr::eq(server, &raw const told) {
+            until_watched(&[server], 3).await;
+        }
+        for name in ["plain", "fair", "sides"] {
+            server.cmd(&["PEXPIRE", name, cut_ms]).unwrap();
+            soon("the lease", async {
+                while number(server, &["PTTL", name]) < 500_000 {
+                    tokio::time::sleep(ms(20)).await;
+                }
+            })
+            .await;
+        }
+        assert!(plain.is_valid() && fair.is_valid() && write.is_valid());
+    }
+}
+
 /// A read hold that was taken beside a write hold raises the TTL of what they share. When it had gone, nothing removed the write hold that
 /// was over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -160,6 +160,31 @@ async fn a_quorum_of_those_that_happened_to_answer_cannot_be_put_together() {
     assert!(blocking::QuorumLock::new([blocking.lock("some")]).is_err());
 }
 
+/// One server that loses its data would end a majority of its two names at once, and grant the next one.
+#[tokio::test]
+async fn two_names_of_one_server_are_refused_as_soon_as_they_are_reached() {
+    let servers: Vec<_> = (0..2).map(|_| RedisServer::start().unwrap()).collect();
+    let proxy = Proxy::start(&servers[0].url()).unwrap();
+    let (url, other) = (servers[0].url(), servers[1].url());
+    for again in [url.replace("127.0.0.1", "localhost"), format!("{url}/1"), proxy.url()] {
+        assert_ne!(again, url);
+        let clients = [lazy(&url), lazy(&again), lazy(&other)];
+        let quorum = QuorumLock::new(clients.iter().map(|client| client.lock("aliased"))).unwrap();
+        for _ in 0..2 {
+            let error = soon("the refusal", quorum.try_lock()).await.map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{again}: {error}");
+        }
+        for server in &servers {
+            soon("the release", async {
+                while server.keys_dump().unwrap().keys().any(|key| key == b"aliased") {
+                    tokio::time::sleep(ms(10)).await;
+                }
+            })
+            .await;
+        }
+    }
+}
+
 #[test]
 fn other_members_than_a_quorum_in_use_has_are_refused() {
     let client = |n: u16| lazy(&format!("redis://127.0.0.1:{n}"));

@@ -72,12 +72,14 @@ pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
 
 /// Refuses two members on one server, as far as that can be told by now.
 pub(crate) fn distinct(members: &[Locker]) -> Result<(), Error> {
-    let (mut clients, mut stores, mut places) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut clients, mut stores) = (HashSet::new(), HashSet::new());
+    let (mut places, mut processes) = (HashSet::new(), HashSet::new());
     for one in members {
         let core = &one.core;
         let is_new = clients.insert(Arc::as_ptr(core).addr())
             && stores.insert(Arc::as_ptr(&core.store).addr())
-            && core.store.place().is_none_or(|place| places.insert(place));
+            && core.store.place().is_none_or(|place| places.insert(place))
+            && core.store.process().is_none_or(|process| processes.insert(process));
         if !is_new {
             return Err(Error::new(ErrorKind::InvalidOption, "two members of a quorum are on one server")
                 .on(one.name())

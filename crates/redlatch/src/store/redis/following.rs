@@ -534,6 +534,10 @@ impl Store for FollowingStore {
         Some(self.shared.place.clone())
     }
 
+    fn process(&self) -> Option<String> {
+        self.shared.master().process()
+    }
+
     fn describe(&self) -> String {
         format!("{}, master {}", self.shared.finder.describe(), self.shared.master().dial().addr())
     }

@@ -147,6 +147,12 @@ impl Lives {
         }
     }
 
+    /// The name of the process that was met last, where it may be asked for it.
+    pub(super) fn process(&self) -> Option<String> {
+        let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        met.process.as_ref()?.as_deref().map(str::to_owned)
+    }
+
     /// The life of the process that was met last.
     pub(super) fn number(&self) -> u32 {
         self.number.load(Ordering::SeqCst)

@@ -188,6 +188,10 @@ impl Store for RedisStore {
         Some(self.describe())
     }
 
+    fn process(&self) -> Option<String> {
+        self.node.process()
+    }
+
     fn describe(&self) -> String {
         self.node.dial().describe()
     }

@@ -180,6 +180,11 @@ impl Node {
         self.scripts
     }
 
+    /// The server's process, where it may be asked for it.
+    pub(super) fn process(&self) -> Option<String> {
+        self.lives.process()
+    }
+
     /// The number of the process that answers here.
     pub(super) fn life(&self) -> u32 {
         self.lives.number()

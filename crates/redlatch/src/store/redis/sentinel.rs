@@ -384,18 +384,15 @@ fn sentinel(words: &[&str]) -> Cmd {
 }
 
 impl Sentinel {
-    /// How many replicas it would choose from; `None` if it does not say, or is of another mind about the master.
+    /// How many replicas it would choose from; `None` if it does not say, or does not know this master.
     async fn count_replicas(&self, name: &str, master: &Addr) -> Option<u32> {
         let link = self.node.link().await.ok()?;
         let (addr, replicas) = (sentinel(&["GET-MASTER-ADDR-BY-NAME", name]), sentinel(&["REPLICAS", name]));
         let (addr, replicas) = tokio::join!(link.ask(&addr), link.ask(&replicas));
         let (addr, replicas) = (addr.ok()?, replicas.ok()?);
         let [host, port] = addr.array()? else { return None };
-        if self.node.dial().reachable(address(host, port)?) != *master {
-            return None;
-        }
-        let count = replicas.array()?.iter().filter(|replica| is_seen(replica)).count();
-        u32::try_from(count).ok()
+        let reachable = |announced| self.node.dial().reachable(announced);
+        replicas_of(master, &reachable(address(host, port)?), replicas.array()?, reachable)
     }
 
     async fn ask(&self, name: &str) -> Result<Knowledge, Silence> {
@@ -523,6 +520,24 @@ fn promised_master(replicas: &Reply) -> Option<Addr> {
     address(field(chosen, "ip")?, field(chosen, "port")?)
 }
 
+/// How many replicas of this master a sentinel has in sight that names that one. It may not have heard yet that one of its replicas was
+/// promoted: the others are to copy that one, and so is the former master, which takes its place among them.
+fn replicas_of(
+    master: &Addr,
+    named: &Addr,
+    replicas: &[Reply],
+    reachable: impl Fn(Addr) -> Addr,
+) -> Option<u32> {
+    let is_master = |replica: &Reply| {
+        let announced = field(replica, "ip").zip(field(replica, "port"));
+        announced.and_then(|(host, port)| address(host, port)).map(&reachable).as_ref() == Some(master)
+    };
+    if named != master && !replicas.iter().any(is_master) {
+        return None;
+    }
+    u32::try_from(replicas.iter().filter(|replica| is_seen(replica)).count()).ok()
+}
+
 /// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.
 fn is_seen(replica: &Reply) -> bool {
     let flags = field(replica, "flags").and_then(text).unwrap_or_default();
@@ -547,31 +562,4 @@ fn address(host: &Reply, port: &Reply) -> Option<Addr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_that_has_gone_is_not_counted() {
-        let replica = |flags: &str| {
-            Reply::Array(["ip", "h", "flags", flags].map(|word| Reply::Bytes(word.into())).into())
-        };
-        for (flags, seen) in [
-            ("slave", true),
-            ("slave,promoted", true),
-            ("slave,s_down", false),
-            ("slave,disconnected", false),
-            ("s_down,slave,disconnected", false),
-        ] {
-            assert_eq!(is_seen(&replica(flags)), seen, "{flags}");
-        }
-    }
-
-    #[test]
-    fn host_names_and_ipv6_addresses_are_addresses() {
-        let bulk = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
-        assert_eq!(address(&bulk("fe80::1"), &bulk("6379")).unwrap().to_string(), "[fe80::1]:6379");
-        assert_eq!(address(&bulk("db.example"), &bulk("7000")).unwrap().to_string(), "db.example:7000");
-        assert_eq!(address(&bulk(""), &bulk("7000")), None);
-        assert_eq!(address(&bulk("h"), &bulk("0")), None);
-    }
-}
+mod tests;

@@ -13,6 +13,9 @@ use crate::config::addr::Addr;
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
 /// the normal course of things makes an epoch smaller: an operator has set them up anew.
 const RESET_TIME: Duration = Duration::from_secs(10);
+/// For how long they must contradict a promise whose sentinel is not heard any more. One that has kept it tells the others at once, and
+/// each two seconds.
+const PROMISE_TIME: Duration = Duration::from_secs(4);
 /// How many histories are remembered that others have gone on from, and of the present master.
 const HISTORIES_MAX: usize = 64;
 
@@ -163,7 +166,12 @@ impl Memory {
             return Verdict::Stays;
         }
         let one_voice = said.claims.iter().all(|claim| claim.addr == best.addr && !claim.is_promise());
-        if one_voice && 2 * said.claims.len() > said.asked && self.most_insist(doubt, &best.addr, now) {
+        let is_abandoned = present.is_promise() && !said.claims.iter().any(|claim| claim.by == present.by);
+        let for_long = if is_abandoned { PROMISE_TIME } else { RESET_TIME };
+        if one_voice
+            && 2 * said.claims.len() > said.asked
+            && self.most_insist(doubt, &best.addr, now) >= for_long
+        {
             // Forgotten, so that the smaller epoch counts. The same server may have lost its place meanwhile.
             self.sits(&best);
             return Verdict::Is(best);
@@ -216,11 +224,11 @@ impl Memory {
         if is_first { Verdict::Stays } else { Verdict::Is(claim) }
     }
 
-    /// Most of those who know insist on this server. Whether they have for long enough, by what was doubted before.
-    fn most_insist(&mut self, doubt: Option<Doubt>, addr: &Addr, now: Instant) -> bool {
+    /// Most of those who know insist on this server: for how long, by what was doubted before.
+    fn most_insist(&mut self, doubt: Option<Doubt>, addr: &Addr, now: Instant) -> Duration {
         let same = doubt.filter(|(doubted, _)| doubted == addr);
         let (_, since) = self.doubt.insert(same.unwrap_or_else(|| (addr.clone(), now)));
-        now.saturating_duration_since(*since) >= RESET_TIME
+        now.saturating_duration_since(*since)
     }
 
     /// Where nobody counts epochs, servers still tell which master they have followed.
@@ -250,15 +258,23 @@ impl Memory {
                     !known(&history.id) && history.before.as_ref().is_some_and(known)
                 })
         };
-        if let Some(next) = live.iter().find(goes_on) {
-            return self.seat((*next).clone());
+        // Of two that were promoted from the same one the others copy one.
+        let next: Vec<&Claim> = live.iter().filter(goes_on).copied().collect();
+        if let Some(next) = strongest(&next, None) {
+            return self.seat(next.clone());
         }
         if let Some(same) = live.iter().find(|claim| claim.addr == present.addr) {
-            let most = most_copied(&live, said).filter(|most| most.addr != present.addr).cloned();
+            // It may have gone on from where the present one has, too.
+            let open: Vec<&Claim> =
+                said.claims.iter().filter(followed).filter(|claim| !self.is_over(claim)).collect();
+            let most = most_copied(&open, said).filter(|most| most.addr != present.addr).cloned();
             let verdict = self.go_on((*same).clone());
             // Its successor may have been seen by nobody here: between two looks there were two changes.
             return match most {
-                Some(other) if self.most_insist(doubt, &other.addr, now) && verdict == Verdict::Stays => {
+                Some(other)
+                    if self.most_insist(doubt, &other.addr, now) >= RESET_TIME
+                        && verdict == Verdict::Stays =>
+                {
                     self.seat(other)
                 }
                 _ => verdict,
@@ -271,7 +287,7 @@ impl Memory {
         };
         if other.addr != present.addr
             && 2 * said.answered > said.asked
-            && self.most_insist(doubt, &other.addr, now)
+            && self.most_insist(doubt, &other.addr, now) >= RESET_TIME
         {
             return self.seat(other);
         }
@@ -311,6 +327,11 @@ impl Memory {
             !self.histories.contains(&history.id)
                 && (is_past(&history.id) || history.before.as_ref().is_some_and(is_past))
         })
+    }
+
+    /// Whether another server has gone on from what this one makes now.
+    fn is_over(&self, claim: &Claim) -> bool {
+        claim.history().is_some_and(|history| self.past.contains(&history.id))
     }
 
     fn seat(&mut self, claim: Claim) -> Verdict {

@@ -107,6 +107,7 @@ pub(super) fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, 
                 keys.push(dice.pick(&NAMES).to_owned());
                 args.push(dice.pick(&OWNERS).to_owned());
             }
+            own_leases(dice, &mut args, keys.len());
             (keys, args)
         }
         "shorten" => (vec![name], shortening(dice, number, owner)),
@@ -260,6 +261,13 @@ fn shortening(dice: &mut Dice, number: String, owner: String) -> Vec<String> {
     args
 }
 
+/// Now and then each hold has a lease of its own.
+fn own_leases(dice: &mut Dice, args: &mut Vec<String>, holds: usize) {
+    if dice.roll(3) == 0 {
+        args.extend((0..holds).map(|_| dice.pick(&["60000", "500000", "700000"]).to_owned()));
+    }
+}
+
 /// Now and then a release expects a count.
 fn expecting(dice: &mut Dice, mut args: Vec<String>) -> Vec<String> {
     match dice.pick(&["", "1", "2"]) {
@@ -318,11 +326,8 @@ fn read_write(
                 }
                 args.push(dice.pick(&OWNERS).to_owned());
             }
-            if script == "read_renew" && dice.roll(3) == 0 {
-                for _ in 0..keys.len() / 2 {
-                    args.push(dice.pick(&["60000", "500000", "700000"]).to_owned());
-                }
-            }
+            let holds = if script == "read_renew" { keys.len() / 2 } else { keys.len() };
+            own_leases(dice, &mut args, holds);
             (keys, args)
         }
         "write_transfer" => {

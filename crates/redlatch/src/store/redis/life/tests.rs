@@ -149,14 +149,9 @@ fn connections_are_cut_without_the_mutex_and_before_the_next_process_counts() {
 
 #[test]
 fn a_right_to_ask_that_comes_or_goes_is_no_other_process() {
-    for (turns, lives_wanted) in [
-        ("a?", "00"),
-        ("?a", "00"),
-        ("a?a", "000"),
-        ("a?b", "001"),
-        ("?a?b?a", "000112"),
-        ("ab?b", "0111"),
-    ] {
+    for (turns, lives_wanted) in
+        [("a?", "00"), ("?a", "00"), ("a?a", "000"), ("a?b", "001"), ("?a?b?a", "000112"), ("ab?b", "0111")]
+    {
         let lives = Lives::default();
         let processes: Vec<(char, u64)> = turns.chars().zip(0..).collect();
         let (outcome, connections) = met(&lives, Instant::now(), &processes);

@@ -208,6 +208,33 @@ fn a_promise_counts_until_it_is_kept_or_given_up() {
     assert!(!memory.admit(&claim));
 }
 
+/// The sentinel that led the change ended right after it had promoted the replica. The others never hear of it, and everybody who asks them
+/// stays with the old master.
+#[test]
+fn a_promise_whose_sentinel_is_gone_is_given_up_when_most_contradict_it_for_longer_than_it_takes_to_tell_them()
+ {
+    let (now, later) = (Instant::now(), Instant::now() + PROMISE_TIME);
+    let mut others = said(4, &[(9, epoch(0)), (1, epoch(4)), (1, epoch(4)), (1, epoch(4))]);
+    others.claims.remove(0);
+    let mut memory = promised();
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&others, at), Verdict::Stays);
+    }
+    is(&memory.judge(&others, later), 1);
+    // As long as it is heard itself, or what it has done is, it takes as long as with anything else.
+    let mut memory = promised();
+    let mut amid = said(3, &[(1, epoch(4)), (1, epoch(4)), (1, epoch(4))]);
+    amid.claims[0].amid = true;
+    for at in [now, later, now + RESET_TIME - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&amid, at), Verdict::Stays);
+    }
+    let mut memory = promised();
+    assert_eq!(memory.judge(&others, now), Verdict::Stays);
+    assert_eq!(memory.judge(&said(3, &[(9, promise(4)), (2, epoch(5))]), later), Verdict::Stays);
+    assert_eq!(memory.judge(&others, later), Verdict::Stays);
+    assert_eq!(port(&memory), 2);
+}
+
 fn own(replicas: usize, id: &str, before: &str) -> Right {
     let before = (!before.is_empty()).then(|| before.to_owned());
     let history = (!id.is_empty()).then(|| History { id: id.to_owned(), before, run: None });
@@ -330,6 +357,27 @@ fn who_most_servers_copy_is_the_master_though_the_known_one_is_still_there() {
         assert_eq!(memory.judge(&said(3, claims), at), Verdict::Stays);
     }
     assert_eq!(port(&memory), 1);
+}
+
+/// Two were promoted from the same master. The one that was seen first was followed for ever, though all others copied the other one, and
+/// a client that looked later followed that.
+#[test]
+fn of_two_that_were_promoted_from_one_master_the_one_that_most_copy_is_the_master() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let (first, second) = ((2, own(0, "b", "a")), (3, own(1, "c", "a")));
+    let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
+    let both = [first.clone(), second.clone()];
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
+    }
+    is(&memory.judge(&said(3, &both), later), 3);
+    for at in [later, later + RESET_TIME, later + 3 * RESET_TIME] {
+        assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
+        assert_eq!(memory.judge(&said(3, std::slice::from_ref(&first)), at), Verdict::Stays);
+    }
+    // Both within one look.
+    let mut memory = after(&[&[(1, own(2, "a", ""))]]);
+    is(&memory.judge(&said(3, &both), now), 3);
 }
 
 /// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.

@@ -1,0 +1,42 @@
+use super::*;
+
+#[test]
+fn a_replica_that_has_gone_is_not_counted() {
+    let replica =
+        |flags: &str| Reply::Array(["ip", "h", "flags", flags].map(|word| Reply::Bytes(word.into())).into());
+    for (flags, seen) in [
+        ("slave", true),
+        ("slave,promoted", true),
+        ("slave,s_down", false),
+        ("slave,disconnected", false),
+        ("s_down,slave,disconnected", false),
+    ] {
+        assert_eq!(is_seen(&replica(flags)), seen, "{flags}");
+    }
+}
+
+/// What was just being promoted had no replica yet, so that a grant there was confirmed by all of none.
+#[test]
+fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
+    let replica = |port: &str| {
+        let words = ["ip", "h", "port", port, "flags", "slave"];
+        Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())
+    };
+    let addr = |port: u16| Addr::Tcp { host: "h".into(), port };
+    let listed = [replica("2"), replica("3")];
+    for (master, named, count) in
+        [(1, 1, Some(2)), (2, 1, Some(2)), (4, 1, None), (4, 4, Some(2)), (1, 2, None)]
+    {
+        let counted = replicas_of(&addr(master), &addr(named), &listed, |addr| addr);
+        assert_eq!(counted, count, "{master} where {named} is named");
+    }
+}
+
+#[test]
+fn host_names_and_ipv6_addresses_are_addresses() {
+    let bulk = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
+    assert_eq!(address(&bulk("fe80::1"), &bulk("6379")).unwrap().to_string(), "[fe80::1]:6379");
+    assert_eq!(address(&bulk("db.example"), &bulk("7000")).unwrap().to_string(), "db.example:7000");
+    assert_eq!(address(&bulk(""), &bulk("7000")), None);
+    assert_eq!(address(&bulk("h"), &bulk("0")), None);
+}

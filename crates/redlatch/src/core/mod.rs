@@ -399,7 +399,7 @@ impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
-            lease.leaves_word(self.now_ms());
+            self.leaves_word(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.clear_away(lease);
@@ -483,7 +483,7 @@ impl Core {
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
-            let asked_ms = lease.owner.asked_until_ms().saturating_sub(self.now_ms());
+            let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let term = Term { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));

@@ -244,7 +244,7 @@ impl Core {
         if before > 1 {
             return Step::Leave { pending: covered.unwrap_or_else(cover) };
         }
-        lease.leaves_word(now_ms);
+        self.leaves_word(lease, now_ms);
         if let Some(pending) = covered.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
@@ -534,15 +534,22 @@ impl Core {
         }
     }
 
+    /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
+    pub(super) fn leaves_word(&self, lease: &Lease, now_ms: u64) {
+        if let Some(writing) = self.write_hold_beside(&lease.keys, &lease.owner) {
+            writing.asks_until(lease.kept_until_ms(now_ms));
+        }
+    }
+
     /// When what the server has of an owner is over there without a release: its own time has passed, and that of the owner's read holds
-    /// that are or were beside it, which are kept in the same hash and renew it.
+    /// that are beside it, which are kept in the same hash and renew it.
     pub(super) fn over_ms(&self, keys: &Keys, owner: &Owner, own_ms: u64) -> u64 {
         let Some(readers) = &keys.readers else { return own_ms };
         let now_ms = self.now_ms();
         let beside = self.lanes.find(readers);
         let reads_ms =
             beside.iter().filter(|held| held.owner == *owner).map(|held| held.kept_until_ms(now_ms));
-        reads_ms.fold(own_ms.max(owner.asked_until_ms()), u64::max)
+        reads_ms.fold(own_ms, u64::max)
     }
 
     /// Whether a release was heard by anybody but those who pass the lock on among themselves.

@@ -20,7 +20,6 @@ use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, join_all},
 };
-use tokio::sync::futures::Notified;
 
 use crate::{
     jitter::jittered,
@@ -90,8 +89,9 @@ impl Core {
     async fn renew_batch(self: Arc<Self>, under_way: UnderWay) {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
-        let moved = self.keeper.moved();
+        let moved = self.taken_over(&batch[0].keys.key);
         let (sent_ms, moves) = (self.now_ms(), self.store.moves());
+        let reign = self.store.reign(&batch[0].keys.key);
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
@@ -107,7 +107,7 @@ impl Core {
                 batch.clone(),
                 sent_ms,
                 told_ms,
-                moves,
+                reign,
             ));
         }
         let mut told = None;
@@ -122,7 +122,7 @@ impl Core {
                 for (lease, held) in batch.iter().zip(held) {
                     lease.schedule.renewing.store(false, Ordering::Release);
                     lease.schedule.failing.store(false, Ordering::Relaxed);
-                    if held {
+                    if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sent_ms, told_ms) {
                             self.look_if_in_doubt(lease);
@@ -135,7 +135,9 @@ impl Core {
                 None
             }
             Some(Held::Unknown(fault)) => Some(fault.to_string()),
-            None if self.store.moves() != moves => Some("another server has taken over".to_owned()),
+            None if self.store.reign(&batch[0].keys.key) != reign => {
+                Some("another server has taken over".to_owned())
+            }
             None => Some(format!("no answer within {limit:?}")),
         };
         if let Some(why) = failure {
@@ -177,16 +179,16 @@ impl Core {
         batch: Vec<Arc<Lease>>,
         sent_ms: u64,
         told_ms: i64,
-        moves: u64,
+        reign: u64,
     ) {
         // A refusal is met by the next try as well.
         let Held::Known(held) = Held::of(&batch, asked.await) else { return };
-        if self.store.moves() != moves {
+        if self.store.reign(&batch[0].keys.key) != reign {
             return;
         }
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (lease, held) in batch.into_iter().zip(held) {
-            if !held {
+            if !held.is_held() {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
@@ -327,7 +329,7 @@ impl Core {
             let now_ms = self.now_ms();
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
-            let moved = self.keeper.moved();
+            let moved = self.taken_over(&first.keys.key);
             let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
@@ -345,7 +347,7 @@ impl Core {
             if let Some(Held::Known(held)) = held {
                 let mut gone = Vec::new();
                 for (lease, held) in open.iter().zip(held) {
-                    if !held {
+                    if !held.is_held() {
                         gone.push(lease.clone());
                     } else {
                         lease.seen(sent_ms);
@@ -380,6 +382,21 @@ impl Core {
         }
     }
 
+    /// Resolves when another server takes the place over of the one that has a key now. Others that change say nothing of it.
+    fn taken_over(&self, key: &Arc<[u8]>) -> impl Future<Output = ()> + use<'_> {
+        let (mut moved, key) = (self.keeper.moved(), key.clone());
+        let reign = self.store.reign(&key);
+        async move {
+            loop {
+                moved.await;
+                moved = self.keeper.moved();
+                if self.store.reign(&key) != reign {
+                    return;
+                }
+            }
+        }
+    }
+
     fn check_part(self: Arc<Self>, part: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
         self.check_batch(part).boxed()
     }
@@ -405,7 +422,7 @@ impl Drop for UnderWay {
 /// The answer, unless it does not come in time or another server takes over before that: the one that was asked may never answer, and what
 /// it knows counts for nothing any more.
 async fn unless_moved<T>(
-    moved: Notified<'_>,
+    moved: impl Future<Output = ()>,
     asked: impl Future<Output = Result<T, tokio::time::error::Elapsed>>,
 ) -> Option<T> {
     tokio::select! {

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::{
     Core,
-    held::{Held, parts},
+    held::{Held, Sight, parts},
     lease::{Lease, keys_and_owners, left_ms},
 };
 use crate::{call::Call, keys::Keys, store::Change};
@@ -262,7 +262,7 @@ impl Core {
                 }
                 if found.is_none() {
                     // Nothing asks for them but this.
-                    self.watch_by(batch.iter().filter(|lease| !lease.wants_renewal()), UNTOLD_MS);
+                    self.watch_by(batch, UNTOLD_MS);
                 }
                 found.map(|found| found == count)
             }
@@ -274,12 +274,12 @@ impl Core {
     }
 
     fn watch_later(self: &Arc<Self>, batch: &[Arc<Lease>]) {
-        self.watch_by(batch.iter(), PAUSE_MS);
+        self.watch_by(batch, PAUSE_MS);
     }
 
-    fn watch_by<'a>(self: &Arc<Self>, leases: impl Iterator<Item = &'a Arc<Lease>>, in_ms: u64) {
+    fn watch_by(self: &Arc<Self>, batch: &[Arc<Lease>], in_ms: u64) {
         let again_ms = self.now_ms() + in_ms;
-        for lease in leases.filter_map(|lease| self.lanes.present(lease)) {
+        for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
             lease.schedule.watch_due_ms.store(again_ms, Relaxed);
             self.schedule(&lease);
         }
@@ -288,6 +288,9 @@ impl Core {
     /// Looks once whether holds of one kind and shard are still there, and tells the holders of those that are not. If there is no
     /// answer, the next renewal or the next try finds out.
     async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+        // What has ended meanwhile is not to be raised, and may be another process's by now.
+        let now_ms = self.now_ms();
+        let batch: Vec<_> = batch.into_iter().filter(|lease| lease.is_valid(now_ms)).collect();
         let Some(first) = batch.first() else { return };
         let (number, sent_ms) = (self.fresh_number(), self.now_ms());
         let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sent_ms));
@@ -295,17 +298,20 @@ impl Core {
         let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
         match outcome.map(|outcome| Held::of(&batch, outcome)) {
             Ok(Held::Known(held)) => {
-                let mut gone = Vec::new();
+                let (mut gone, mut keys) = (Vec::new(), Vec::new());
                 for (lease, held) in batch.iter().zip(held) {
-                    if held {
+                    if held.is_held() {
                         lease.seen(sent_ms);
                     } else {
                         gone.push(lease.clone());
                     }
+                    if held != Sight::Held {
+                        keys.push(lease.watched().clone());
+                    }
                 }
                 self.all_gone(&gone).await;
-                // The look may have taken what was left of them out of a hash that others have, which ends the watching of it.
-                let mut keys: Vec<_> = gone.iter().map(|lease| lease.watched().clone()).collect();
+                // The look may have taken what was left of them out of a hash that others have, or raised its time to live, which ends the
+                // watching of it.
                 keys.sort_unstable();
                 keys.dedup();
                 self.watch_behind(&keys);

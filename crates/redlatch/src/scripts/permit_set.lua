@@ -29,7 +29,7 @@ if not free then
   total = tonumber(ARGV[2])
   if how ~= 'add' then total = total - redis.call('zcard', taken) end
   redis.call('set', counter, string.format('%.0f', total))
-  redis.call('persist', taken)
+  if redis.call('pttl', taken) >= 0 then redis.pcall('persist', taken) end
 elseif change ~= 0 then
   total = redis.call('incrby', counter, string.format('%.0f', change))
 else

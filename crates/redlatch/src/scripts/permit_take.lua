@@ -46,5 +46,9 @@ for at = 1, #ids, 16 do
   if tonumber(redis.call('zscore', taken, id) or '0') < tonumber(ends) then redis.call('zadd', taken, ends, id) end
 end
 local ttl = redis.call('pttl', counter)
-if ttl >= 0 then redis.call('pexpire', taken, ttl) else redis.call('persist', taken) end
+if ttl >= 0 then
+  redis.call('pexpire', taken, ttl)
+elseif redis.call('pttl', taken) >= 0 then
+  redis.pcall('persist', taken)
+end
 return {n, #ids / 16, free - wanted}

@@ -8,7 +8,7 @@
 --         other readers keep the hash (R5).
 -- Change: the timeout keys of this owner, and of no other (R11), and the TTL of the hash grow to the lease; nothing is shortened,
 --         because another hold may need more. Java's renewals shorten them, so a look says what is left of each hold. The field of a hold that is lost goes if it is not the last one.
--- Reply:  {batch, 1 or 0 for each hold}.
+-- Reply:  {batch, 1 or 0 for each hold}; 2 as in renew.lua.
 -- Repeat: harmless.
 local reply, holds = {tonumber(ARGV[1])}, #KEYS / 2
 for at = 1, holds do
@@ -24,8 +24,11 @@ for at = 1, holds do
     longest = math.max(longest, left)
   end
   if longest > 0 then
-    if redis.call('pttl', key) < lease then redis.call('pexpire', key, ms) end
     reply[at + 1] = 1
+    if redis.call('pttl', key) < lease then
+      redis.call('pexpire', key, ms)
+      if ARGV[at + 2 + holds] then reply[at + 1] = 2 end
+    end
   else
     -- Also a write that a read-only replica refuses, instead of a false "no longer held".
     if count == 0 or redis.call('hlen', key) > 2 then redis.call('hdel', key, owner) end

@@ -42,6 +42,36 @@ async fn what_another_clients_renewal_cut_down_of_a_read_lease_is_raised_again()
     assert!(fixed.is_valid() && renewed.is_valid());
 }
 
+/// A look that raises a lease changes the key over the connection that watches it, which ended the watching without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_whose_lease_a_look_has_raised_is_watched_on() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(LONG).connect().await.unwrap();
+    let sides = client.read_write_lock("r");
+    let fixed = Lease::Fixed(LONG);
+    let plain = client.lock("p").acquire().lease(fixed).await.unwrap().unwrap();
+    let read = sides.read().acquire().lease(fixed).await.unwrap().unwrap();
+    let write = client.read_write_lock("w").write().acquire().lease(fixed).await.unwrap().unwrap();
+    let timeout = format!("{{r}}:{}:rwlock_timeout:1", read.owner());
+    for _ in 0..2 {
+        // The first time before they are watched at all.
+        for key in ["p", "r", &timeout, "w"] {
+            server.cmd(&["PEXPIRE", key, "60000"]).unwrap();
+        }
+        soon("the leases", async {
+            while ["p", "r", &timeout, "w"].iter().any(|key| number(&server, &["PTTL", key]) < 500_000) {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        until_watched(&[&server], 3).await;
+    }
+    for key in ["p", "r", "w"] {
+        server.cmd(&["DEL", key]).unwrap();
+    }
+    soon("the losses", async { tokio::join!(plain.lost(), read.lost(), write.lost()) }).await;
+}
+
 /// A Java client's multi-lock sets the TTL of a member without looking whose it is by then. The hold was valid for the rest of its lease, and
 /// the next one was granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

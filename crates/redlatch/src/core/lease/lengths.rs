@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Lease, margin_ms};
-use crate::{keys::Kind, recipes::Term};
+use crate::recipes::Term;
 
 /// For how long the guards of a lease have it renewed.
 pub(super) struct Lengths {
@@ -33,13 +33,6 @@ impl Lease {
         let granted_ms = (self.deadline_ms() + margin_ms(longest_ms)).max(renewed_ms + lease_ms);
         // So may an extension that was not answered.
         granted_ms.max(self.asked_until_ms()) + 1
-    }
-
-    /// It ends here. What the server was told for a read hold outlives it, where its owner's write hold is in the same hash.
-    pub(in crate::core) fn leaves_word(&self, now_ms: u64) {
-        if self.keys.kind == Kind::Read {
-            self.owner.asks_until(self.kept_until_ms(now_ms));
-        }
     }
 
     /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed

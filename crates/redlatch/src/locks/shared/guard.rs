@@ -324,7 +324,7 @@ impl Guard {
     }
 
     /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
-    /// have lasted longer; a renewal that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
+    /// have lasted longer; a renewal or a look that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
     /// Where the owner has entered more than once, the time is never shortened, because another process may count on it; nor for a write
     /// hold below the lease of a read hold that its owner has besides. For an owner that
     /// was handed out it takes two round trips, so that what arrives late shortens no hold that another process has taken under it since.

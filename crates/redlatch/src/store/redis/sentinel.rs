@@ -521,7 +521,8 @@ fn promised_master(replicas: &Reply) -> Option<Addr> {
 }
 
 /// How many replicas of this master a sentinel has in sight that names that one. It may not have heard yet that one of its replicas was
-/// promoted: the others are to copy that one, and so is the former master, which takes its place among them.
+/// promoted: the others are to copy that one, and so is the one that it names. Or that one has the place of this one by now, and may have all
+/// of its replicas.
 fn replicas_of(
     master: &Addr,
     named: &Addr,
@@ -535,7 +536,8 @@ fn replicas_of(
     if named != master && !replicas.iter().any(is_master) {
         return None;
     }
-    u32::try_from(replicas.iter().filter(|replica| is_seen(replica)).count()).ok()
+    let others = replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica)).count();
+    u32::try_from(others + usize::from(named != master)).ok()
 }
 
 /// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.

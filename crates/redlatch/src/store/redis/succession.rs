@@ -112,6 +112,8 @@ pub(super) struct Memory {
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
     past: VecDeque<String>,
+    /// Who made those of `past` that were a master's here.
+    former: VecDeque<(String, Addr)>,
 }
 
 impl Memory {
@@ -329,13 +331,19 @@ impl Memory {
         })
     }
 
-    /// Whether another server has gone on from what this one makes now.
+    /// Whether another server has gone on from what this one makes now, or made before it was started anew.
     fn is_over(&self, claim: &Claim) -> bool {
-        claim.history().is_some_and(|history| self.past.contains(&history.id))
+        claim.history().is_some_and(|history| {
+            let is_its_own = |id: &String| self.former.contains(&(id.clone(), claim.addr.clone()));
+            self.past.contains(&history.id) || history.before.as_ref().is_some_and(is_its_own)
+        })
     }
 
     fn seat(&mut self, claim: Claim) -> Verdict {
         while let Some(id) = self.histories.pop_front() {
+            if let Some(former) = &self.present {
+                keep(&mut self.former, (id.clone(), former.addr.clone()));
+            }
             keep(&mut self.past, id);
         }
         self.histories.extend(claim.history().map(|history| history.id.clone()));
@@ -365,7 +373,7 @@ impl Memory {
 }
 
 /// Adds to what is remembered, of which the oldest goes when it is too much.
-fn keep(ids: &mut VecDeque<String>, id: String) {
+fn keep<T: PartialEq>(ids: &mut VecDeque<T>, id: T) {
     if !ids.contains(&id) {
         ids.push_back(id);
     }

@@ -24,6 +24,10 @@ fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
     };
     let addr = |port: u16| Addr::Tcp { host: "h".into(), port };
     let listed = [replica("2"), replica("3")];
+    // A superseded master, which the sentinel does not see, has no less than its successor.
+    let words = ["ip", "h", "port", "1", "flags", "slave,s_down"];
+    let superseded = [Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())];
+    assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(1));
     for (master, named, count) in
         [(1, 1, Some(2)), (2, 1, Some(2)), (4, 1, None), (4, 4, Some(2)), (1, 2, None)]
     {

@@ -375,6 +375,12 @@ fn of_two_that_were_promoted_from_one_master_the_one_that_most_copy_is_the_maste
         assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
         assert_eq!(memory.judge(&said(3, std::slice::from_ref(&first)), at), Verdict::Stays);
     }
+    // But not the one whose place it has, which was started anew and is copied by those that were not told.
+    let restarted = [(1, own(1, "x", "a")), (2, own(0, "b", "a"))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&said(3, &restarted), at), Verdict::Stays);
+    }
     // Both within one look.
     let mut memory = after(&[&[(1, own(2, "a", ""))]]);
     is(&memory.judge(&said(3, &both), now), 3);

@@ -6,7 +6,7 @@ use redlatch::{Client, Guard, Lease, LossReason, QuorumGuard, QuorumLock, Replic
 use redlatch_testkit::{leftovers::LeftoverCheck, server::RedisServer, topology::MasterReplica};
 
 use crate::{
-    fixture::{RENEWED, ms, renewed, soon},
+    fixture::{RENEWED, SOON, ms, renewed, soon},
     kinds::{AnyAcquire, AnyLock, Face},
 };
 
@@ -221,7 +221,7 @@ async fn takes_over(servers: &MasterReplica, clients: &[Client]) {
 }
 
 fn confirmed(lock: &AnyLock, lease: Lease) -> AnyAcquire<'_> {
-    lock.acquire().wait(Wait::No).lease(lease).replica_ack(ReplicaAck::all())
+    lock.acquire().wait(Wait::No).lease(lease).replica_ack(ReplicaAck::all().within(SOON))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

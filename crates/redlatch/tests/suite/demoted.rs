@@ -15,7 +15,7 @@ use redlatch_testkit::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fixture::{ms, patient, soon, told};
+use crate::fixture::{SOON, ms, patient, soon, told};
 
 /// An address whose new connections go to the server of that port; those that there are stay where they are.
 async fn leading_to(port: u16) -> (String, Arc<AtomicU16>) {
@@ -51,7 +51,8 @@ async fn who_was_demoted_is_left_for_the_server_that_the_address_leads_to() {
         let client = patient(Client::builder().url(&url)).connect().await.unwrap();
         // Each of these is a connection of its own: for calls, for renewals, and for what replicas confirm.
         let held = client.lock("held").lock().await.unwrap();
-        let acked = client.lock("acked").acquire().replica_ack(ReplicaAck::at_least(1)).await.unwrap();
+        let acked =
+            client.lock("acked").acquire().replica_ack(ReplicaAck::at_least(1).within(SOON)).await.unwrap();
         acked.expect("it waits").unlock().await.unwrap();
 
         tokio::task::block_in_place(|| {
@@ -73,7 +74,8 @@ async fn who_was_demoted_is_left_for_the_server_that_the_address_leads_to() {
         })
         .await;
         let lock = client.lock("acked");
-        let acquire = lock.acquire().replica_ack(ReplicaAck::at_least(1)).wait(Wait::AtMost(ms(20_000)));
+        let acquire =
+            lock.acquire().replica_ack(ReplicaAck::at_least(1).within(SOON)).wait(Wait::AtMost(ms(20_000)));
         drop(soon("a confirmed grant", acquire.into_future()).await.unwrap().expect("it is free"));
         assert!(held.is_valid() && after.is_valid());
         client.shutdown(ms(10_000)).await;

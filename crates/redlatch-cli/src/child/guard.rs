@@ -67,25 +67,30 @@ impl Guard {
         self.pid
     }
 
-    /// Says what to end: the command's own group, or in a shared one the processes that have the variable `mark`
-    /// in their environment. If it `stays`, it goes only when they have.
+    /// Says what to end, before there is a command: the processes that have the variable `mark` in their environment, in a shared group
+    /// those of that group. If it `stays`, it goes only when they have.
+    ///
+    /// The command may have started others before this process runs again, so what they are known by is said first.
     ///
     /// # Errors
     ///
     /// When the guard has died.
-    pub(super) fn watch_over(
-        &mut self,
-        command: Pid,
-        group: Group,
-        stays: bool,
-        mark: &str,
-    ) -> io::Result<()> {
-        let (word, group) = match group {
-            Group::Own => ("own", command),
-            Group::Shared => ("shared", getpgrp()),
-        };
+    pub(super) fn watch_over(&mut self, group: Group, stays: bool, mark: &str) -> io::Result<()> {
         let stays = if stays { "stays" } else { "goes" };
-        self.order.write_all(format!("{word} {} {stays} {mark}\n", group.as_raw_nonzero()).as_bytes())
+        let order = match group {
+            Group::Own => format!("own {stays} {mark}\n"),
+            Group::Shared => format!("shared {stays} {mark}\n{}\n", getpgrp().as_raw_nonzero()),
+        };
+        self.order.write_all(order.as_bytes())
+    }
+
+    /// Says which process is the command, whose own group is to be ended as a whole.
+    ///
+    /// # Errors
+    ///
+    /// When the guard has died.
+    pub(super) fn command(&mut self, command: Pid) -> io::Result<()> {
+        self.order.write_all(format!("{}\n", command.as_raw_nonzero()).as_bytes())
     }
 }
 
@@ -101,26 +106,22 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
         return crate::exit::INTERNAL;
     }
     // Without an order there is no command: the kernel has ended the step before it.
-    let Some(line) = order.lines().next() else { return crate::exit::OK };
+    let mut lines = order.lines();
+    let Some(line) = lines.next() else { return crate::exit::OK };
+    let group = lines.next().and_then(|group| Pid::from_raw(group.parse().ok()?));
     let mut words = line.split(' ');
-    let (word, group, stays, mark) = (words.next(), words.next(), words.next(), words.next());
-    let Some(group) = group.and_then(|group| Pid::from_raw(group.parse().ok()?)) else {
-        return crate::exit::INTERNAL;
-    };
-    let stays = stays == Some("stays");
-    match (word, mark) {
-        (Some("own"), _) => {
+    let (word, stays, mark) = (words.next(), words.next() == Some("stays"), words.next().unwrap_or_default());
+    match (word, group) {
+        (Some("own"), Some(group)) => {
             until_none(|| own_group(group));
             while stays && members_of_own(group) {
                 thread::sleep(STAY_INTERVAL);
             }
         }
-        (Some("shared"), Some(mark)) if !mark.is_empty() => {
-            until_none(|| marked(group, mark));
-            while stays && marked(group, mark) {
-                thread::sleep(STAY_INTERVAL);
-            }
-        }
+        (Some("own" | "shared"), _) if mark.is_empty() => return crate::exit::INTERNAL,
+        // The run was killed before it knew which process its command is.
+        (Some("own"), None) => end_marked(tree::members_of_session, mark, stays),
+        (Some("shared"), Some(group)) => end_marked(|| tree::members(group), mark, stays),
         _ => return crate::exit::INTERNAL,
     }
     crate::exit::OK
@@ -155,11 +156,19 @@ fn members_of_own(group: Pid) -> bool {
     all.any(|process| process.group == number && process.session == session && !process.ended)
 }
 
-/// Ends those of a group that descend from the command. Their parents are gone, but they have inherited its environment.
-fn marked(group: Pid, mark: &str) -> bool {
+/// Ends those of the listed processes that descend from the command, and waits for them if it `stays`.
+fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool) {
+    until_none(|| marked(listed(), mark));
+    while stays && marked(listed(), mark) {
+        thread::sleep(STAY_INTERVAL);
+    }
+}
+
+/// Ends those that descend from the command. Their parents are gone, but they have inherited its environment.
+fn marked(listed: Vec<Pid>, mark: &str) -> bool {
     let mut found = false;
     let mark = format!("{mark}\0").into_bytes();
-    for pid in tree::members(group) {
+    for pid in listed {
         let environment =
             std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
         if environment.windows(mark.len()).any(|window| window == mark) {

@@ -159,10 +159,13 @@ impl Child {
             command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         }
         let threads = wait::Threads::start()?;
+        guard.watch_over(spec.group, lifeline.is_some(), &spec.mark)?;
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        // A guard that has died already is no reason to stop the command, which is under way.
-        _ = guard.watch_over(pid, spec.group, lifeline.is_some(), &spec.mark);
+        // A guard that has died since is no reason to stop the command, which is under way.
+        if spec.group == Group::Own {
+            _ = guard.command(pid);
+        }
         drop(lifeline);
         let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
         let events = threads.watch(pid, spec.group, adopts, gone.clone());

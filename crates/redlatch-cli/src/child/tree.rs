@@ -58,7 +58,17 @@ pub(super) fn all() -> Vec<Process> {
 /// The members of a group that have not ended.
 pub(super) fn members(group: Pid) -> Vec<Pid> {
     let group = group.as_raw_nonzero().get();
-    let all = all().into_iter().filter(|process| process.group == group && !process.ended);
+    living(|process| process.group == group)
+}
+
+/// The members of our own session that have not ended.
+pub(super) fn members_of_session() -> Vec<Pid> {
+    let own = Process::read(std::process::id().cast_signed());
+    own.map_or_else(Vec::new, |own| living(|process| process.session == own.session))
+}
+
+fn living(belongs: impl Fn(&Process) -> bool) -> Vec<Pid> {
+    let all = all().into_iter().filter(|process| !process.ended && belongs(process));
     all.filter_map(|process| Pid::from_raw(process.pid)).collect()
 }
 

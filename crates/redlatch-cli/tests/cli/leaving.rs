@@ -1,6 +1,11 @@
 //! Processes that the command leaves behind: those that move away, those that nobody collects, and those of a killed run.
 
-use std::fs;
+use std::{
+    fs,
+    io::Write,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Command, Stdio},
+};
 
 use redlatch_testkit::server::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,6 +125,25 @@ fn a_killed_run_on_a_terminal_takes_its_grandchildren_along_and_nobody_else() {
     eventually("the shell goes on", || place.read("code").ends_with('\n').then_some(()));
     place.end("shell");
     assert_eq!(terminal.finish().status.code(), Some(0));
+}
+
+/// What the command starts in its first moment may be there before the run has said which process the command is.
+#[test]
+fn a_guard_ends_what_a_run_left_that_was_killed_before_it_knew_its_command() {
+    // All are of one session, as a run and what it starts.
+    let marked = |mark: &str| {
+        let mut command = Command::new("sleep");
+        command.arg("600").env("REDLATCH_RUN", mark).process_group(0);
+        Running::spawn(command)
+    };
+    let (mut others, left) = (marked("7-12"), marked("7-1"));
+    let mut guard = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+    guard.arg("__guard").process_group(0).stdin(Stdio::piped());
+    let mut guard = Running::spawn(guard);
+    guard.child().stdin.take().unwrap().write_all(b"own goes REDLATCH_RUN=7-1\n").unwrap();
+    assert_eq!(guard.finish().status.code(), Some(0));
+    assert_eq!(left.finish().status.signal(), Some(9));
+    assert!(others.is_running());
 }
 
 #[test]

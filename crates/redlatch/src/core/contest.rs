@@ -146,7 +146,11 @@ impl Core {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
-            let sent_ms = turn.as_ref().map(|_| self.now_ms());
+            let sent_ms = turn.as_ref().map(|turn| {
+                let now_ms = self.now_ms();
+                turn.asks(now_ms);
+                now_ms
+            });
             let moves = self.store.moves();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = deadline.bound(self, pin!(contender.attempt())).await else {

@@ -27,6 +27,9 @@ struct Gate {
     /// When the last request was sent of which the answer was that nothing is left. A task that has heard every message since
     /// then, and has heard none, need not ask.
     nothing_left_ms: AtomicU64,
+    /// When the last request was sent. Until it is answered, what an earlier answer said is not trusted: the server may be gone, and
+    /// each that waits has to learn of it in its own time.
+    asked_ms: AtomicU64,
     /// When something may come free without a message.
     again_ms: AtomicU64,
 }
@@ -89,6 +92,11 @@ impl Drop for Turn {
 }
 
 impl Turn {
+    /// Notes that a request is sent at that moment.
+    pub(crate) fn asks(&self, now_ms: u64) {
+        self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
+    }
+
     /// Notes that a request of that moment left nothing, and when that may change without a message.
     pub(crate) fn nothing_left(&self, sent_ms: u64, again: Option<Duration>) {
         self.gate.nothing_left_ms.fetch_max(sent_ms, Ordering::Relaxed);
@@ -103,7 +111,8 @@ impl Turn {
 
     /// Whether a waiter that hears messages since `hears_ms` may trust that there is nothing, and until when.
     pub(crate) fn known_to_be_nothing(&self, hears_ms: u64, now_ms: u64) -> Option<Option<Duration>> {
-        if hears_ms >= self.gate.nothing_left_ms.load(Ordering::Relaxed) {
+        let nothing_left_ms = self.gate.nothing_left_ms.load(Ordering::Relaxed);
+        if hears_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
             return None;
         }
         let again_ms = self.gate.again_ms.load(Ordering::Relaxed);
@@ -174,6 +183,7 @@ impl Gates {
         let gate = Arc::new(Gate {
             line: Mutex::default(),
             nothing_left_ms: AtomicU64::new(0),
+            asked_ms: AtomicU64::new(0),
             again_ms: AtomicU64::new(0),
         });
         open.insert(key, Arc::downgrade(&gate));
@@ -239,6 +249,20 @@ mod tests {
         );
         turn.nothing_left(200, None);
         assert_eq!(turn.known_to_be_nothing(9, 200), Some(None), "an end that has passed says nothing");
+    }
+
+    #[tokio::test]
+    async fn what_was_answered_before_a_request_without_an_answer_is_not_trusted() {
+        let turn = Gates::default().turn(key(1), Arc::default()).await;
+        turn.asks(10);
+        turn.nothing_left(10, None);
+        assert_eq!(turn.known_to_be_nothing(9, 20), Some(None));
+        turn.asks(20);
+        assert_eq!(turn.known_to_be_nothing(9, 20), None);
+        turn.nothing_left(15, None);
+        assert_eq!(turn.known_to_be_nothing(9, 30), None, "that was asked before");
+        turn.nothing_left(20, None);
+        assert_eq!(turn.known_to_be_nothing(9, 30), Some(None), "the server answers");
     }
 
     #[tokio::test]

@@ -51,13 +51,21 @@ async fn every_waiter_learns_of_an_outage_in_its_own_time() {
     permits.set_if_absent(1, None).await.unwrap();
     permits.acquire(1).await.unwrap();
     let mut waiters = tokio::task::JoinSet::new();
-    for _ in 0..WAITERS {
+    for _ in 0..200 {
         let permits = permits.clone();
         waiters.spawn(async move { permits.acquire(1).await.unwrap_err().kind() });
     }
     tokio::time::sleep(ms(300)).await;
+    // All hear messages by now. What the one that asks is answered next, the others take for theirs.
+    server.reset_command_counts().unwrap();
+    let asked = async {
+        while scripts_run(&server) == 0 {
+            tokio::time::sleep(ms(10)).await;
+        }
+    };
+    soon("another look", asked).await;
     server.stop();
-    // One after the other they would take 50 s.
+    // One after the other they would take 100 s and more.
     let kinds = soon("the end of all waits", waiters.join_all()).await;
     assert!(kinds.iter().all(|kind| *kind == ErrorKind::Unreachable), "{kinds:?}");
 }

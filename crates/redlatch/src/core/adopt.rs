@@ -68,7 +68,7 @@ impl Core {
         pending: Pending,
     ) -> Result<(Taken, Option<Pending>), Fault> {
         let Left { term, fenced, .. } = *left;
-        let (own, sent_ms) = (self.fresh_owner(), self.now_ms());
+        let (own, sending) = (self.fresh_owner(), self.sending(&left.keys));
         let heir = Heir::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
@@ -87,7 +87,7 @@ impl Core {
                 return Err(fault);
             }
         };
-        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sent_ms));
+        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sending));
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")

@@ -8,8 +8,8 @@ use super::{
     Core, Request, Wait,
     contest::Attempt,
     flight::{Flight, Rest, Work},
-    lease::Lease,
-    undo::{Certainty, Sending},
+    lease::{Lease, Sending},
+    undo::Certainty,
     upgrade::Reading,
     wait::Deadline,
 };
@@ -42,7 +42,7 @@ impl Core {
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && self.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
-        let sending = Sending { at_ms: self.now_ms(), reign: self.store.reign(&request.keys.key) };
+        let sending = self.sending(&request.keys);
         let shared = owner.is_shared() || self.write_hold_beside(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, look.recount, shared, self);
         let (outcome, confirm) =
@@ -88,15 +88,8 @@ impl Core {
             }
             _ => None,
         };
-        let lease = Lease::new(
-            request.keys.clone(),
-            owner.clone(),
-            request.recipe,
-            token,
-            request.term,
-            sending.at_ms,
-        )
-        .granted_in(sending.reign);
+        let lease =
+            Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sending);
         lease.note_replicas(replicated.or(request.stands_for));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);

@@ -15,11 +15,11 @@ use super::{
     contest::{Attempt, Contender},
     flight::{After, Flight, Rest},
     lanes::Enter,
-    lease::Lease,
+    lease::{Lease, Sending},
     owners::{Asking, Pending, Turn},
     release::{Step, Unlocked, Way, expected, found},
     request::all_shown,
-    undo::{Certainty, Sending},
+    undo::Certainty,
     wait::{Deadline, Place},
 };
 use crate::{
@@ -167,7 +167,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Attempt<Prize>, Fault> {
         let first = &requests[0];
-        let sending = Sending { at_ms: self.now_ms(), reign: self.store.reign(&first.keys.key) };
+        let sending = self.sending(&first.keys);
         let mut call =
             requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
         if first.fenced {
@@ -231,8 +231,7 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending.at_ms)
-                .granted_in(sending.reign);
+            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending);
             lease.note_replicas(replicated);
             Arc::new(lease)
         });

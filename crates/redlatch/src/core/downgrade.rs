@@ -140,8 +140,7 @@ impl Core {
     /// An error if the server that granted the read hold perhaps had no write hold then: others may have written before it. The release of
     /// the write hold shows it only where that is answered.
     async fn was_beside(self: &Arc<Self>, writing: &Arc<Lease>) -> Result<(), Error> {
-        let is_same = writing.is_granted_in(self.store.reign(&writing.keys.key));
-        if is_same && writing.asked_ms() >= self.doubt_ms() {
+        if writing.is_seen_since(self.last_doubt(&writing.keys)) {
             return Ok(());
         }
         self.look_until_seen(writing).await?;
@@ -190,7 +189,9 @@ impl Core {
             Unlocked::StillHeld(_) if !writing.is_held() => self.check_count(writing)?,
             Unlocked::StillHeld(_) | Unlocked::Released => {}
         }
-        if self.store.reign(&writing.keys.key) != reign || reading.asked_ms() < self.doubt_ms() {
+        if self.store.reign(&writing.keys.key) != reign
+            || !reading.is_seen_since(self.last_doubt(&reading.keys))
+        {
             // The server that has taken over may have had the write hold and not the read hold.
             self.look_until_seen(reading).await?;
         }

@@ -38,7 +38,7 @@ impl Core {
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
         };
-        let (sent_ms, publish) = (self.now_ms(), self.store.publish_command());
+        let (sending, publish) = (self.sending(&lease.keys), self.store.publish_command());
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
             let heir = Heir::after(&lease.owner, &owner, term, fenced);
@@ -53,7 +53,7 @@ impl Core {
                     lease.recipe,
                     token,
                     next.request.term,
-                    sent_ms,
+                    sending,
                 ));
                 let now_ms = self.now_ms();
                 held.offer(now_ms);
@@ -99,7 +99,7 @@ impl Core {
             drop(heir_pending);
             return self.release_and_lead(lease, next, pending).await;
         }
-        let sent_ms = self.now_ms();
+        let sending = self.sending(&lease.keys);
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
             lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
@@ -113,7 +113,7 @@ impl Core {
                     lease.recipe,
                     token,
                     next.request.term,
-                    sent_ms,
+                    sending,
                 ));
                 self.sweep_if_tainted(&lease);
                 held.offer(self.now_ms());

@@ -52,7 +52,7 @@ use self::{
     keeper::Keeper,
     lane::Lost,
     lanes::{Bounds, Lanes},
-    lease::Lease,
+    lease::{LastDoubt, Lease, Sending},
     owners::{Owners, Pending},
     undo::Certainty,
 };
@@ -61,6 +61,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
     harmless::harmless,
+    keys::Keys,
     owner::{Identity, Owner},
     recipes::Term,
     scripts::Script,
@@ -185,15 +186,20 @@ impl Core {
         self.config.clock.boot_ms()
     }
 
-    /// Since when a hold must have been seen on the server to be handed on without asking.
-    pub(crate) fn doubt_ms(&self) -> u64 {
-        self.doubt_ms.load(Ordering::SeqCst)
+    /// Since when, and in which reign, a hold of that name must have been seen to be handed on without asking.
+    pub(crate) fn last_doubt(&self, keys: &Keys) -> LastDoubt {
+        LastDoubt { since_ms: self.doubt_ms.load(Ordering::SeqCst), reign: self.store.reign(&keys.key) }
+    }
+
+    /// A request about that name is sent now.
+    pub(crate) fn sending(&self, keys: &Keys) -> Sending {
+        Sending { at_ms: self.now_ms(), reign: self.store.reign(&keys.key) }
     }
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
     /// leases had just been looked through.
     pub(crate) fn look_if_in_doubt(&self, lease: &Lease) {
-        if lease.asked_ms() < self.doubt_ms() {
+        if !lease.is_seen_since(self.last_doubt(&lease.keys)) {
             self.keeper.recheck();
         }
     }
@@ -414,8 +420,8 @@ impl Core {
     /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
     /// keeps of it is removed then, unless its release is on its way.
     #[must_use = "a hold that is over stays so"]
-    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sent_ms: u64, lease_ms: i64) -> bool {
-        if lease.confirmed(sent_ms, lease_ms, self.now_ms()) {
+    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sending: Sending, lease_ms: i64) -> bool {
+        if lease.confirmed(sending, lease_ms, self.now_ms()) {
             return true;
         }
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {

@@ -60,12 +60,12 @@ impl Core {
             if !lease.is_valid(self.now_ms()) {
                 return Err(lost());
             }
-            let (sent_ms, reign) = (self.now_ms(), self.store.reign(&lease.keys.key));
+            let sending = self.sending(&lease.keys);
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(term);
-                    if !self.keeps(&lease, sent_ms, term.lease_ms) || !lease.enter(term.renewed) {
+                    if !self.keeps(&lease, sending, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
                         if self.way(&lease) == Way::Whole {
@@ -73,7 +73,7 @@ impl Core {
                         } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
                             if pending.is_alone() {
-                                self.leave_entered(&lease, reign, &pending).await;
+                                self.leave_entered(&lease, sending.reign, &pending).await;
                             } else {
                                 // The attempt that it waits for may be the one that waits for this entry.
                                 let (core, held) = (self.clone(), lease.clone());
@@ -82,13 +82,13 @@ impl Core {
                                     core.alone(&pending).await;
                                     let turns = held.turns();
                                     let _counting = turns.counting.lock().await;
-                                    core.leave_entered(&held, reign, &pending).await;
+                                    core.leave_entered(&held, sending.reign, &pending).await;
                                 });
                             }
                         }
                         return Err(lost());
                     }
-                    lease.entered_in(reign, false);
+                    lease.entered_in(sending.reign, false);
                     self.schedule(&lease);
                     return Ok(());
                 }

@@ -249,7 +249,7 @@ impl Core {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
         }
-        let leaving = self.lanes.give_back(lease, now_ms, self.doubt_ms());
+        let leaving = self.lanes.give_back(lease, now_ms, self.last_doubt(&lease.keys));
         if !lease.give_back() {
             // Lost in this very moment. The lane must go on all the same.
             match leaving {

@@ -14,7 +14,7 @@ use std::{
 use super::{
     Core, Numbers,
     held::{Held, parts},
-    lease::{Lease, keys_and_owners, left_ms},
+    lease::{Lease, Sending, keys_and_owners, left_ms},
 };
 use futures_util::{
     FutureExt, StreamExt,
@@ -90,10 +90,9 @@ impl Core {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let moved = self.taken_over(&batch[0].keys.key);
-        let (sent_ms, moves) = (self.now_ms(), self.store.moves());
-        let reign = self.store.reign(&batch[0].keys.key);
+        let (sending, moves) = (self.sending(&batch[0].keys), self.store.moves());
         let number = self.fresh_number();
-        let told_ms = told_ms(&batch, sent_ms).unwrap_or(lease_ms);
+        let told_ms = told_ms(&batch, sending.at_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
         // The next try is due then, and others want to be renewed. The call goes on: it ends with its connection at the latest, which
         // is given up when it owes an answer for too long.
@@ -102,13 +101,7 @@ impl Core {
         let mut asked = async move { core.run_unwatched(call, number).await }.boxed();
         let outcome = unless_moved(moved, tokio::time::timeout(limit, &mut asked)).await;
         if outcome.is_none() {
-            self.keeper.handle().spawn(self.clone().count_late(
-                asked,
-                batch.clone(),
-                sent_ms,
-                told_ms,
-                reign,
-            ));
+            self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sending, told_ms));
         }
         let mut told = None;
         let failure = match outcome.map(|outcome| Held::of(&batch, outcome)) {
@@ -124,7 +117,7 @@ impl Core {
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
-                        if self.keeps(lease, sent_ms, told_ms) {
+                        if self.keeps(lease, sending, told_ms) {
                             self.look_if_in_doubt(lease);
                         }
                     } else {
@@ -135,7 +128,7 @@ impl Core {
                 None
             }
             Some(Held::Unknown(fault)) => Some(fault.to_string()),
-            None if self.store.reign(&batch[0].keys.key) != reign => {
+            None if self.store.reign(&batch[0].keys.key) != sending.reign => {
                 Some("another server has taken over".to_owned())
             }
             None => Some(format!("no answer within {limit:?}")),
@@ -177,13 +170,12 @@ impl Core {
         self: Arc<Self>,
         asked: BoxFuture<'static, Result<Numbers, Fault>>,
         batch: Vec<Arc<Lease>>,
-        sent_ms: u64,
+        sending: Sending,
         told_ms: i64,
-        reign: u64,
     ) {
         // A refusal is met by the next try as well.
         let Held::Known(held) = Held::of(&batch, asked.await) else { return };
-        if self.store.reign(&batch[0].keys.key) != reign {
+        if self.store.reign(&batch[0].keys.key) != sending.reign {
             return;
         }
         let (mut late, mut gone) = (Vec::new(), Vec::new());
@@ -192,7 +184,7 @@ impl Core {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
-                if self.keeps(&lease, sent_ms, told_ms) {
+                if self.keeps(&lease, sending, told_ms) {
                     self.look_if_in_doubt(&lease);
                     late.push(lease);
                 }
@@ -330,7 +322,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let moved = self.taken_over(&first.keys.key);
-            let (number, sent_ms, moves) = (self.fresh_number(), self.now_ms(), self.store.moves());
+            let (number, sending, moves) =
+                (self.fresh_number(), self.sending(&first.keys), self.store.moves());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
@@ -350,7 +343,7 @@ impl Core {
                     if !held.is_held() {
                         gone.push(lease.clone());
                     } else {
-                        lease.seen(sent_ms);
+                        lease.seen(sending);
                         lease.schedule.failing.store(false, Ordering::Relaxed);
                     }
                 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Core, Request, Wait,
-    lease::{Lease, deadline_ms},
+    lease::{Lease, Sending, deadline_ms},
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
@@ -25,13 +25,6 @@ use crate::{
 pub(super) const LATE_LOOKS_MS: [u64; 4] = [0, 150, 1_000, 3_000];
 /// A count above all: to the script, giving back one of so many holds is a repeat, and no hold goes.
 const HOLDS_STAY: u32 = u32::MAX;
-
-/// When a request was sent, and to the server of which [reign](crate::store::Store::reign).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sending {
-    pub(super) at_ms: u64,
-    pub(super) reign: u64,
-}
 
 /// Whether a request may still be on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

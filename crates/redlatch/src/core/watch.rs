@@ -292,8 +292,8 @@ impl Core {
         let now_ms = self.now_ms();
         let batch: Vec<_> = batch.into_iter().filter(|lease| lease.is_valid(now_ms)).collect();
         let Some(first) = batch.first() else { return };
-        let (number, sent_ms) = (self.fresh_number(), self.now_ms());
-        let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sent_ms));
+        let (number, sending) = (self.fresh_number(), self.sending(&first.keys));
+        let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sending.at_ms));
         let limit = self.config.response_timeout;
         let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
         match outcome.map(|outcome| Held::of(&batch, outcome)) {
@@ -301,7 +301,7 @@ impl Core {
                 let (mut gone, mut keys) = (Vec::new(), Vec::new());
                 for (lease, held) in batch.iter().zip(held) {
                     if held.is_held() {
-                        lease.seen(sent_ms);
+                        lease.seen(sending);
                     } else {
                         gone.push(lease.clone());
                     }

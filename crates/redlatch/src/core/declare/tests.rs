@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 
 use super::{
-    super::lease::{Lease, keys_and_owners},
+    super::lease::{Lease, Sending, keys_and_owners},
     *,
 };
 use crate::{
@@ -147,7 +147,14 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
         for _ in 0..number {
             rig.run(READ.enter(&keys, &owner(number), 10_000)).await;
         }
-        leases.push(Arc::new(Lease::new(keys, owner(number), &READ, None, term, 0)));
+        leases.push(Arc::new(Lease::new(
+            keys,
+            owner(number),
+            &READ,
+            None,
+            term,
+            Sending { at_ms: 0, reign: 0 },
+        )));
     }
     assert_eq!(rig.run(READ.renew(5, &keys_and_owners(&leases), 60_000)).await, [5, 1, 1, 1]);
     let [ttl, holds] = rig.run(READ.query(&leases[2].keys, owner(3).field())).await.try_into().unwrap();

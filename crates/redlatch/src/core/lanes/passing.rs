@@ -7,7 +7,7 @@ use super::Lanes;
 use crate::{
     core::{
         lane::{Lane, Queued, Wakes, Work},
-        lease::Lease,
+        lease::{LastDoubt, Lease},
         owners::Pending,
     },
     recipes::{LanePolicy, Term},
@@ -32,11 +32,11 @@ pub(crate) struct NextTask {
     pub(crate) pending: Option<Pending>,
 }
 
-/// When a lease is given back, and since when it must have been seen to be passed on.
+/// When a lease is given back, and since which doubt it must have been seen to be passed on.
 #[derive(Clone, Copy)]
 struct Moment {
     now_ms: u64,
-    doubt_ms: u64,
+    doubt: LastDoubt,
 }
 
 /// A task, and the lease that it is about to be told of.
@@ -46,10 +46,10 @@ struct Hand {
 }
 
 impl Lanes {
-    /// The last guard of a lease gives it back. What was last seen on the server before `doubt_ms` is not passed on unseen: those
-    /// who look for it there know this guard only.
-    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt_ms: u64) -> Leaving {
-        let at = Moment { now_ms, doubt_ms };
+    /// The last guard of a lease gives it back. What has not been seen since the last doubt is not passed on unseen: those who look for it
+    /// there know this guard only, and a server that has taken over may lack it.
+    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> Leaving {
+        let at = Moment { now_ms, doubt };
         let mut hand = match self.take_out(lease, at) {
             Ok(hand) => hand,
             Err(leaving) => return leaving,
@@ -159,7 +159,7 @@ impl Lanes {
 
 /// Whether a task can go on with a lease as it is, without the server.
 fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
-    let Moment { now_ms, doubt_ms } = at;
+    let Moment { now_ms, doubt } = at;
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
@@ -168,7 +168,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
     // A hold that was extended lasts for longer than the next task asks for.
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
-        && lease.asked_ms() >= doubt_ms
+        && lease.is_seen_since(doubt)
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()

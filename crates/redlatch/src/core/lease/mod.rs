@@ -7,6 +7,7 @@
 mod deadline;
 mod lengths;
 mod rare;
+mod sight;
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
@@ -25,6 +26,8 @@ use crate::{
 };
 pub(super) use rare::Change;
 use rare::{NEVER, Rare, Turns};
+use sight::Sight;
+pub(crate) use sight::{LastDoubt, Sending};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -52,10 +55,7 @@ pub(crate) struct Lease {
     /// The length of each renewal, which is that of the longest hold that is renewed; also what a hold without renewal was granted for.
     lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
-    /// When the request was sent that last showed that the server has it.
-    asked_ms: AtomicU64,
-    /// The [reign](crate::store::Store::reign) of its grant, where that is known.
-    reign: Option<u64>,
+    sight: Sight,
     /// The same for what it is passed on as, and for nothing else: an owner can hold twice within a millisecond.
     hold: u64,
     state: AtomicU8,
@@ -132,9 +132,10 @@ impl Lease {
         recipe: &'static dyn Recipe,
         token: Option<u64>,
         term: Term,
-        sent_ms: u64,
+        sending: Sending,
     ) -> Self {
         owner.begins_to_hold();
+        let sent_ms = sending.at_ms;
         Lease {
             keys,
             owner,
@@ -142,8 +143,7 @@ impl Lease {
             token,
             lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
-            asked_ms: AtomicU64::new(sent_ms),
-            reign: None,
+            sight: Sight::of(sending),
             hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
@@ -162,17 +162,6 @@ impl Lease {
         }
     }
 
-    /// The server of this reign was asked for it.
-    pub(super) fn granted_in(mut self, reign: u64) -> Self {
-        self.reign = Some(reign);
-        self
-    }
-
-    /// Whether the server that reigns now is the one that was asked for it.
-    pub(super) fn is_granted_in(&self, reign: u64) -> bool {
-        self.reign == Some(reign)
-    }
-
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn succeed(&self) -> Self {
         self.owner.holds_on();
@@ -183,8 +172,7 @@ impl Lease {
             token: self.token,
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
-            asked_ms: AtomicU64::new(self.asked_ms()),
-            reign: self.reign,
+            sight: self.sight.clone(),
             hold: self.hold,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
@@ -284,16 +272,22 @@ impl Lease {
         self.rare.get()?.before.get()
     }
 
-    /// The server has the hold, as a request sent at that moment has shown. One that was given back has nothing more to show: its owner's
+    /// The server has the hold, as a request has shown. One that was given back has nothing more to show: its owner's
     /// next hold is told from it by when they were seen.
-    pub(crate) fn seen(&self, sent_ms: u64) {
+    pub(crate) fn seen(&self, sending: Sending) {
         if self.is_held() {
-            self.asked_ms.fetch_max(sent_ms, Ordering::AcqRel);
+            self.sight.again(sending);
         }
     }
 
+    /// When the request was sent that last showed that the server has it.
     pub(crate) fn asked_ms(&self) -> u64 {
-        self.asked_ms.load(Ordering::Acquire)
+        self.sight.at_ms()
+    }
+
+    /// Whether it has been seen since the last doubt.
+    pub(crate) fn is_seen_since(&self, doubt: LastDoubt) -> bool {
+        self.sight.is_since(doubt)
     }
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.

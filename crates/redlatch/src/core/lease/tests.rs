@@ -1,6 +1,12 @@
 use super::*;
 use crate::{keys::Kind, name::LockName};
 
+const SENT: Sending = Sending { at_ms: 0, reign: 0 };
+
+fn sent(at_ms: u64) -> Sending {
+    Sending { at_ms, ..SENT }
+}
+
 #[test]
 fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
     assert_eq!(margin_ms(30_000), 300);
@@ -12,7 +18,19 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
 fn lease() -> Lease {
     let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
     let term = Term { lease_ms: 1_000, renewed: true };
-    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0)
+    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT)
+}
+
+#[test]
+fn what_one_server_was_seen_to_have_another_may_lack() {
+    let lease = lease();
+    let doubt = |since_ms, reign| LastDoubt { since_ms, reign };
+    assert!(lease.is_seen_since(doubt(0, 0)) && !lease.is_seen_since(doubt(1, 0)));
+    assert!(!lease.is_seen_since(doubt(0, 1)));
+    lease.seen(Sending { at_ms: 20, reign: 1 });
+    assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
+    lease.seen(Sending { at_ms: 10, reign: 0 });
+    assert!(lease.is_seen_since(doubt(20, 1)) && lease.succeed().is_seen_since(doubt(20, 1)));
 }
 
 #[test]
@@ -20,7 +38,7 @@ fn a_hold_that_was_seen_to_be_over_does_not_come_back() {
     let (seen, unseen) = (lease(), lease());
     assert!(seen.is_valid(989) && !seen.is_valid(990));
     for (lease, answered_ms, goes_on) in [(&seen, 980, false), (&unseen, 989, true), (&lease(), 990, false)] {
-        assert_eq!(lease.confirmed(500, 1_000, answered_ms), goes_on);
+        assert_eq!(lease.confirmed(sent(500), 1_000, answered_ms), goes_on);
         assert_eq!(lease.is_valid(1_200), goes_on);
     }
 }
@@ -28,10 +46,10 @@ fn a_hold_that_was_seen_to_be_over_does_not_come_back() {
 #[test]
 fn a_re_entry_for_less_puts_off_no_renewal() {
     let lease = lease();
-    assert!(lease.confirmed(300, 200, 300));
+    assert!(lease.confirmed(sent(300), 200, 300));
     let due_ms = || lease.schedule.renew_due_ms.load(Ordering::Relaxed);
     assert_eq!((due_ms(), lease.deadline_ms()), (333, 990));
-    assert!(lease.confirmed(400, 1_000, 400));
+    assert!(lease.confirmed(sent(400), 1_000, 400));
     assert_eq!((due_ms(), lease.deadline_ms()), (733, 1_390));
 }
 
@@ -63,7 +81,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
     let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
     let term = Term { lease_ms: 3_600_000, renewed: false };
-    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, 0);
+    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT);
     lease.lasts(Term { lease_ms: 30_000, renewed: true });
     assert!(lease.enter(true));
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));

@@ -22,6 +22,16 @@ struct Hangs {
 }
 
 impl Hangs {
+    fn before(other: &Client) -> Self {
+        Hangs {
+            inner: other.core.store.clone(),
+            hangs: AtomicBool::new(false),
+            asked: Arc::default(),
+            moves: AtomicU64::new(0),
+            hook: Mutex::default(),
+        }
+    }
+
     fn interrupts(&self) {
         let hook = self.hook.lock().unwrap().clone().expect("a core");
         hook();
@@ -74,13 +84,7 @@ async fn a_hold_that_is_asked_about_when_another_server_takes_over_is_asked_abou
     const LONG: Duration = Duration::from_secs(6_000);
     for lease in [Lease::Fixed(LONG), Lease::RenewedEvery(LONG)] {
         let other = Client::builder().url("memory:").connect().await.unwrap();
-        let store = Arc::new(Hangs {
-            inner: other.core.store.clone(),
-            hangs: AtomicBool::new(false),
-            asked: Arc::default(),
-            moves: AtomicU64::new(0),
-            hook: Mutex::default(),
-        });
+        let store = Arc::new(Hangs::before(&other));
         let builder = Client::builder().custom_store(store.clone()).background_on(Handle::current());
         let client = builder.response_timeout(Duration::from_secs(600)).connect().await.unwrap();
         let guard: Guard = client.lock("x").acquire().lease(lease).await.unwrap().unwrap();
@@ -94,4 +98,29 @@ async fn a_hold_that_is_asked_about_when_another_server_takes_over_is_asked_abou
         let reason = tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("the loss");
         assert!(matches!(reason, LossReason::Forced { .. }), "{reason:?}");
     }
+}
+
+/// The holders of a cluster are told to look after their locks once a second at most. Until then a hold went from task to task though its slot
+/// had another master, which lacked it and granted it anew.
+#[tokio::test]
+async fn a_hold_is_not_passed_on_unseen_when_another_server_reigns() {
+    let other = Client::builder().url("memory:").connect().await.unwrap();
+    let store = Arc::new(Hangs::before(&other));
+    let builder = Client::builder().custom_store(store.clone()).background_on(Handle::current());
+    let client = builder.turn_time(Duration::from_secs(10)).connect().await.unwrap();
+    let lock = client.lock("x");
+    let first = lock.lock().await.unwrap();
+    let queued = lock.clone();
+    let mut waiter = tokio::spawn(async move { queued.lock().await.unwrap() });
+    // It stands in line behind the first.
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiter).await.is_err());
+    other.lock("x").force_unlock().await.unwrap();
+    let foreign = other.lock("x").try_lock().await.unwrap().expect("it is free there");
+    store.moves.fetch_add(1, Ordering::SeqCst);
+    first.unlock().await.unwrap();
+    let second = tokio::time::timeout(Duration::from_millis(200), &mut waiter).await;
+    assert!(second.is_err() && foreign.is_valid(), "two hold it");
+    foreign.unlock().await.unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(20), waiter).await.expect("it is free").unwrap();
+    second.unlock().await.unwrap();
 }

@@ -271,8 +271,8 @@ impl Guard {
         if let Some(reason) = self.loss() {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
-        let sent_ms = self.core.now_ms();
-        let until_ms = sent_ms.saturating_add(lease_ms as u64);
+        let sending = self.core.sending(&self.lease.keys);
+        let until_ms = sending.at_ms.saturating_add(lease_ms as u64);
         let before_ms = self.lease.asks_until(until_ms);
         let renewed = match ack {
             None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
@@ -289,7 +289,7 @@ impl Guard {
         if !renewed {
             self.core.gone(&self.lease).await;
         }
-        if !renewed || !self.core.keeps(&self.lease, sent_ms, lease_ms) {
+        if !renewed || !self.core.keeps(&self.lease, sending, lease_ms) {
             let reason = self.lease.missing(self.core.now_ms());
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }

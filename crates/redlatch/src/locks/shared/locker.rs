@@ -204,8 +204,8 @@ impl Locker {
 
     /// A hold as this process would know it, were it its own.
     fn hold_of(&self, owner: &Owner, term: Term) -> Arc<CoreLease> {
-        let now_ms = self.core.now_ms();
-        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, now_ms))
+        let sending = self.core.sending(&self.keys);
+        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, sending))
     }
 
     async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {

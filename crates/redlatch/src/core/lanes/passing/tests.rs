@@ -1,6 +1,7 @@
 //! Moments between two steps of a lane, in which a stalled thread leaves time to others.
 
 use super::*;
+use crate::core::lease::Sending;
 use crate::{
     core::{
         Request, Wait,
@@ -35,7 +36,7 @@ fn rig() -> Rig {
 }
 
 fn held(keys: &Arc<Keys>) -> Arc<Lease> {
-    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, 0))
+    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, Sending { at_ms: 0, reign: 0 }))
 }
 
 impl Rig {
@@ -53,7 +54,8 @@ impl Rig {
     }
 }
 
-const AT: Moment = Moment { now_ms: 1, doubt_ms: 0 };
+const SURE: LastDoubt = LastDoubt { since_ms: 0, reign: 0 };
+const AT: Moment = Moment { now_ms: 1, doubt: SURE };
 
 /// The holder released it on the server, though the keeper had taken it back, and passed it on again.
 #[test]
@@ -64,7 +66,7 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     let heir = hand.heir.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
-    assert!(matches!(rig.lanes.give_back(&heir, late_ms, 0), Leaving::Passed), "to the one behind");
+    assert!(matches!(rig.lanes.give_back(&heir, late_ms, SURE), Leaving::Passed), "to the one behind");
     assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
     drop(behind);
 }

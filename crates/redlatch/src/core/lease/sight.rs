@@ -1,0 +1,51 @@
+//! When a hold was last seen on the server, and on which one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// When a request was sent, and to the server of which [reign](crate::store::Store::reign).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sending {
+    pub(crate) at_ms: u64,
+    pub(crate) reign: u64,
+}
+
+/// Since when, and in which [reign](crate::store::Store::reign), a hold must have been seen so that it is not asked about: holders were told to
+/// look after their locks then, and another server may lack what an earlier one had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastDoubt {
+    pub(crate) since_ms: u64,
+    pub(crate) reign: u64,
+}
+
+/// The last requests that have shown that the server has a hold.
+#[derive(Debug)]
+pub(super) struct Sight {
+    at_ms: AtomicU64,
+    /// Of one key reigns only grow, so the greatest is the last.
+    reign: AtomicU64,
+}
+
+impl Sight {
+    pub(super) fn of(sending: Sending) -> Self {
+        Sight { at_ms: AtomicU64::new(sending.at_ms), reign: AtomicU64::new(sending.reign) }
+    }
+
+    pub(super) fn again(&self, sending: Sending) {
+        self.reign.fetch_max(sending.reign, Ordering::AcqRel);
+        self.at_ms.fetch_max(sending.at_ms, Ordering::AcqRel);
+    }
+
+    pub(super) fn at_ms(&self) -> u64 {
+        self.at_ms.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_since(&self, doubt: LastDoubt) -> bool {
+        self.at_ms() >= doubt.since_ms && self.reign.load(Ordering::Acquire) == doubt.reign
+    }
+}
+
+impl Clone for Sight {
+    fn clone(&self) -> Self {
+        Sight::of(Sending { at_ms: self.at_ms(), reign: self.reign.load(Ordering::Acquire) })
+    }
+}

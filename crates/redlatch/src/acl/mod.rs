@@ -117,7 +117,7 @@ impl Rights {
             commands.extend(["client|tracking", "client|caching", "exists"]);
         }
         if self.cluster {
-            commands.extend(["asking", "cluster|slots"]);
+            commands.extend(["asking", "cluster|nodes", "cluster|slots"]);
         }
         if self.acknowledged {
             commands.insert("wait");
@@ -132,7 +132,7 @@ impl Rights {
             commands.extend(["eval", "evalsha", "script|load", "info", "wait"]);
             commands.extend(self.described().flat_map(|kind| kind.redisson.commands));
             if self.cluster {
-                commands.extend(["cluster|nodes", "readonly"]);
+                commands.insert("readonly");
             }
         }
         commands.into_iter().collect()

@@ -162,7 +162,7 @@ fn functions_take_the_place_of_scripts() {
     let rights = Rights::of(&Kind::ALL, "").functions(true).acknowledged(true).cluster(true);
     let commands = rights.commands();
     assert!(commands.contains(&"fcall") && !commands.iter().any(|command| command.starts_with("eval")));
-    for command in ["wait", "asking", "cluster|slots", "ssubscribe", "spublish"] {
+    for command in ["wait", "asking", "cluster|nodes", "cluster|slots", "ssubscribe", "spublish"] {
         assert!(commands.contains(&command), "{command}");
     }
     let plain = rights.sharded(false).commands();

@@ -116,7 +116,7 @@ async fn a_log_that_panics_at_a_look_at_a_cluster_leaves_no_call_without_an_answ
     let client = here(Client::builder().url(cluster.url()).response_timeout(ms(1_000))).await;
     client.lock("x").try_lock().await.unwrap().unwrap().unlock().await.unwrap();
     let home = cluster.node(cluster.owner_of(cluster.slot_of("x")).unwrap());
-    let (log, panics) = BrokenAt::set("redlatch::store::redis::topology");
+    let (log, panics) = BrokenAt::set("redlatch::store::redis::topology::pictures");
     home.kill9();
     until("the panic", || panics.load(Ordering::SeqCst) > 0).await;
     drop(log);

@@ -437,7 +437,7 @@ impl Task {
             Some(redirect) => {
                 entry.asked = None;
                 match redirect {
-                    Redirect::Moved { slot, to: Some(to) } => self.topology.moved(slot, &to),
+                    Redirect::Moved { slot, to: Some(to) } => self.topology.moved(slot, addr, &to),
                     _ => self.topology.look(),
                 }
                 // In case that the slot is here after all.

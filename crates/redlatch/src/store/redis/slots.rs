@@ -1,6 +1,9 @@
 //! Which node of a cluster holds a key: the slot of a key, and what a node says of all slots.
 
-use std::{collections::BTreeSet, ops::RangeInclusive};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::RangeInclusive,
+};
 
 use redis::Cmd;
 
@@ -39,6 +42,13 @@ pub(super) fn question() -> Cmd {
     cmd
 }
 
+/// What is asked of a node to learn the configuration epochs of the masters.
+pub(super) fn question_for_epochs() -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("CLUSTER").arg("NODES");
+    cmd
+}
+
 /// Whether the account may not ask that.
 pub(super) fn may_not_ask(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused { code, detail, .. } if code == "NOPERM" || detail.contains("unknown command"))
@@ -58,6 +68,10 @@ pub(super) struct Layout {
     pub(super) replicas: Vec<(Addr, Option<Addr>)>,
     /// The ids of all nodes, which a failover does not change.
     pub(super) ids: BTreeSet<String>,
+    /// The ids of the masters.
+    masters: BTreeMap<String, Addr>,
+    /// The configuration epochs of the masters, as far as they are known.
+    pub(super) epochs: HashMap<Addr, u64>,
 }
 
 impl Layout {
@@ -82,7 +96,13 @@ impl Layout {
                     _ => return None,
                 };
                 if let Some(id) = parts.get(2).and_then(Reply::bytes) {
-                    layout.ids.insert(String::from_utf8_lossy(id).into_owned());
+                    let id = String::from_utf8_lossy(id).into_owned();
+                    if at == 0
+                        && let Some(addr) = &addr
+                    {
+                        layout.masters.insert(id.clone(), addr.clone());
+                    }
+                    layout.ids.insert(id);
                 }
                 match (at, addr) {
                     (0, Some(addr)) => {
@@ -101,12 +121,30 @@ impl Layout {
 }
 
 impl Layout {
+    /// The same with what the answer to `CLUSTER NODES` says of its masters: a line for each node, whose first word is the id and whose seventh
+    /// is the configuration epoch.
+    pub(super) fn with_epochs(mut self, nodes: &Reply) -> Layout {
+        let text = nodes.bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            let (id, epoch) = (words.next(), words.nth(5).and_then(|epoch| epoch.parse().ok()));
+            if let (Some(id), Some(epoch)) = (id, epoch)
+                && let Some(addr) = self.masters.get(id)
+            {
+                self.epochs.insert(addr.clone(), epoch);
+            }
+        }
+        self
+    }
+
     /// The same with each address replaced.
     pub(super) fn mapped(self, map: impl Fn(Addr) -> Addr) -> Layout {
         let runs = self.runs.into_iter().map(|(run, addr)| (run, map(addr))).collect();
         let replicas =
             self.replicas.into_iter().map(|(addr, master)| (map(addr), master.map(&map))).collect();
-        Layout { runs, replicas, ids: self.ids }
+        let masters = self.masters.into_iter().map(|(id, addr)| (id, map(addr))).collect();
+        let epochs = self.epochs.into_iter().map(|(addr, epoch)| (map(addr), epoch)).collect();
+        Layout { runs, replicas, ids: self.ids, masters, epochs }
     }
 }
 

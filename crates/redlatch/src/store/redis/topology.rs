@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
@@ -22,34 +21,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
-    failure::Failure,
-    kin::{self, Kin},
+    kin::Kin,
     lasting::lasting,
     life,
     node::{Interruption, Node},
-    slots::{self, Layout, SLOTS},
+    slots::SLOTS,
 };
 use crate::{
     config::{Config, addr::Addr},
     error::{Error, ErrorKind},
-    jitter::{jittered, shuffled},
-    store::Fault,
+    jitter::jittered,
 };
+use pictures::{Blind, By, Contradiction, SCAN_TIMEOUT};
 
-/// How often the picture is looked at while the cluster is in use; as Redisson's `scanInterval`.
-const SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time between two looks, whatever happens.
 const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// How long one node may take to say what it knows.
-const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many nodes are asked at the same time; the first answer counts. More than one, so that a frozen node costs no time.
-const SCANS_UNDER_WAY_MAX: usize = 3;
-/// How many nodes are asked before a look counts as failed.
-const SCAN_NODES_MAX: usize = 12;
 /// How long a call waits for a look: one that is under way and the next, in which all nodes hang.
 const LOOKED_TIME_MAX: Duration = Duration::from_secs(10);
-/// For how long a redirection counts more than what a third node says.
-const TOLD_TIME: Duration = Duration::from_secs(2);
 /// The shortest time between two calls to holders to look after their locks.
 const RING_PAUSE: Duration = Duration::from_secs(1);
 
@@ -67,8 +55,10 @@ struct Table {
     masters: Vec<Arc<Member>>,
     /// For each slot a place in `masters`, or [`NOBODY`].
     owners: Vec<u16>,
-    /// Slots whose master was learned from a redirection, and when: other nodes may not have heard of it yet.
-    told: HashMap<u16, Instant>,
+    /// The configuration epochs of masters, as far as nodes have said.
+    epochs: HashMap<Addr, u64>,
+    /// Slots whose master was learned from a redirection: other nodes may not have heard of it yet.
+    told: HashMap<u16, Told>,
     /// How often a slot has got another master, for those that have.
     seats: HashMap<u16, u64>,
     replicas: Vec<(Addr, Option<Addr>)>,
@@ -78,9 +68,22 @@ struct Table {
 
 const NOBODY: u16 = u16::MAX;
 
+/// A redirection.
+struct Told {
+    at: Instant,
+    /// The configuration epoch of the master that gave the slot away. The one that has it now has a later one.
+    after: Option<u64>,
+}
+
 impl Table {
     fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
         self.masters.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    /// The configuration epoch by which a slot has its master, as far as it is known: at least so much.
+    fn epoch_of(&self, slot: u16) -> Option<u64> {
+        let owners = self.owner(slot).and_then(|owner| self.epochs.get(&owner.addr).copied());
+        owners.max(self.told.get(&slot).and_then(|told| told.after))
     }
 
     /// The place of a master, which it gets if it has none.
@@ -102,6 +105,8 @@ pub(super) struct Topology {
     config: Config,
     background: Handle,
     table: RwLock<Table>,
+    /// A picture that contradicts what is known.
+    contradiction: Mutex<Option<Contradiction>>,
     /// All servers with connections, also those that have no slots any more but still owe answers.
     members: Mutex<HashMap<Addr, Arc<Member>>>,
     /// Servers that were let go of, for as long as a call has them: it may yet be made there.
@@ -123,13 +128,6 @@ pub(super) struct Topology {
     this: Weak<Topology>,
 }
 
-/// Why nobody could say where the slots are.
-enum Blind {
-    /// The right to ask is missing; nodes still say who has a slot that they have not.
-    Forbidden,
-    Failed(Error),
-}
-
 impl Topology {
     /// Asks the servers named for the picture, one after the other, and answers who knew it.
     pub(super) async fn open(
@@ -148,11 +146,13 @@ impl Topology {
             table: RwLock::new(Table {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
+                epochs: HashMap::new(),
                 told: HashMap::new(),
                 seats: HashMap::new(),
                 replicas: Vec::new(),
                 id: None,
             }),
+            contradiction: Mutex::default(),
             members: Mutex::default(),
             past: Mutex::default(),
             wanted: Notify::new(),
@@ -169,7 +169,7 @@ impl Topology {
         for addr in &topology.seeds {
             let member = topology.member(addr);
             match member.ask().await {
-                Ok(layout) => drop(topology.install(layout)),
+                Ok(layout) => drop(topology.install(layout, By::Epochs)),
                 Err(Blind::Forbidden) => topology.assume(addr),
                 Err(Blind::Failed(error)) => {
                     // A wrong password or a server without a cluster is worth more than one that is away.
@@ -277,20 +277,22 @@ impl Topology {
         all
     }
 
-    /// A node has said who has a slot.
-    pub(super) fn moved(&self, slot: u16, to: &Addr) {
+    /// A node has said who has a slot. Only the one that has it can have given it away: what another one says may be long out of date, and
+    /// has the whole picture asked for.
+    pub(super) fn moved(&self, slot: u16, from: &Addr, to: &Addr) {
+        self.wanted.notify_one();
         {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             let member = self.member(to);
-            if table.owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, &member)) {
+            if table.owner(slot).is_some_and(|owner| owner.addr != *from || Arc::ptr_eq(owner, &member)) {
                 return;
             }
+            let after = table.epoch_of(slot);
             table.owners[usize::from(slot)] = table.place(&member);
             *table.seats.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
-            table.told.insert(slot, Instant::from_std(std::time::Instant::now()));
+            table.told.insert(slot, Told { at: Instant::from_std(std::time::Instant::now()), after });
         }
-        self.wanted.notify_one();
         self.changed();
         // Last, because a program's log may panic.
         tracing::debug!(slot, %to, "a slot has another master");
@@ -312,56 +314,6 @@ impl Topology {
         self.unsettled();
         self.changes.send_modify(|count| *count += 1);
         self.alarm.notify_one();
-    }
-
-    /// Takes over what a node knows. `false`: it knows nobody of this cluster, so it has got the address of one who was.
-    fn install(&self, layout: Layout) -> bool {
-        if !self.kin.admit(&layout.ids) {
-            return false;
-        }
-        let changed = {
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            let id = layout.ids.first().cloned();
-            let mut new = Table {
-                masters: Vec::new(),
-                owners: vec![NOBODY; SLOTS],
-                told: HashMap::new(),
-                seats: table.seats.clone(),
-                replicas: layout.replicas,
-                id,
-            };
-            for (run, addr) in layout.runs {
-                let at = new.place(&self.member(&addr));
-                new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
-            }
-            for (slot, at) in &table.told {
-                if at.elapsed() < TOLD_TIME
-                    && let Some(member) = table.owner(*slot)
-                {
-                    new.owners[usize::from(*slot)] = new.place(member);
-                    new.told.insert(*slot, *at);
-                }
-            }
-            let stays = |slot: &u16| match (table.owner(*slot), new.owner(*slot)) {
-                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-                (before, now) => before.is_none() && now.is_none(),
-            };
-            let moved = (0..SLOTS as u16).filter(|slot| !stays(slot));
-            let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
-            for slot in &moved {
-                *new.seats.entry(*slot).or_default() += 1;
-            }
-            *table = new;
-            !moved.is_empty()
-        };
-        if changed {
-            self.changed();
-        }
-        self.forget();
-        if changed {
-            tracing::debug!("the masters of the cluster have changed");
-        }
-        true
     }
 
     /// Nobody may be asked: everything is looked for at one server, and redirections teach the rest.
@@ -457,7 +409,7 @@ impl Topology {
                 () = self.closed.cancelled() => return,
                 () = self.wanted.notified() => {}
                 // Also where no call is made: one that only holds is to hear of a master that has been replaced.
-                () = tokio::time::sleep_until(last + jittered(SCAN_INTERVAL)) => {}
+                () = tokio::time::sleep_until(last + jittered(self.scan_interval())) => {}
             }
             tokio::select! {
                 () = self.closed.cancelled() => return,
@@ -468,47 +420,6 @@ impl Topology {
             last = Instant::now();
             drop(ended);
         }
-    }
-
-    /// Asks several nodes and takes the first answer.
-    async fn scan(&self) {
-        let mut known: Vec<Addr> = Vec::new();
-        {
-            let table = self.table();
-            known.extend(table.masters.iter().map(|member| member.addr.clone()));
-            known.extend(table.replicas.iter().map(|(addr, _)| addr.clone()));
-        }
-        let mut known = shuffled(known);
-        known.extend(self.seeds.iter().cloned());
-        let mut seen = HashSet::new();
-        known.retain(|addr| seen.insert(addr.clone()));
-        known.truncate(SCAN_NODES_MAX);
-        let asked = futures_util::stream::iter(known)
-            .map(|addr| {
-                let member = self.member(&addr);
-                async move { (tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await, member) }
-            })
-            .buffer_unordered(SCANS_UNDER_WAY_MAX);
-        let mut asked = std::pin::pin!(asked);
-        while let Some((answer, member)) = asked.next().await {
-            match answer {
-                // A node that has been told to forget the others knows of nobody.
-                Ok(Ok(layout)) if !layout.runs.is_empty() => {
-                    if self.install(layout) {
-                        return;
-                    }
-                    // Its connections are from before it changed sides, and the next ones will be refused.
-                    member.node.distrust();
-                    tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
-                }
-                Ok(Err(Blind::Forbidden)) => return,
-                Ok(Err(Blind::Failed(error))) => {
-                    tracing::debug!(%error, "a node did not say who has which slot")
-                }
-                Ok(Ok(_)) | Err(_) => {}
-            }
-        }
-        self.forget();
     }
 
     /// Tells holders to look after their locks, once for many reasons that come together.
@@ -564,30 +475,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-impl Member {
-    /// What this server knows of the cluster.
-    async fn ask(&self) -> Result<Layout, Blind> {
-        match self.node.send_in_time(&slots::question()).await {
-            Ok(reply) => Layout::read(&reply, &self.addr)
-                .map(|layout| layout.mapped(|addr| self.dial.reachable(addr)))
-                .ok_or_else(|| {
-                    Blind::Failed(Error::new(
-                        ErrorKind::Protocol,
-                        "CLUSTER SLOTS was answered with something else",
-                    ))
-                }),
-            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
-                let error = format!("{} is not a member of a cluster", self.addr);
-                Err(Blind::Failed(
-                    Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),
-                ))
-            }
-            Err(failure) if slots::may_not_ask(&failure) => Err(Blind::Forbidden),
-            Err(failure) => Err(Blind::Failed(Fault::from(failure).into_error())),
-        }
-    }
-}
-
 mod histories;
+mod pictures;
 #[cfg(test)]
 mod tests;

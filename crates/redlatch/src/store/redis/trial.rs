@@ -106,6 +106,7 @@ fn probe(command: &str, key: &str) -> Option<Probe> {
         // Refused for their last argument: what the connection is told is not changed.
         "client|tracking" => words(&["client", "tracking", "nonsense"]),
         "client|caching" => words(&["client", "caching", "nonsense"]),
+        "cluster|nodes" => words(&["cluster", "nodes"]),
         "cluster|slots" => words(&["cluster", "slots"]),
         // With their channels, or by what uses them.
         _ => return None,

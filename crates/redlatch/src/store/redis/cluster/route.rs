@@ -150,7 +150,7 @@ impl Inner {
             match Redirect::read(&code, &detail, &member.dial) {
                 None => return Err(fault),
                 Some(Redirect::Moved { slot, to: Some(to) }) => {
-                    self.topology.moved(slot, &to);
+                    self.topology.moved(slot, &member.addr, &to);
                     self.again(&mut budget, false, fault).await?;
                 }
                 Some(Redirect::Ask(to)) => {
@@ -383,6 +383,10 @@ mod tests {
         (server, store)
     }
 
+    fn elsewhere() -> Addr {
+        Addr::Tcp { host: "127.0.0.1".into(), port: 1 }
+    }
+
     /// The master may have had a successor without the grant, and its replicas have copied that one since.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_master_that_lost_its_slot_and_has_it_again_confirms_nothing_that_it_granted_before() {
@@ -399,8 +403,8 @@ mod tests {
             let call = Call::new(&COUNTER_GET).key(&key).int(0);
             let (_, confirm) = store.run_acked(call, ReplicaCount::AtLeast(1), true).await.unwrap();
             if is_lost {
-                topology.moved(slot, &Addr::Tcp { host: "127.0.0.1".into(), port: 1 });
-                topology.moved(slot, &owner.addr);
+                topology.moved(slot, &owner.addr, &elsewhere());
+                topology.moved(slot, &elsewhere(), &owner.addr);
             }
             let confirmed = confirm(Duration::from_secs(5)).await;
             assert_eq!(confirmed.is_err(), is_lost, "{confirmed:?}");
@@ -433,8 +437,8 @@ mod tests {
         while !is_reached.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        topology.moved(slot, &Addr::Tcp { host: "127.0.0.1".into(), port: 1 });
-        topology.moved(slot, &owner.addr);
+        topology.moved(slot, &owner.addr, &elsewhere());
+        topology.moved(slot, &elsewhere(), &owner.addr);
         is_held.store(false, Ordering::SeqCst);
         let answer = tokio::time::timeout(Duration::from_secs(20), answer).await.expect("it ends").unwrap();
         assert!(matches!(answer, Err(Fault::NotSent(_))), "{answer:?}");

@@ -5,10 +5,11 @@ use redlatch_testkit::{
     resp,
 };
 
-use super::*;
+use super::{super::slots::Layout, pictures::Judged, *};
 use crate::{
     client::Client,
     config::url::{Server, StoreUrl},
+    store::Reply,
 };
 
 /// A node that has all slots, and whose data have this history.
@@ -70,7 +71,7 @@ async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {
     });
     // Nobody connects to them.
     for port in 1..2_000 {
-        topology.moved(7, &at(port));
+        topology.moved(7, &topology.owner(7).unwrap().addr, &at(port));
         let owner = topology.owner(7).unwrap();
         assert!(Arc::ptr_eq(&owner, &topology.member(&at(port))), "after {port} servers");
     }
@@ -87,10 +88,16 @@ async fn no_reign_comes_twice_though_a_server_is_let_go_of_and_met_again() {
     let mut reigns = HashSet::from([topology.reign(7)]);
     for _ in 0..3 {
         topology.members.lock().unwrap().remove(&first.addr);
-        topology.install(topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")));
+        topology.install(
+            topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")),
+            By::Epochs,
+        );
         assert!(reigns.insert(topology.reign(7)), "{reigns:?}");
         // Nothing has changed this time.
-        topology.install(topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")));
+        topology.install(
+            topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")),
+            By::Epochs,
+        );
         assert!(reigns.contains(&topology.reign(7)));
     }
     topology.close();
@@ -135,4 +142,91 @@ async fn a_master_that_lost_its_slots_and_got_them_back_between_two_looks_begins
     assert_eq!(topology.reign(7), reign);
     assert!(!changes.has_changed().unwrap());
     topology.close();
+}
+
+/// A picture in which this server has the first half of the slots at one epoch and that one the second half at another.
+fn halves(first: (u16, u64), second: (u16, u64)) -> Layout {
+    let [one, two] = [first, second].map(|(port, epoch)| (at(port), port.to_string(), epoch));
+    let entry = |(addr, id, _): &(Addr, String, u64), from, to| {
+        let Addr::Tcp { host, port } = addr else { panic!("{addr}") };
+        let node = Reply::Array(vec![
+            Reply::Bytes(host.as_bytes().to_vec()),
+            Reply::Int(i64::from(*port)),
+            bytes(id),
+        ]);
+        Reply::Array(vec![Reply::Int(from), Reply::Int(to), node])
+    };
+    let runs = Reply::Array(vec![entry(&one, 0, 8_191), entry(&two, 8_192, 16_383)]);
+    let line =
+        |(_, id, epoch): &(Addr, String, u64)| format!("{id} 127.0.0.1:1@2 master - 0 0 {epoch} connected\n");
+    let epochs = bytes(&(line(&one) + &line(&two)));
+    let mut layout = Layout::read(&runs, &at(1)).unwrap().with_epochs(&epochs);
+    layout.ids.insert("id".to_owned());
+    layout
+}
+
+fn bytes(text: &str) -> Reply {
+    Reply::Bytes(text.as_bytes().to_vec())
+}
+
+/// A master that was stopped tells the picture from before its failover when it goes on, and the client went back to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_from_before_a_failover_is_not_believed() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    let owner = |slot| topology.owner(slot).unwrap().addr.clone();
+    assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Insistence), Judged::Believed);
+    assert_eq!(topology.install(halves((3, 4), (2, 2)), By::Epochs), Judged::Believed);
+    let reign = topology.reign(7);
+    assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
+    assert_eq!((owner(7), topology.reign(7)), (at(3), reign));
+    // What is known of epochs stays when a node may not tell them, and when it tells earlier ones.
+    let mut untold = halves((3, 4), (2, 2));
+    untold.epochs.clear();
+    assert_eq!(topology.install(untold, By::Epochs), Judged::Believed);
+    assert_eq!(topology.install(halves((3, 3), (2, 2)), By::Epochs), Judged::Believed);
+    assert_eq!(topology.install(halves((1, 3), (2, 2)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(topology.install(halves((1, 5), (2, 2)), By::Epochs), Judged::Believed);
+    assert_eq!((owner(7), owner(9_000)), (at(1), at(2)));
+    assert_eq!(topology.install(halves((3, 4), (2, 2)), By::Insistence), Judged::Believed);
+    assert_eq!(owner(7), at(3));
+}
+
+/// Only what the master of a slot says gives it away at once: a node that was away sends calls to whom it knew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_master_of_a_slot_gives_it_away() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    let owner = |slot| topology.owner(slot).unwrap().addr.clone();
+    topology.install(halves((1, 1), (2, 2)), By::Insistence);
+    topology.moved(7, &at(2), &at(3));
+    assert_eq!(owner(7), at(1));
+    topology.moved(7, &at(1), &at(3));
+    assert_eq!(owner(7), at(3));
+    // Others have not heard of it yet, and the rest of what they say counts.
+    assert_eq!(topology.install(halves((1, 1), (4, 3)), By::Epochs), Judged::Believed);
+    assert_eq!((owner(7), owner(9_000)), (at(3), at(4)));
+    tokio::time::sleep(pictures::TOLD_TIME).await;
+    assert_eq!(topology.install(halves((1, 1), (4, 3)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(owner(7), at(3));
+}
+
+/// Epochs that a person has reset contradict what is known for ever.
+#[tokio::test]
+async fn what_most_masters_insist_on_is_believed_after_a_while() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    topology.install(halves((1, 1), (2, 5)), By::Insistence);
+    let against = |said: &[u16]| said.iter().map(|port| (at(*port), halves((2, 3), (1, 1)))).collect();
+    let begin = Instant::now();
+    let after = |times| begin + times * pictures::INSISTED_TIME;
+    assert_eq!(topology.insisted(against(&[1]), after(0)), None, "half of them");
+    assert_eq!(topology.insisted(against(&[1, 2]), after(1)), None, "since now");
+    assert_eq!(topology.scan_interval(), pictures::CONTRADICTION_INTERVAL);
+    assert_eq!(topology.insisted(against(&[1]), after(2)), None, "not in each look");
+    assert_eq!(topology.insisted(against(&[1, 2]), after(2)), None);
+    assert!(topology.insisted(against(&[1, 2]), after(3)).is_some());
 }

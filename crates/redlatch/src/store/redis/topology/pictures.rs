@@ -1,0 +1,285 @@
+//! Pictures of the whole cluster, and which of two counts.
+//!
+//! A node that was stopped, restarted or cut off tells what was true before, and offers itself as the master of slots that another one has by
+//! now. The nodes themselves decide by the configuration epoch of the two masters: a failover, and a slot that moves, give the new one
+//! a later epoch than all others have. So a picture that takes a slot from a master for one with an earlier epoch is out of
+//! date. A person who resets epochs by hand contradicts that, too; most of the masters say so then, look after look.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use tokio::time::Instant;
+
+use super::{
+    super::{
+        failure::Failure,
+        kin,
+        slots::{self, Layout, SLOTS},
+    },
+    Member, NOBODY, Table, Topology,
+};
+use crate::{
+    config::addr::Addr,
+    error::{Error, ErrorKind},
+    jitter::shuffled,
+    store::{Fault, Reply},
+};
+
+/// How often the picture is looked at while the cluster is in use; as Redisson's `scanInterval`.
+const SCAN_INTERVAL: Duration = Duration::from_secs(5);
+/// The same while a picture contradicts what is known.
+pub(super) const CONTRADICTION_INTERVAL: Duration = Duration::from_secs(1);
+/// For how long most of the masters have to contradict what is known before they are believed. As behind sentinels.
+pub(super) const INSISTED_TIME: Duration = Duration::from_secs(10);
+/// How long one node may take to say what it knows.
+pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many nodes are asked at the same time; the first answer that does not contradict what is known counts. More than one, so that a frozen
+/// node costs no time.
+const SCANS_UNDER_WAY_MAX: usize = 3;
+/// How many nodes are asked before a look counts as failed.
+const SCAN_NODES_MAX: usize = 12;
+/// For how long a redirection counts more than what a third node says.
+pub(super) const TOLD_TIME: Duration = Duration::from_secs(2);
+
+/// Why nobody could say where the slots are.
+pub(super) enum Blind {
+    /// The right to ask is missing; nodes still say who has a slot that they have not.
+    Forbidden,
+    Failed(Error),
+}
+
+/// By what a picture is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Epochs,
+    /// Most of the masters have said so for long enough.
+    Insistence,
+}
+
+/// What became of a picture.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    Believed,
+    /// It knows nobody of this cluster, so the node has got the address of one who was.
+    Strange,
+    /// It gives slots to masters with earlier epochs than the known ones have.
+    OutOfDate,
+}
+
+/// Who has which slots in a picture that contradicts what is known, and since when each look has shown it.
+pub(super) struct Contradiction {
+    picture: Vec<(std::ops::RangeInclusive<u16>, Addr)>,
+    since: Instant,
+}
+
+impl Table {
+    /// Whether a picture takes a slot from its master for one with an earlier epoch. Where epochs are not known there is nothing to compare.
+    fn is_later_than(&self, layout: &Layout) -> bool {
+        layout.runs.iter().any(|(run, addr)| {
+            let Some(theirs) = layout.epochs.get(addr) else { return false };
+            run.clone().any(|slot| {
+                let moves = self.owner(slot).is_some_and(|owner| owner.addr != *addr);
+                match self.told.get(&slot) {
+                    // A node that has not heard of it yet is no older in the rest.
+                    Some(told) if told.at.elapsed() < TOLD_TIME => false,
+                    Some(told) => moves && told.after >= Some(*theirs),
+                    None => moves && self.epoch_of(slot) > Some(*theirs),
+                }
+            })
+        })
+    }
+}
+
+impl Topology {
+    pub(super) fn scan_interval(&self) -> Duration {
+        let contradiction = self.contradiction.lock().unwrap_or_else(PoisonError::into_inner);
+        if contradiction.is_some() { CONTRADICTION_INTERVAL } else { SCAN_INTERVAL }
+    }
+
+    /// Takes over what a node knows, unless that is out of date or of another cluster.
+    pub(super) fn install(&self, layout: Layout, by: By) -> Judged {
+        if !self.kin.knows(&layout.ids) {
+            return Judged::Strange;
+        }
+        let changed = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            if by == By::Epochs && table.is_later_than(&layout) {
+                return Judged::OutOfDate;
+            }
+            self.kin.admit(&layout.ids);
+            let id = layout.ids.first().cloned();
+            let mut new = Table {
+                masters: Vec::new(),
+                owners: vec![NOBODY; SLOTS],
+                epochs: layout.epochs,
+                told: HashMap::new(),
+                seats: table.seats.clone(),
+                replicas: layout.replicas,
+                id,
+            };
+            for (run, addr) in layout.runs {
+                let at = new.place(&self.member(&addr));
+                new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
+            }
+            let mut told = std::mem::take(&mut table.told);
+            told.retain(|_, told| told.at.elapsed() < TOLD_TIME);
+            for slot in told.keys() {
+                if let Some(member) = table.owner(*slot) {
+                    new.owners[usize::from(*slot)] = new.place(member);
+                }
+            }
+            new.told = told;
+            if by == By::Epochs {
+                // The picture of a node that was away may be out of date although it moves nothing.
+                for master in &new.masters {
+                    if let Some(epoch) = table.epochs.get(&master.addr) {
+                        let known = new.epochs.entry(master.addr.clone()).or_default();
+                        *known = (*known).max(*epoch);
+                    }
+                }
+            }
+            let stays = |slot: &u16| match (table.owner(*slot), new.owner(*slot)) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            let moved = (0..SLOTS as u16).filter(|slot| !stays(slot));
+            let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
+            for slot in &moved {
+                *new.seats.entry(*slot).or_default() += 1;
+            }
+            *table = new;
+            !moved.is_empty()
+        };
+        if changed {
+            self.changed();
+        }
+        self.forget();
+        if changed {
+            tracing::debug!("the masters of the cluster have changed");
+        }
+        Judged::Believed
+    }
+
+    /// Asks several nodes and takes the first answer that does not contradict what is known.
+    pub(super) async fn scan(&self) {
+        let mut known: Vec<Addr> = Vec::new();
+        {
+            let table = self.table();
+            known.extend(table.masters.iter().map(|member| member.addr.clone()));
+            known.extend(table.replicas.iter().map(|(addr, _)| addr.clone()));
+        }
+        let mut known = shuffled(known);
+        known.extend(self.seeds.iter().cloned());
+        let mut seen = HashSet::new();
+        known.retain(|addr| seen.insert(addr.clone()));
+        known.truncate(SCAN_NODES_MAX);
+        let asked = futures_util::stream::iter(known)
+            .map(|addr| {
+                let member = self.member(&addr);
+                async move { (tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await, member) }
+            })
+            .buffer_unordered(SCANS_UNDER_WAY_MAX);
+        let mut asked = std::pin::pin!(asked);
+        let mut against = Vec::new();
+        while let Some((answer, member)) = asked.next().await {
+            match answer {
+                // A node that has been told to forget the others knows of nobody.
+                Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
+                    Judged::Believed => {
+                        self.contradicts(None);
+                        return;
+                    }
+                    Judged::OutOfDate => against.push((member.addr.clone(), layout)),
+                    Judged::Strange => {
+                        // Its connections are from before it changed sides, and the next ones will be refused.
+                        member.node.distrust();
+                        tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
+                    }
+                },
+                Ok(Err(Blind::Forbidden)) => return,
+                Ok(Err(Blind::Failed(error))) => {
+                    tracing::debug!(%error, "a node did not say who has which slot");
+                }
+                Ok(Ok(_)) | Err(_) => {}
+            }
+        }
+        if let Some(layout) = self.insisted(against, Instant::now()) {
+            tracing::warn!(
+                "most masters of the cluster insist on what contradicts their epochs, and are believed"
+            );
+            self.install(layout, By::Insistence);
+        }
+        self.forget();
+    }
+
+    fn contradicts(&self, contradiction: Option<Contradiction>) {
+        *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner) = contradiction;
+    }
+
+    /// The picture that most of the known masters have shown in each look for long enough, against what is known.
+    pub(super) fn insisted(&self, against: Vec<(Addr, Layout)>, now: Instant) -> Option<Layout> {
+        let masters: HashSet<Addr> =
+            self.masters().into_iter().map(|(_, member)| member.addr.clone()).collect();
+        let mut pictures: BTreeMap<String, (usize, Layout)> = BTreeMap::new();
+        for (addr, layout) in against {
+            tracing::debug!(%addr, "what a node says of the cluster is out of date");
+            let counts = usize::from(masters.contains(&addr));
+            let (said, _) = pictures.entry(format!("{:?}", layout.runs)).or_insert_with(|| (0, layout));
+            *said += counts;
+        }
+        let most = pictures.into_values().find(|(said, _)| said * 2 > masters.len());
+        let mut contradiction = self.contradiction.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, layout)) = most else {
+            *contradiction = None;
+            return None;
+        };
+        let since =
+            contradiction.as_ref().filter(|before| before.picture == layout.runs).map(|before| before.since);
+        let since = since.unwrap_or(now);
+        if now - since < INSISTED_TIME {
+            *contradiction = Some(Contradiction { picture: layout.runs, since });
+            return None;
+        }
+        *contradiction = None;
+        Some(layout)
+    }
+}
+
+impl Member {
+    /// What this server knows of the cluster. An account that may not ask for epochs has to do without them.
+    pub(super) async fn ask(&self) -> Result<Layout, Blind> {
+        let (slots, epochs) = (slots::question(), slots::question_for_epochs());
+        let (slots, epochs) = tokio::join!(self.node.send_in_time(&slots), self.node.send_in_time(&epochs));
+        let epochs = match epochs {
+            Ok(epochs) => epochs,
+            Err(failure) if slots::may_not_ask(&failure) => Reply::Nil,
+            // What nobody can judge is not believed.
+            Err(failure) if slots.is_ok() => {
+                return Err(Blind::Failed(Fault::from(failure).into_error()));
+            }
+            Err(_) => Reply::Nil,
+        };
+        match slots {
+            Ok(reply) => Layout::read(&reply, &self.addr)
+                .map(|layout| layout.with_epochs(&epochs).mapped(|addr| self.dial.reachable(addr)))
+                .ok_or_else(|| {
+                    Blind::Failed(Error::new(
+                        ErrorKind::Protocol,
+                        "CLUSTER SLOTS was answered with something else",
+                    ))
+                }),
+            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
+                let error = format!("{} is not a member of a cluster", self.addr);
+                Err(Blind::Failed(
+                    Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),
+                ))
+            }
+            Err(failure) if slots::may_not_ask(&failure) => Err(Blind::Forbidden),
+            Err(failure) => Err(Blind::Failed(Fault::from(failure).into_error())),
+        }
+    }
+}

@@ -27,9 +27,6 @@ use crate::{
     replica_ack::Replication,
 };
 
-/// For how long a task in line believes what those before it have seen of an outage. After that it asks once itself.
-const OUTAGE_NEWS_MS: u64 = 1_000;
-
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
     pub(crate) async fn acquire(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Error> {
@@ -77,6 +74,7 @@ impl Core {
     ) -> Result<Option<Grant>, Error> {
         let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
         turn.minds_reads_alone = request.beside_writing;
+        let key = &*request.keys.key;
         loop {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
                 // The whole hold may be gone. It is given back, and asked for once that is through.
@@ -92,7 +90,7 @@ impl Core {
             // One who does not wait for others waits no longer for the release of what it was granted.
             let moment = self.moment();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waker::default().take_turn(self, turn.quiet(), deadline).await? {
+            match Waker::default().take_turn(self, key, turn.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -118,7 +116,7 @@ impl Core {
             (Asking::Once, Asking::Waits) => return Ok(None),
         };
         let turn = self.owners.turn(&request.keys, owner, what);
-        Waker::default().take_turn(self, turn, deadline).await
+        Waker::default().take_turn(self, &request.keys.key, turn, deadline).await
     }
 
     /// What another request of an owner is given to come to its end, by a call that does not wait.
@@ -140,9 +138,12 @@ impl Core {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.moment();
         let turn = self.owners.turn(keys, owner, Asking::Once);
-        let turn = Waker::default().take_turn(self, turn, &moment).await?.ok_or_else(busy)?;
+        let turn = Waker::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
-        Waker::default().take_turn(self, turn.begun_with_a_hold(), &moment).await?.ok_or_else(busy)?;
+        Waker::default()
+            .take_turn(self, &keys.key, turn.begun_with_a_hold(), &moment)
+            .await?
+            .ok_or_else(busy)?;
         let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
         if elsewhere || self.has_guard(keys, owner) {
             return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
@@ -226,6 +227,7 @@ impl Core {
                 return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Busy => None,
+            Enter::Unsettled => self.time_is_up(&request.keys.key, deadline)?,
             Enter::Settle => return Ok(Entered::NotYet),
             Enter::Again(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
@@ -235,17 +237,13 @@ impl Core {
                 // A task that does not wait is in line only for a release that is on its way.
                 let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
                 match place.handed(if waits { deadline } else { &moment }).await? {
-                    None => match self.lanes.outage(&request.keys) {
-                        // Nobody knows whether the lock is busy.
-                        Some(outage) if waits => return Err(outage.error),
-                        _ => None,
-                    },
+                    None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, tainted }) => {
                         let place = Place::lead(self, request);
-                        let outage_since_ms = self.outage_in_line(request, now_ms, tainted)?;
-                        let after = After { others: after_others, tainted, outage_since_ms };
+                        self.rides_out(request, deadline, tainted)?;
+                        let after = After { others: after_others, tainted };
                         return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
                 }
@@ -283,22 +281,13 @@ impl Core {
         }
     }
 
-    /// Since when a task that comes from the line has had no answer, be it through those before it. An error if that has been for as long
-    /// as it rides out an outage: then it need not find that out once more, unless its owner may have been given the lock unseen.
-    fn outage_in_line(
-        &self,
-        request: &Request,
-        entered_ms: u64,
-        tainted: bool,
-    ) -> Result<Option<u64>, Error> {
-        let Some(outage) = self.lanes.outage(&request.keys) else { return Ok(None) };
-        let (now_ms, since_ms) = (self.now_ms(), outage.since_ms.max(entered_ms));
-        let lasts = u128::from(now_ms.saturating_sub(since_ms)) >= self.config.outage_tolerance.as_millis();
-        let is_news = now_ms.saturating_sub(outage.seen_ms) <= OUTAGE_NEWS_MS;
-        if request.wait == Wait::Forever && lasts && is_news && !tainted {
-            return Err(outage.error);
-        }
-        Ok(Some(since_ms))
+    /// An error if a task that comes from the line has had no answer, be it through those before it, for as long as it rides out an
+    /// outage: then it need not find that out once more, unless its owner may have been given the lock unseen.
+    fn rides_out(&self, request: &Request, deadline: &Deadline, tainted: bool) -> Result<(), Error> {
+        let Some(outage) = self.outage(&request.keys.key, deadline.began_ms()) else { return Ok(()) };
+        let lasts_ms = self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms()));
+        let lasts = u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis();
+        if request.wait == Wait::Forever && lasts && !tainted { Err(outage.error) } else { Ok(()) }
     }
 
     /// Contends at the server until granted, refused, or out of time.

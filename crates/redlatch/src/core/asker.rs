@@ -8,13 +8,13 @@ use super::{
     Core, Request, Wait,
     attempt::Look,
     contest::{Attempt, Contender},
-    lane::{Handoff, InLine, Outage, Queued},
+    lane::{Handoff, InLine, Queued},
     lease::Lease,
     undo::Certainty,
     wait::Deadline,
 };
 use crate::{
-    error::{Error, ErrorKind},
+    error::ErrorKind,
     jitter,
     owner::Owner,
     recipes::{GateKey, LanePolicy},
@@ -34,8 +34,6 @@ pub(super) struct After {
     pub(super) others: bool,
     /// Its owner may have been given the lock unseen.
     pub(super) tainted: bool,
-    /// Since when the server has not answered those who contended before it, or since when it has waited itself.
-    pub(super) outage_since_ms: Option<u64>,
 }
 
 /// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
@@ -63,10 +61,6 @@ pub(super) struct Asker {
     recount: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
-    /// Since when the server has not answered those who led the lane before.
-    outage_since_ms: Option<u64>,
-    /// The lane knows that the server does not answer.
-    told_outage: bool,
 }
 
 /// The place in a queue on the server, for kinds that have one.
@@ -97,6 +91,10 @@ impl Drop for Asker {
 
 impl Contender for Asker {
     type Prize = Arc<Lease>;
+
+    fn key(&self) -> &[u8] {
+        &self.request.keys.key
+    }
 
     fn channel(&self) -> Option<Arc<[u8]>> {
         self.request.recipe.channel(&self.request.keys, &self.owner)
@@ -131,7 +129,7 @@ impl Contender for Asker {
         }
         if let Some(first) = &self.request.yields_to
             && self.core.now_ms() < self.yields_until_ms
-            && self.core.lanes.is_wanted(first, &self.owner)
+            && self.core.lanes.is_wanted(first, &self.owner, self.core.now_ms())
         {
             return Ok(Attempt::Busy(Some(YIELD_LOOK)));
         }
@@ -149,9 +147,6 @@ impl Contender for Asker {
             read_end_ms: &mut self.read_end_ms,
         };
         let outcome = self.core.attempt(&self.request, &self.owner, look).await;
-        if outcome.is_ok() && std::mem::take(&mut self.told_outage) {
-            self.core.lanes.note_outage(&self.request, None);
-        }
         match outcome {
             Ok(Attempt::Behind { recount }) => self.recount = recount,
             // What was not answered may have lined up anew, behind others than were counted.
@@ -199,16 +194,6 @@ impl Contender for Asker {
     fn outcome_unknown(&mut self) {
         self.tainted = true;
     }
-
-    fn outage_since_ms(&self) -> Option<u64> {
-        self.outage_since_ms
-    }
-
-    fn outage_goes_on(&mut self, since_ms: u64, error: &Error) {
-        self.told_outage = true;
-        let outage = Outage { since_ms, seen_ms: self.core.now_ms(), error: error.clone() };
-        self.core.lanes.note_outage(&self.request, Some(outage));
-    }
 }
 
 impl Asker {
@@ -235,8 +220,6 @@ impl Asker {
             recount: true,
             line: Line::Outside,
             wake: None,
-            outage_since_ms: after.outage_since_ms,
-            told_outage: after.outage_since_ms.is_some(),
         }
     }
 

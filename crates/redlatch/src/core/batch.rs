@@ -58,6 +58,10 @@ enum Prize {
 impl Contender for Group<'_> {
     type Prize = Prize;
 
+    fn key(&self) -> &[u8] {
+        &self.requests[0].keys.key
+    }
+
     fn channel(&self) -> Option<Arc<[u8]>> {
         None
     }
@@ -125,7 +129,10 @@ impl Core {
                 Enter::Aside => places.push(Place::aside(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Again(_) => return Ok(Batch::OneByOne),
-                Enter::Settle => return Ok(Batch::Busy(at)),
+                Enter::Settle | Enter::Unsettled => {
+                    self.time_is_up::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
+                    return Ok(Batch::Busy(at));
+                }
                 Enter::Queue(line) => {
                     drop(Place::queued(self, line));
                     return Ok(Batch::OneByOne);
@@ -331,9 +338,9 @@ impl Core {
                 }
             }
             let groups = join_all(groups.into_iter().map(|group| self.release_group(group)));
-            let alone = join_all(alone.into_iter().map(async |(at, lease, work)| {
-                (at, work.await.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
-            }));
+            let alone = join_all(
+                alone.into_iter().map(async |(at, lease, work)| (at, self.as_told(&lease, work.await).await)),
+            );
             let (groups, alone) = futures_util::future::join(groups, alone).await;
             let mut outcomes: Vec<_> = groups.into_iter().flatten().chain(alone).collect();
             outcomes.sort_unstable_by_key(|(at, _)| *at);
@@ -383,7 +390,7 @@ impl Core {
                     self.released(&lease, leads, pending, outcome)
                 }
             };
-            (at, outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner)))
+            (at, self.as_told(&lease, outcome).await)
         });
         join_all(outcomes).await
     }

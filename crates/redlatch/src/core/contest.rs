@@ -58,6 +58,9 @@ pub(crate) trait Contender: Send {
     /// What there is to win.
     type Prize: Send;
 
+    /// The key that is asked about.
+    fn key(&self) -> &[u8];
+
     /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
     fn channel(&self) -> Option<Arc<[u8]>>;
 
@@ -86,14 +89,6 @@ pub(crate) trait Contender: Send {
 
     /// An attempt may have succeeded unseen.
     fn outcome_unknown(&mut self);
-
-    /// Since when the server has not answered those who asked for this one before.
-    fn outage_since_ms(&self) -> Option<u64> {
-        None
-    }
-
-    /// The server has not answered since then, as was seen just now.
-    fn outage_goes_on(&mut self, _since_ms: u64, _error: &Error) {}
 }
 
 impl Core {
@@ -123,7 +118,9 @@ impl Core {
     ) -> Result<Option<C::Prize>, Error> {
         let mut waker = Waker::default();
         contender.woken_by(|| waker.notify());
-        let mut trouble = Trouble { since_ms: contender.outage_since_ms(), ..Trouble::default() };
+        let mut trouble = Trouble::default();
+        // One that does not wait is given an answer to its first request, and so much time to find out what became of that.
+        let mut limit = *deadline;
         let (mut turn, mut fresh) = (None, true);
         let mut last = Last::Nothing;
         if after_others {
@@ -139,7 +136,7 @@ impl Core {
             // Others of this process wait already; asking before them would be in vain, or unfair.
             turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
             if turn.is_none() {
-                return Ok(None);
+                return self.time_is_up(contender.key(), deadline);
             }
         }
         loop {
@@ -153,7 +150,7 @@ impl Core {
             });
             let moves = self.store.moves();
             let time_is_short = deadline.is_near(self);
-            let Some(outcome) = deadline.bound(self, pin!(contender.attempt())).await else {
+            let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.outcome_unknown();
                 return match last {
                     // It was busy nearly all the time that there was; this look was one more.
@@ -181,14 +178,14 @@ impl Core {
                     trouble = Trouble::default();
                     last = Last::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
-                        return Ok(None);
+                        return self.time_is_up(contender.key(), deadline);
                     }
                     if turn.is_none()
                         && let Some(gate) = gate
                     {
                         turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
                         if turn.is_none() {
-                            return Ok(None);
+                            return self.time_is_up(contender.key(), deadline);
                         }
                         continue;
                     }
@@ -229,12 +226,13 @@ impl Core {
                         contender.outcome_unknown();
                     }
                     let error = fault.into_error();
-                    let pause = trouble.next(self, wait, deadline, unknown, &error);
-                    if let Some(since_ms) = trouble.since_ms
-                        && error.is_retryable()
+                    if wait != Wait::No
+                        && let Some(known) = self.outage(contender.key(), deadline.began_ms())
                     {
-                        contender.outage_goes_on(since_ms, &error);
+                        // Those before it may have had no answer for as long as it has waited.
+                        trouble.begins(known.since_ms.max(deadline.began_ms()));
                     }
+                    let pause = trouble.next(self, wait, deadline, unknown, &error);
                     let Some(pause) = pause else {
                         return Err(error);
                     };
@@ -243,6 +241,9 @@ impl Core {
                         return Err(error);
                     }
                     last = Last::Trouble(error);
+                    if wait == Wait::No && limit.left(self).is_none() {
+                        limit = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+                    }
                 }
             }
         }
@@ -265,7 +266,7 @@ impl Core {
         let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.intake().look_by(self.now_ms() + PULSE_MS);
-        let Some(turn) = waker.take_turn(self, turn, deadline).await? else {
+        let Some(turn) = waker.take_turn(self, contender.key(), turn, deadline).await? else {
             return Ok(None);
         };
         let hears_ms = waker.hears_since_ms();
@@ -318,6 +319,10 @@ struct Trouble {
 }
 
 impl Trouble {
+    fn begins(&mut self, since_ms: u64) {
+        self.since_ms.get_or_insert(since_ms);
+    }
+
     /// The pause before the next try, or `None` when it is time to report the error.
     fn next(
         &mut self,

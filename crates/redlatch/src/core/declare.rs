@@ -80,7 +80,8 @@ impl Core {
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
         let echo = self.echoes.number(&mut call);
-        let run = Echo::awaited(echo, self.run_here(call), |reply| reply);
+        let shard = self.shard_of(&call);
+        let run = Echo::awaited(echo, self.outages.noted(shard, self.run_here(call)), |reply| reply);
         self.watched_after(keys, run)
     }
 
@@ -100,7 +101,8 @@ impl Core {
     /// The same for those that have the keys watched anew themselves.
     pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
         let echo = self.echoes.number(&mut call);
-        Echo::awaited(echo, self.run_apart_here(call), |reply| reply)
+        let shard = self.shard_of(&call);
+        Echo::awaited(echo, self.outages.noted(shard, self.run_apart_here(call)), |reply| reply)
     }
 
     fn run_apart_here(&self, call: Call) -> RunFuture {
@@ -113,7 +115,9 @@ impl Core {
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
         let echo = self.echoes.number(&mut call);
-        let run = Echo::awaited(echo, self.run_acked_here(call, count, must), |(reply, _)| reply);
+        let shard = self.shard_of(&call);
+        let run = self.outages.noted(shard, self.run_acked_here(call, count, must));
+        let run = Echo::awaited(echo, run, |(reply, _)| reply);
         self.watched_after(keys, run)
     }
 
@@ -126,17 +130,21 @@ impl Core {
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn look(&self, call: Call) -> RunFuture {
-        self.store.run(call)
+        self.outages.noted(self.shard_of(&call), self.store.run(call))
+    }
+
+    fn shard_of(&self, call: &Call) -> u16 {
+        call.keys.first().map_or(0, |key| self.store.shard(key))
     }
 
     /// The same at the server of one shard.
     pub(crate) fn look_in(&self, shard: u16, call: Call) -> RunFuture {
-        self.store.run_at(shard, call)
+        self.outages.noted(shard, self.store.run_at(shard, call))
     }
 
     /// The same over the connection of the background thread.
     pub(super) fn look_apart(&self, call: Call) -> RunFuture {
-        self.store.run_apart(call)
+        self.outages.noted(self.shard_of(&call), self.store.run_apart(call))
     }
 
     fn declarer(&self, declaring: &'static Declaring) -> Declarer {

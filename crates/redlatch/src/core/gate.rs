@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::pulse::Pulse;
+use super::pulse::{LOOKED_FOR_MAX, Pulse};
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;
@@ -39,6 +39,10 @@ type Line = VecDeque<Arc<Pulse>>;
 impl Gate {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn some_in_line(&self) -> Vec<Arc<Pulse>> {
+        self.line().iter().take(LOOKED_FOR_MAX).cloned().collect()
     }
 
     /// A task leaves the line. The next one is woken if it was the first.
@@ -116,6 +120,10 @@ impl Turn {
             return None;
         }
         let again_ms = self.gate.again_ms.load(Ordering::Relaxed);
+        if again_ms > nothing_left_ms && again_ms <= now_ms {
+            // Something has come free since, and nobody has looked.
+            return None;
+        }
         Some((again_ms > now_ms).then(|| Duration::from_millis(again_ms - now_ms)))
     }
 }
@@ -142,7 +150,7 @@ impl Gates {
 
     /// Asks those to show themselves who have a turn while others wait for it, and lets the next one ask where they have not been
     /// polled since the last time. Answers whether there is such a line.
-    pub(super) fn pass_over_the_unpolled(&self) -> bool {
+    pub(super) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
         if !self.lined.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -158,8 +166,16 @@ impl Gates {
             };
             let Some(first) = first else { continue };
             lined = true;
-            if !first.ask() {
+            if !first.ask() || first.is_missing(now_ms) {
                 gate.leave(&first);
+                // Others of the same runtime may not be polled, either, and are not to be found out one after the other.
+                for task in gate.some_in_line() {
+                    if task.is_missing(now_ms) {
+                        gate.leave(&task);
+                    } else {
+                        task.look_for(now_ms);
+                    }
+                }
             }
         }
         self.lined.fetch_or(lined, Ordering::AcqRel);
@@ -214,20 +230,36 @@ mod tests {
     async fn one_that_is_not_polled_is_passed_over() {
         let gates = Gates::default();
         let first = gates.turn(key(1), Arc::default()).await;
-        assert!(!gates.pass_over_the_unpolled(), "nobody waits");
+        assert!(!gates.pass_over_the_unpolled(0), "nobody waits");
         let (mut second, mut third) =
             (Box::pin(gates.turn(key(1), Arc::default())), Box::pin(gates.turn(key(1), Arc::default())));
         assert!(
             futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending()
         );
-        assert!(gates.pass_over_the_unpolled(), "the first one is asked");
+        assert!(gates.pass_over_the_unpolled(0), "the first one is asked");
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert!(gates.pass_over_the_unpolled(), "and has not shown itself");
+        assert!(gates.pass_over_the_unpolled(0), "and has not shown itself");
         let second = second.await;
         drop(first);
         assert!(futures_util::poll!(&mut third).is_pending(), "what was passed over takes nothing along");
         drop(second);
         drop(third.await);
+    }
+
+    #[tokio::test]
+    async fn those_that_are_not_polled_are_passed_over_together() {
+        let gates = Gates::default();
+        let _first = gates.turn(key(1), Arc::default()).await;
+        let mut others = [(); 20].map(|()| Box::pin(gates.turn(key(1), Arc::default())));
+        let mut last = Box::pin(gates.turn(key(1), Arc::default()));
+        for other in &mut others {
+            assert!(futures_util::poll!(other).is_pending());
+        }
+        for now_ms in [500, 1_000, 1_500] {
+            assert!(futures_util::poll!(&mut last).is_pending());
+            assert!(gates.pass_over_the_unpolled(now_ms));
+        }
+        drop(last.await);
     }
 
     #[tokio::test]
@@ -249,6 +281,9 @@ mod tests {
         );
         turn.nothing_left(200, None);
         assert_eq!(turn.known_to_be_nothing(9, 200), Some(None), "an end that has passed says nothing");
+        turn.nothing_left(300, Some(Duration::from_millis(50)));
+        assert_eq!(turn.known_to_be_nothing(9, 349), Some(Some(Duration::from_millis(1))));
+        assert_eq!(turn.known_to_be_nothing(9, 350), None, "it has ended since");
     }
 
     #[tokio::test]

@@ -427,7 +427,7 @@ impl Core {
             shared.intake.begin_scan();
             self.lanes.each_lease(|lease| agenda.adopt(lease));
             let (in_lanes, at_gates) =
-                (self.lanes.pass_over_the_unpolled(now_ms), self.gates.pass_over_the_unpolled());
+                (self.lanes.pass_over_the_unpolled(now_ms), self.gates.pass_over_the_unpolled(now_ms));
             if in_lanes || at_gates {
                 shared.intake.look_by(now_ms + PULSE_MS);
             }
@@ -461,6 +461,7 @@ impl Core {
                 let cover = self.owners.pending(&lease.keys, &lease.owner);
                 if lease.take_back(now_ms) {
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
+                    self.lanes.look_for_those_behind(&lease.keys, now_ms);
                     self.drop_hold(&lease, lease.term());
                     drop(cover);
                     agenda.get(at);

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::{Request, intake::Intake, lease::Lease};
-use crate::{error::Error, harmless::harmless, owner::Owner, recipes::LanePolicy};
+use crate::{harmless::harmless, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
@@ -96,17 +96,6 @@ impl InLine {
     }
 }
 
-/// What the task that contends has learned of a server that cannot be asked. Those in line behind it share it: each for itself they would
-/// learn of an outage one after the other, and one whose time is up would call the lock busy.
-#[derive(Debug, Clone)]
-pub(super) struct Outage {
-    /// Since when no request was answered.
-    pub(super) since_ms: u64,
-    /// When that was last seen.
-    pub(super) seen_ms: u64,
-    pub(super) error: Error,
-}
-
 /// What is done at the server for the tasks in line.
 #[derive(Default)]
 pub(super) enum Work {
@@ -144,8 +133,6 @@ pub(super) struct Crowd {
     /// One of those that they may serve naps.
     pub(super) heir_naps: bool,
     pub(super) queue: VecDeque<Queued>,
-    /// The last request for those in line was not answered.
-    pub(super) outage: Option<Outage>,
     /// How many tasks have left the line since those that have left were last swept out of it.
     gone: usize,
 }
@@ -158,7 +145,6 @@ impl Crowd {
         handing: 0,
         heir_naps: false,
         queue: VecDeque::new(),
-        outage: None,
         gone: 0,
     };
 
@@ -208,13 +194,6 @@ impl Lane {
         }
     }
 
-    /// The server was asked and has answered, or those who knew otherwise are gone.
-    pub(super) fn outage_is_over(&mut self) {
-        if let Some(crowd) = self.crowd_if_any() {
-            crowd.outage = None;
-        }
-    }
-
     pub(super) fn is_led_by(&self, request: &Arc<Request>) -> bool {
         matches!(&self.work, Work::Contends(leader) if Arc::ptr_eq(leader, request))
     }
@@ -227,10 +206,24 @@ impl Lane {
         }
     }
 
-    /// Takes the first task in line that still waits.
-    pub(super) fn first_in_line(&mut self) -> Option<Queued> {
+    /// Takes the first task in line that still waits. One that is missing is left standing for those behind it, unless all are; where the
+    /// server has a line of its own, that one decides.
+    pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<Queued> {
         let queue = &mut self.crowd_if_any()?.queue;
-        std::iter::from_fn(|| queue.pop_front()).find(|queued| !queued.tell.is_closed())
+        while queue.front().is_some_and(|queued| queued.tell.is_closed()) {
+            queue.pop_front();
+        }
+        let is_ready = |queued: &Queued| {
+            let is_free = queued.request.recipe.lane() == LanePolicy::Queue;
+            !queued.tell.is_closed() && !(is_free && queued.request.pulse.is_missing(now_ms))
+        };
+        let at = queue.iter().position(is_ready).unwrap_or(0);
+        queue.remove(at)
+    }
+
+    /// Those in line, up to so many.
+    pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
+        self.crowd().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
     }
 
     /// Where those in line begin that the server is not known to have in its queue.
@@ -279,7 +272,6 @@ impl Lane {
     #[must_use = "what has lost its place is told so"]
     pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Lost {
         let mut lost = Lost::new();
-        self.outage_is_over();
         match lease.recipe.lane() {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());

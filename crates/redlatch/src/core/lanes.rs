@@ -5,8 +5,8 @@
 //! that other processes get theirs. A lane exists only while a task holds, contends or waits.
 
 mod kinds;
-mod outage;
 mod passing;
+mod unpolled;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -37,8 +37,8 @@ use crate::{
 
 const SHARDS: usize = 64;
 
-/// For how long the last sight of a hold on the server is good enough to call a lock busy without asking. A hold may have been
-/// forced free since, and then it must not keep its own process out for longer than others.
+/// For how long the last sight of a hold on the server is good enough to call a lock busy without asking, and to pass it on. A hold may have
+/// been forced free since, and then it must not keep its own process out for longer than others.
 const SIGHT_MS: u64 = 100;
 
 /// How to come in.
@@ -51,6 +51,8 @@ pub(crate) enum Enter {
     Again(Arc<Lease>),
     /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
     Settle,
+    /// The same, and the caller does not wait.
+    Unsettled,
     /// A task of this process holds it, and the caller does not wait.
     Busy,
     /// Another task leads the lane and the caller does not wait: try once, beside the lane.
@@ -183,7 +185,7 @@ impl Lanes {
         if let Some(turn) = turn
             && !turn.begins()?
         {
-            return Ok(if waits { Enter::Settle } else { Enter::Busy });
+            return Ok(if waits { Enter::Settle } else { Enter::Unsettled });
         }
         if recipe.lane() != LanePolicy::Queue {
             return Ok(Enter::Aside);
@@ -197,7 +199,6 @@ impl Lanes {
                 let lane = taken.get_mut();
                 if lane.is_free() {
                     lane.work = Work::Contends(request.clone());
-                    lane.outage_is_over();
                     return Ok(Enter::Go);
                 }
                 if !waits {
@@ -388,35 +389,6 @@ impl Lanes {
         }
     }
 
-    /// Asks those who contend while others stand in line behind them to show themselves, and lets the next one contend where they
-    /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
-    /// polled, either. Answers whether there is a line.
-    pub(super) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
-        if !self.queued.swap(false, Ordering::AcqRel) {
-            return false;
-        }
-        let (mut queued, mut leaders, mut stuck) = (false, Vec::new(), Vec::new());
-        for shard in &self.shards {
-            for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
-                if matches!(lane.work, Work::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms) {
-                    lane.work = Work::Nothing;
-                    stuck.push(key.0.clone());
-                }
-                queued |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
-                leaders.extend(lane.leader().cloned());
-            }
-        }
-        self.queued.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
-        stuck.iter().for_each(|keys| self.promote(keys, false));
-        for leader in leaders {
-            if !leader.pulse.ask() {
-                tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
-                self.leave_to_the_next(&leader, false);
-            }
-        }
-        queued || !stuck.is_empty()
-    }
-
     /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
     pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
         self.shard(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
@@ -435,21 +407,14 @@ impl Lanes {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
     }
 
-    /// Whether a task waits here for what is held elsewhere or by another owner than `owner`.
-    pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| {
-            let own = lane.held().is_some_and(|lease| lease.owner == *owner);
-            let contended = matches!(lane.work, Work::Contends(_));
-            !own && (contended || lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()))
-        })
-    }
-
     /// Lets the next in line lead, if no task holds or leads.
     fn promote(&self, keys: &Arc<Keys>, after_others: bool) {
+        let now_ms = self.owners.now_ms();
         // The flag is set before the task is told: it may be running before this returns.
         let next = || {
             self.change(keys, |lane| {
-                let next = if lane.held().is_none() && !lane.is_busy() { lane.first_in_line() } else { None };
+                let is_free = lane.held().is_none() && !lane.is_busy();
+                let next = if is_free { lane.first_in_line(now_ms) } else { None };
                 if let Some(next) = &next {
                     lane.work = Work::Contends(next.request.clone());
                 }

@@ -25,6 +25,7 @@ pub(crate) mod lease;
 mod leave;
 mod lookout;
 pub(crate) mod lost;
+mod outage;
 pub(crate) mod owners;
 mod pulse;
 pub(crate) mod reenter;
@@ -80,6 +81,7 @@ pub(crate) struct Core {
     pub(crate) store: OfProcess<Arc<dyn Store>>,
     /// Whether the server wants every key of a script declared.
     strictness: Arc<declare::Strictness>,
+    outages: outage::Outages,
     pub(crate) lanes: OfProcess<Lanes>,
     /// Who may act for owners that can be used again.
     pub(crate) owners: OfProcess<Arc<Owners>>,
@@ -134,6 +136,7 @@ impl Core {
         let strictness = declare::Strictness::of(&config.url);
         let clock = config.clock.clone();
         let owners = Owners::new(move || clock.boot_ms());
+        let outages = outage::Outages::new(config.clock.clone());
         let identity = config.identity.clone().unwrap_or_default();
         let core = Arc::new_cyclic(|me| Core {
             me: me.clone(),
@@ -144,6 +147,7 @@ impl Core {
             origin,
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
+            outages,
             lanes: OfProcess::new(Lanes::new(bounds, keeper.intake().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),

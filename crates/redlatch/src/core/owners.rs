@@ -93,6 +93,11 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
+    /// The time of the boot-time clock.
+    pub(super) fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
     pub(crate) fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Owners> {
         Arc::new(Owners { shards: Default::default(), clock: Arc::new(clock), hasher: Default::default() })
     }

@@ -8,7 +8,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     task::Context,
 };
 
@@ -19,12 +19,19 @@ use crate::harmless::harmless;
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
 pub(super) const PULSE_MS: u64 = 500;
 
+/// How many of those in line are looked for together.
+pub(super) const LOOKED_FOR_MAX: usize = 1_000;
+/// How long a task that is looked for may take to be polled.
+const MISSING_MS: u64 = PULSE_MS / 2;
+
 /// A task that others may wait behind.
 #[derive(Default)]
 pub(crate) struct Pulse {
     waker: AtomicWaker,
     /// It was asked to show itself, and has not been polled since.
     asked: AtomicBool,
+    /// Since when it is looked for; 0 if it has been polled since.
+    looked_for_ms: AtomicU64,
 }
 
 impl Clone for Pulse {
@@ -43,11 +50,28 @@ impl Pulse {
         shows
     }
 
+    /// Begins to look for it, if it is not looked for already. Wakes it, which may run anything.
+    pub(super) fn look_for(&self, now_ms: u64) {
+        let begins = |since_ms| (since_ms == 0).then(|| now_ms.max(1));
+        if self.looked_for_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, begins).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// Whether it has been looked for, and has not been polled for half a pulse since: long enough for others to go first.
+    pub(super) fn is_missing(&self, now_ms: u64) -> bool {
+        let since_ms = self.looked_for_ms.load(Ordering::Acquire);
+        since_ms != 0 && now_ms.saturating_sub(since_ms) >= MISSING_MS
+    }
+
     /// The task is polled.
     pub(super) fn show(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
         if self.asked.load(Ordering::Relaxed) {
             self.asked.store(false, Ordering::Release);
+        }
+        if self.looked_for_ms.load(Ordering::Relaxed) != 0 {
+            self.looked_for_ms.store(0, Ordering::Release);
         }
     }
 
@@ -92,6 +116,19 @@ mod tests {
         assert!(futures_util::poll!(&mut work).is_pending());
         assert!(pulse.ask(), "it was polled");
         assert!(!pulse.ask(), "and not since");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_looked_for_and_not_polled_is_missing() {
+        let pulse = Pulse::default();
+        assert!(!pulse.is_missing(MISSING_MS), "nobody looks for it");
+        pulse.look_for(10);
+        pulse.look_for(20);
+        assert!(!pulse.is_missing(9 + MISSING_MS) && pulse.is_missing(10 + MISSING_MS));
+        let never = pin!(pending::<()>());
+        let mut work = pin!(pulse.shown(never));
+        assert!(futures_util::poll!(&mut work).is_pending());
+        assert!(!pulse.is_missing(10 + MISSING_MS));
     }
 
     /// The waker of a task that had given up was dropped with its place in line, under the mutex of the lane, and the task with it.

@@ -112,7 +112,7 @@ impl Core {
                 done.and_then(std::convert::identity)
             }
         };
-        outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))
+        self.as_told(lease, outcome).await
     }
 
     /// The ordinary release: one request in the caller's task. Only trouble costs more.

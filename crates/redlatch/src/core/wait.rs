@@ -2,7 +2,12 @@
 //!
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -25,9 +30,9 @@ const QUEUE_POLL_INTERVAL_SET_MAX: Duration = Duration::from_secs(10);
 /// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// What it takes to read an answer that is there already.
-const ANSWER_READ_TIME: Duration = Duration::from_millis(20);
+pub(super) const ANSWER_READ_TIME: Duration = Duration::from_millis(20);
 /// A timer that is later than this says that the process stood still, and perhaps the server with it.
 const STOOD_STILL_MS_MIN: u64 = 20;
 /// How long to wait for a subscription to be confirmed before looking again without it.
@@ -36,18 +41,25 @@ const CONFIRM_TIME: Duration = Duration::from_millis(250);
 /// When an acquire has to be over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
+    began_ms: u64,
     at_ms: Option<u64>,
 }
 
 impl Deadline {
     pub(crate) fn new(core: &Core, wait: Wait) -> Self {
+        let began_ms = core.now_ms();
         let at_ms = match wait {
             Wait::AtMost(limit) => {
-                Some(core.now_ms().saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
+                Some(began_ms.saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
             }
             Wait::No | Wait::Forever => None,
         };
-        Deadline { at_ms }
+        Deadline { began_ms, at_ms }
+    }
+
+    /// Since when the acquire has waited.
+    pub(crate) fn began_ms(&self) -> u64 {
+        self.began_ms
     }
 
     pub(crate) fn left(&self, core: &Core) -> Option<Duration> {
@@ -156,13 +168,8 @@ impl Place {
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let handed = match deadline.left(core) {
-            None => handoff.await,
-            Some(left) => tokio::select! {
-                biased;
-                handed = handoff => handed,
-                () = core.keeper.sleep(left) => return Ok(None),
-            },
+        let Some(handed) = core.behind(&self.keys.key, deadline, pin!(handoff)).await? else {
+            return Ok(None);
         };
         let tainted = line.is_tainted();
         if core.is_closed() {
@@ -326,30 +333,25 @@ impl Waker {
         }
     }
 
-    /// Waits for a turn in asking; `None` when time is up.
+    /// Waits for a turn in asking about a key; `None` when time is up.
     pub(super) async fn take_turn<T>(
         &mut self,
         core: &Core,
+        key: &[u8],
         turn: impl Future<Output = T>,
         deadline: &Deadline,
     ) -> Result<Option<T>, Error> {
-        let mut turn = std::pin::pin!(turn);
-        loop {
-            let closing = core.closing.notified();
-            let mut closing = std::pin::pin!(closing);
-            closing.as_mut().enable();
-            if core.is_closed() {
-                return Err(core.closed_error());
+        let work = async {
+            let mut turn = pin!(turn);
+            loop {
+                tokio::select! {
+                    biased;
+                    turn = &mut turn => return turn,
+                    outcome = settle(&mut self.state) => self.settled(core, outcome),
+                }
             }
-            let limit = core.keeper.sleep(deadline.left(core).unwrap_or(Duration::MAX));
-            tokio::select! {
-                biased;
-                turn = &mut turn => return Ok(Some(turn)),
-                outcome = settle(&mut self.state) => self.settled(core, outcome),
-                () = closing => return Err(core.closed_error()),
-                () = limit => return Ok(None),
-            }
-        }
+        };
+        core.behind(key, deadline, pin!(work)).await
     }
 
     async fn pause(

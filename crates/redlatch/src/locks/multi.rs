@@ -189,8 +189,9 @@ impl LockSet<Multi> {
         let requests: Vec<Arc<Request>> = requests.collect::<Result<_, Error>>()?;
         let clock = &self.members[0].core;
         let deadline = Deadline::new(clock, options.wait);
-        let (mut first, mut rounds) = (None, 0u32);
+        let (mut first, mut rounds, mut trouble_ms) = (None, 0u32, None);
         loop {
+            let began_ms = clock.now_ms();
             let miss = match self.round(&requests, options.wait, &deadline, first).await {
                 Ok(holding) => return Ok(Some(holding)),
                 Err(miss) => miss,
@@ -199,9 +200,20 @@ impl LockSet<Multi> {
             first = match miss {
                 Miss::TimeUp => return Ok(None),
                 Miss::Busy(_) if over => return Ok(None),
-                Miss::Trouble(_, error) if over || is_final(&error) => return Err(error),
+                Miss::Busy(at) => {
+                    trouble_ms = None;
+                    Some(at)
+                }
                 // A server in trouble is waited for like a member that is busy: alone, and with nothing held.
-                Miss::Busy(at) | Miss::Trouble(at, _) => Some(at),
+                Miss::Trouble(at, error) => {
+                    let since_ms = *trouble_ms.get_or_insert(began_ms);
+                    let patience_ms = clock.config.outage_tolerance.as_millis() as u64;
+                    let patient = options.wait != Wait::Forever || clock.now_ms() - since_ms < patience_ms;
+                    if over || !patient || is_final(&error) {
+                        return Err(error);
+                    }
+                    Some(at)
+                }
             };
             rounds += 1;
             if rounds > 1 {

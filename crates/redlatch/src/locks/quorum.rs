@@ -8,7 +8,11 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use crate::{
     Guard, Wait,
     config::{MEMBER_TIMEOUT_MAX, MEMBER_TIMEOUT_MIN, QUORUM_DRIFT},
-    core::{Grant, Request, bell::Bell, wait::Deadline},
+    core::{
+        Grant, Request,
+        bell::Bell,
+        wait::{ANSWER_TIME, Deadline},
+    },
     error::{Error, ErrorKind},
     jitter,
     locks::shared::{
@@ -198,8 +202,8 @@ struct Tally {
 
 /// Why there is no quorum.
 enum Miss {
-    /// Too many members are busy.
-    Busy,
+    /// Too many members are busy; what was wrong with another one.
+    Busy(Option<Error>),
     /// Too many are in trouble, or the grants came too late.
     Trouble(Error),
 }
@@ -215,15 +219,16 @@ impl LockSet<Quorum> {
         let (mut rounds, mut trouble_ms) = (0u32, None);
         loop {
             // What a silent member was asked for in the last round may still arrive, so who can be another owner by now is.
-            let (requests, limit) = self.requests(&options, ack)?;
+            let (requests, limit) = self.requests(&options, ack, &deadline)?;
             let miss = match self.round(&requests, limit).await {
                 Ok(holding) => return Ok(Some(holding)),
                 Err(miss) => miss,
             };
             let over = options.wait == Wait::No || deadline.is_over(clock);
             match miss {
-                Miss::Busy if over => return Ok(None),
-                Miss::Busy => trouble_ms = None,
+                Miss::Busy(_) if over => return Ok(None),
+                Miss::Busy(None) => trouble_ms = None,
+                Miss::Busy(Some(_)) => {}
                 Miss::Trouble(error) => {
                     let since_ms = *trouble_ms.get_or_insert(clock.now_ms());
                     let patience_ms = clock.config.outage_tolerance.as_millis() as u64;
@@ -247,13 +252,18 @@ impl LockSet<Quorum> {
         &self,
         options: &Options,
         ack: Option<Replication>,
+        deadline: &Deadline,
     ) -> Result<(Vec<Request>, Duration), Error> {
         let requests = self.members.iter().map(|member| {
             let owner = options.who.of(&member.core);
             member.request(Wait::No, options.lease, owner, false)
         });
         let mut requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
-        let limit = self.limit(&requests)?;
+        let mut limit = self.limit(&requests)?;
+        if let Some(left) = deadline.left(&self.members[0].core) {
+            // The last look takes no longer than that of a single lock.
+            limit = limit.min(left.max(ANSWER_TIME));
+        }
         for request in &mut requests {
             // The rest of the member's time is for its own answer.
             request.ack = ack.map(|ack| Replication { within: ack.within.min(limit * 3 / 4), ..ack });
@@ -302,12 +312,13 @@ impl LockSet<Quorum> {
         // Members that are busy may be free the next time; what counts is whether the others could make a quorum.
         let lasting = errors.iter().filter(|error| is_final(error)).count();
         let spare = self.members.len() - quorum;
+        let other = errors.first().cloned();
         let worst = match () {
             () if lasting > spare => errors.into_iter().find(is_final),
             () if errors.len() > spare => errors.into_iter().find(Error::is_retryable),
             () => None,
         };
-        Err(worst.map_or(Miss::Busy, Miss::Trouble))
+        Err(worst.map_or(Miss::Busy(other), Miss::Trouble))
     }
 
     async fn ask(&self, requests: &[Request], limit: Duration) -> Tally {
@@ -345,7 +356,8 @@ impl LockSet<Quorum> {
                 Some((_, outcome)) => {
                     tally.failed += 1;
                     tally.errors.extend(outcome.err());
-                    if count - tally.failed < quorum {
+                    // Where one has not answered, the others show whether it is they who are busy. They have no more time than it had.
+                    if count - tally.failed < quorum && tally.errors.is_empty() {
                         return tally;
                     }
                 }

@@ -52,6 +52,10 @@ impl Counter {
         }
     }
 
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// In which [reign](crate::store::Store::reign) the server answers that is asked now.
     pub(crate) fn reign(&self) -> u64 {
         self.core.store.reign(&self.key)

@@ -170,6 +170,10 @@ struct Passer<'a>(&'a CountDownLatch);
 impl Contender for Passer<'_> {
     type Prize = ();
 
+    fn key(&self) -> &[u8] {
+        self.0.0.key()
+    }
+
     fn channel(&self) -> Option<Arc<[u8]>> {
         Some(self.0.0.channel.clone())
     }

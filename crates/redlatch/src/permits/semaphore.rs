@@ -101,7 +101,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and sooner: a server that refuses the connection is reported at once, one that is silent after
-    /// the response timeout (3 s unless set).
+    /// the response timeout (3 s unless set), or after the connect timeout (5 s unless set) where there is no connection yet.
     pub async fn try_acquire(&self, n: u32) -> Result<bool, Error> {
         self.take(n, Wait::No).await
     }
@@ -341,6 +341,10 @@ struct Taker<'a> {
 impl Contender for Taker<'_> {
     /// Errors that another try would not mend are a prize too: they end the contest.
     type Prize = Result<(), Error>;
+
+    fn key(&self) -> &[u8] {
+        self.semaphore.0.key()
+    }
 
     fn channel(&self) -> Option<Arc<[u8]>> {
         Some(self.semaphore.0.channel.clone())

@@ -52,6 +52,15 @@ impl Fault {
         self.error().is_elsewhere()
     }
 
+    /// Whether the server could not be asked, or says that it cannot be asked now. Keys that are on their way are the trouble of one name, and
+    /// what is right for one server alone was not asked of another.
+    pub(crate) fn is_outage(&self) -> bool {
+        let kept_back = self.is_elsewhere() || self.is_split() || self.error().kind() == ErrorKind::Closed;
+        !kept_back
+            && !self.error().is_answered()
+            && (!matches!(self, Fault::Server(_)) || self.error().is_retryable())
+    }
+
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Fault::Unknown(_))
     }

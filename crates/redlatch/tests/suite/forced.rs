@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, Force, Guard, Hold, LossReason, Owner};
+use redlatch::{Client, Force, Guard, Hold, LossReason, MultiLock, Owner, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use crate::fixture::{ms, soon};
@@ -103,4 +103,44 @@ async fn an_account_that_may_not_ask_for_the_time_forces_a_lock_free() {
         rig.force(kind).await;
         assert_eq!(soon("the loss", guard.lost()).await, forced(), "{kind}");
     }
+}
+
+/// It was told to be deleted by nobody knows whom, also where this library had forced it free and noted who did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_the_first_to_find_its_hold_gone_says_how_it_ended() {
+    let rig = rig().await;
+    for kind in KINDS {
+        let guard = rig.hold(kind, &rig.client.owner()).await;
+        rig.force(kind).await;
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(forced()), "{kind}");
+    }
+    let both = MultiLock::new([rig.client.lock("plain"), rig.client.lock("other")]).unwrap();
+    let guard = both.lock().await.unwrap();
+    rig.force("plain").await;
+    let taken = rig.other.lock("plain").try_lock().await.unwrap().expect("it is free");
+    let report = guard.unlock().await;
+    let of = |name: &str| {
+        let (_, outcome) = report.members.iter().find(|(lock, _)| lock.as_str() == Some(name)).unwrap();
+        outcome.clone().unwrap()
+    };
+    assert_eq!((of("plain"), of("other")), (Unlocked::AlreadyLost(forced()), Unlocked::Released));
+    taken.unlock().await.unwrap();
+}
+
+/// It went from task to task beside the holder that the server had granted it to, and each of them was told that all was well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_forced_free_unseen_is_not_passed_on() {
+    let server = RedisServer::start().unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let client = Client::builder().url(server.url()).turn_time(ms(10_000)).connect().await.unwrap();
+    let first = client.lock("x").lock().await.unwrap();
+    let waits = client.clone();
+    let mut waiter = tokio::spawn(async move { waits.lock("x").lock().await.unwrap() });
+    assert!(tokio::time::timeout(ms(150), &mut waiter).await.is_err(), "it is held");
+    other.lock("x").force(Force::new().by("ops").reason("stuck")).await.unwrap();
+    let taken = other.lock("x").try_lock().await.unwrap().expect("it is free");
+    assert_eq!(first.unlock().await.unwrap(), Unlocked::AlreadyLost(forced()));
+    assert!(tokio::time::timeout(ms(300), &mut waiter).await.is_err() && taken.is_valid(), "two hold it");
+    taken.unlock().await.unwrap();
+    drop(soon("the lock", waiter).await.unwrap());
 }

@@ -57,6 +57,7 @@ mod sentinel_memory_real;
 mod servers;
 mod shared_owners;
 mod shutdown_moments;
+mod silence;
 mod slow_renewals;
 mod strict_keys;
 mod subscribing;

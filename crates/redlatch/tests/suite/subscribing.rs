@@ -121,3 +121,32 @@ async fn a_sentinel_that_ends_each_subscription_is_not_asked_without_a_pause() {
     let connections = sentinel.connections_accepted() - connections;
     assert!(looks <= 85 && connections <= 20, "{looks} looks and {connections} connections in a second");
 }
+
+/// A waiter that was subscribed before was told nothing of the refusal, and nobody asked again: it slept for its poll interval.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_whose_right_was_taken_away_is_listened_to_again_when_it_is_back() {
+    let server = RedisServer::builder().acl("u on >p ~* &* +@all").start().unwrap();
+    let url = server.url().replace("redis://", "redis://u:p@");
+    let client = patient(Client::builder().url(url)).connect().await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    let held = other.lock("x").lock().await.unwrap();
+    let lock = client.lock("x");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    let channels = async |wanted: usize| {
+        let heard = async {
+            while server.subscriber_channels().unwrap().len() != wanted {
+                tokio::time::sleep(ms(5)).await;
+            }
+        };
+        told("the subscriptions", heard).await;
+    };
+    channels(1).await;
+    server.cmd(&["ACL", "SETUSER", "u", "resetchannels"]).unwrap();
+    channels(0).await;
+    // It connects anew at once, and is refused.
+    tokio::time::sleep(ms(500)).await;
+    server.cmd(&["ACL", "SETUSER", "u", "allchannels"]).unwrap();
+    channels(1).await;
+    held.unlock().await.unwrap();
+    drop(told("the grant", waiter).await.unwrap().unwrap());
+}

@@ -360,3 +360,33 @@ fn a_caller_whose_runtime_has_shut_down_gives_back_all_the_same() {
         soon("the next holder", lock.lock()).await.unwrap().unlock().await.unwrap();
     });
 }
+
+/// Each of them held up those behind it for a second before the next one was asked for a sign.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_that_are_not_polled_hold_nobody_up_for_longer_than_one() {
+    const UNPOLLED: usize = 60;
+    let server = RedisServer::start().unwrap();
+    let [client, other] =
+        [Client::connect(&server.url()).await.unwrap(), Client::connect(&server.url()).await.unwrap()];
+    other.semaphore("permits").set_if_absent(1, None).await.unwrap();
+    other.semaphore("permits").acquire(1).await.unwrap();
+    let (lock, permits) = (client.lock("x"), client.semaphore("permits"));
+    let held = other.lock("x").lock().await.unwrap();
+    let (mut locking, mut taking): (Vec<_>, Vec<_>) =
+        (0..UNPOLLED).map(|_| (Box::pin(lock.lock()), Box::pin(permits.acquire(1)))).unzip();
+    for _ in 0..20 {
+        for (one, two) in locking.iter_mut().zip(&mut taking) {
+            assert!(futures_util::poll!(one).is_pending() && futures_util::poll!(two).is_pending());
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    let [behind_lock, behind_permits] = [(); 2].map(|()| client.clone());
+    let waits_for_lock = tokio::spawn(async move { behind_lock.lock("x").lock().await.map(drop) });
+    let waits_for_permit = tokio::spawn(async move { behind_permits.semaphore("permits").acquire(1).await });
+    tokio::time::sleep(ms(100)).await;
+    held.unlock().await.unwrap();
+    other.semaphore("permits").release(1).await.unwrap();
+    // One after the other they would take a minute.
+    soon("the lock", waits_for_lock).await.unwrap().unwrap();
+    soon("the permit", waits_for_permit).await.unwrap().unwrap();
+}

@@ -13,10 +13,11 @@ use std::{
 use super::{LaneKey, Lanes, Shard};
 use crate::{
     core::{
-        lane::{Lane, Lost},
+        lane::{Lane, Lost, Work},
         lease::Lease,
     },
     keys::{Keys, Kind},
+    owner::Owner,
 };
 
 /// The kinds of which a client has had holds. Most have one kind.
@@ -78,6 +79,23 @@ impl PartialEq for dyn Named + '_ {
 impl Eq for dyn Named + '_ {}
 
 impl Lanes {
+    /// Whether a task waits here for what is held elsewhere or by another owner than `owner`. One that leads and is not polled does not count.
+    pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner, now_ms: u64) -> bool {
+        let leader = {
+            let shard = self.shard(keys);
+            let Some(lane) = shard.get(&LaneKey(keys.clone())) else { return false };
+            if lane.held().is_some_and(|lease| lease.owner == *owner) {
+                return false;
+            }
+            match &lane.work {
+                Work::Contends(leader) => leader.clone(),
+                _ => return lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()),
+            }
+        };
+        leader.pulse.look_for(now_ms);
+        !leader.pulse.is_missing(now_ms)
+    }
+
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
     pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease, now_ms: u64) -> Lost {
         let held = self.held_as_other_kinds(shard, &lease.keys, now_ms);

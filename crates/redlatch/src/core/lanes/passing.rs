@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Lanes;
+use super::{Lanes, SIGHT_MS};
 use crate::{
     core::{
         lane::{Lane, Queued, Wakes, Work},
@@ -94,7 +94,7 @@ impl Lanes {
             }
             if lease.recipe.lane() != LanePolicy::Queue {
                 if !lease.owner.is_shared()
-                    && let Some(heir) = self.first_heir(lane, lease, &mut spent)
+                    && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut spent)
                 {
                     lane.crowd_mut().handing += 1;
                     return Err(Leaving::HandOver(Box::new(heir)));
@@ -113,8 +113,14 @@ impl Lanes {
     }
 
     /// The first in line that still waits, with a cover for its owner.
-    fn first_heir(&self, lane: &mut Lane, lease: &Lease, spent: &mut Vec<Pending>) -> Option<NextTask> {
-        while let Some(queued) = lane.first_in_line() {
+    fn first_heir(
+        &self,
+        lane: &mut Lane,
+        lease: &Lease,
+        now_ms: u64,
+        spent: &mut Vec<Pending>,
+    ) -> Option<NextTask> {
+        while let Some(queued) = lane.first_in_line(now_ms) {
             let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
             // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
             // that owner finds the cover.
@@ -140,7 +146,7 @@ impl Lanes {
         if turn_over || lease.owner.is_shared() {
             return Err(Leaving::Release { leads: true });
         }
-        let Some(next) = self.first_heir(lane, lease, spent) else {
+        let Some(next) = self.first_heir(lane, lease, now_ms, spent) else {
             return Err(Leaving::Release { leads: true });
         };
         lane.turn.passes += 1;
@@ -169,6 +175,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
         && lease.is_seen_since(doubt)
+        && lease.asked_ms() + SIGHT_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()

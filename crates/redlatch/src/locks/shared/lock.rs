@@ -120,7 +120,8 @@ impl<K: LockMarker> Lock<K> {
     /// # Errors
     ///
     /// As [`lock`](Self::lock), and sooner: a server that refuses the connection is reported at once, one that is silent after
-    /// the response timeout (3 s unless set). A request whose answer was lost is asked again for as long, so that nothing is left behind.
+    /// the response timeout (3 s unless set), or after the connect timeout (5 s unless set) where there is no connection yet. A request whose
+    /// answer was lost is asked again for the response timeout, so that nothing is left behind.
     pub async fn try_lock(&self) -> Result<Option<K::Guard>, Error> {
         self.acquire().wait(Wait::No).await
     }

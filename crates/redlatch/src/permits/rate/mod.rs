@@ -166,7 +166,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and sooner: a server that refuses the connection is reported at once, one that is silent after
-    /// the response timeout (3 s unless set).
+    /// the response timeout (3 s unless set), or after the connect timeout (5 s unless set) where there is no connection yet.
     pub async fn try_acquire(&self, n: u32) -> Result<bool, Error> {
         self.take(n, Wait::No).await
     }
@@ -359,6 +359,10 @@ impl Taker<'_> {
 impl Contender for Taker<'_> {
     /// Errors that another try would not mend end the contest too, and so does the news that it would take too long.
     type Prize = Result<bool, Error>;
+
+    fn key(&self) -> &[u8] {
+        self.limiter.0.key()
+    }
 
     /// Time alone frees permits.
     fn channel(&self) -> Option<Arc<[u8]>> {

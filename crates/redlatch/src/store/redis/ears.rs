@@ -22,6 +22,7 @@ use tokio::{
 
 use super::{
     ear::{Channel, Ear, Heard, Way},
+    hub::REFUSED_PAUSE,
     lasting::lasting,
     redirect::Redirect,
     slots::slot_of,
@@ -176,6 +177,8 @@ struct Entry {
     heard: Set,
     lacking: Set,
     confirmed: bool,
+    /// It was refused, and is asked for again later.
+    is_refused: bool,
 }
 
 impl Entry {
@@ -453,9 +456,13 @@ impl Task {
                 entry.asked = None;
                 self.later.push(Reverse((Instant::now() + jittered(RETRY_DELAY), channel.clone())));
             }
-            // Waiting for it would be in vain, so the listeners are told and poll. Who comes later asks again.
+            // Waiting for it would be in vain, so those that wait for it are told and poll. Those that have heard messages before are told
+            // again when the right has come back.
             None => {
                 entry.asked = None;
+                if !std::mem::replace(&mut entry.is_refused, true) {
+                    self.later.push(Reverse((Instant::now() + jittered(REFUSED_PAUSE), channel.clone())));
+                }
                 let error = Fault::server(code, detail).into_error();
                 for confirm in entry.waiting.drain(..) {
                     harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
@@ -468,6 +475,9 @@ impl Task {
         let now = Instant::now();
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((_, channel))) = self.later.pop() else { return };
+            if let Some(entry) = self.channels.get_mut(&channel) {
+                entry.is_refused = false;
+            }
             match self.channels.get(&channel) {
                 Some(entry) if entry.listeners.is_empty() => {
                     let at = self.channels.remove(&channel).and_then(|entry| entry.at);

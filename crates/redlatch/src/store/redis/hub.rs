@@ -26,6 +26,7 @@ use super::{Dial, backoff::Backoff, lasting::lasting};
 use crate::{
     error::{Error, ErrorKind},
     harmless::harmless,
+    jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 
@@ -34,6 +35,9 @@ const LINGER: Duration = Duration::from_millis(250);
 /// How often the connection is asked for a sign of life, and how long it may take.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a channel is left alone that the account may not listen to.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 type Channel = Arc<[u8]>;
 type Confirm = oneshot::Sender<Result<(), Fault>>;
@@ -133,6 +137,8 @@ struct Entry {
     request: Option<u64>,
     /// The pauses between requests that are refused in passing.
     refusals: Backoff,
+    /// It is in [`later`](Task::later).
+    is_due: bool,
 }
 
 struct Task {
@@ -145,7 +151,7 @@ struct Task {
     /// How many requests were made.
     requests: u64,
     linger: Vec<(Instant, Channel)>,
-    /// Channels that were refused in passing, and when each of them is asked for again.
+    /// Channels that were refused, and when each of them is asked for again.
     later: BinaryHeap<Reverse<(Instant, Channel)>>,
     subscribed: Subscribed,
     backoff: Backoff,
@@ -163,6 +169,7 @@ impl Task {
             for entry in self.channels.values_mut() {
                 entry.confirmed = false;
                 entry.request = None;
+                entry.is_due = false;
             }
             self.later.clear();
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -362,26 +369,38 @@ impl Task {
             Err(Fault::Server(error)) if error.is_retryable() => {
                 entry.request = None;
                 entry.refusals.ended();
-                let at = Instant::now() + entry.refusals.pause();
-                self.later.push(Reverse((at, channel.clone())));
+                let pause = entry.refusals.pause();
+                self.ask_later(channel, pause);
             }
-            // The server refuses: waiting for it would be in vain, so the listeners are told and poll.
+            // The server refuses: waiting for it would be in vain, so those that wait for it are told and poll. Those that have heard
+            // messages before are told again when the right has come back.
             Err(Fault::Server(error)) => {
                 entry.request = None;
                 for confirm in entry.waiting.drain(..) {
                     harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
                 }
+                self.ask_later(channel, jittered(REFUSED_PAUSE));
             }
             // The connection is about to end; the next one asks again.
             Err(_) => entry.request = None,
         }
     }
 
-    /// Asks again for channels that were refused in passing, each for itself.
+    fn ask_later(&mut self, channel: &Channel, pause: Duration) {
+        let Some(entry) = self.channels.get_mut(channel) else { return };
+        if !std::mem::replace(&mut entry.is_due, true) {
+            self.later.push(Reverse((Instant::now() + pause, channel.clone())));
+        }
+    }
+
+    /// Asks again for channels that were refused, each for itself.
     fn ask_again(&mut self, sink: &PubSubSink) {
         let now = Instant::now();
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((_, channel))) = self.later.pop() else { return };
+            if let Some(entry) = self.channels.get_mut(&channel) {
+                entry.is_due = false;
+            }
             self.request(sink, channel);
         }
     }

@@ -1,6 +1,8 @@
 //! What a process knows of a count when it asks: others may have changed it by the time that a request or its repeat arrives.
 
-use redlatch::{Client, Guard, Hold, Lease, Owner, QuorumLock, Unlocked, scripts};
+use std::sync::Arc;
+
+use redlatch::{Client, Guard, Hold, Lease, ManualClock, Owner, QuorumLock, Unlocked, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Nth, Proxy, Scope},
     server::RedisServer,
@@ -238,10 +240,13 @@ async fn an_adopter_has_no_token_of_a_later_holder() {
 async fn a_loss_that_is_found_while_the_lease_is_passed_on_is_told_to_the_next_holder() {
     let rig = rig().await;
     // Its renewals come too late to tell.
+    let clock = ManualClock::new(ms(1_000_000));
     let builder = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(600_000));
+    let builder = builder.clock(Arc::new(clock.clone()));
     let client = builder.turn_time(ms(60_000)).response_timeout(ms(60_000)).connect().await.unwrap();
     let lock = client.lock("x");
     let first = lock.lock().await.unwrap();
+    clock.advance(ms(1_000));
     let watched = rig.proxy.wait_for(SOON, |log| log.count("CLIENT") > 0 && log.count("EXISTS") > 0);
     watched.await.unwrap();
     soon("quiet", async {
@@ -250,6 +255,8 @@ async fn a_loss_that_is_found_while_the_lease_is_passed_on_is_told_to_the_next_h
         }
     })
     .await;
+    // It was seen just now, for as long as the clock stands still, and so it may be passed on.
+    first.extend(ms(600_000)).await.unwrap();
     let mut next = begun(lock.lock());
     let gate = Gate::new();
     let look = rig.proxy.rule(script(&scripts::RENEW), Action::HoldReplyUntilReleased(gate.clone()));

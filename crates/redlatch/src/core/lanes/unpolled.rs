@@ -1,0 +1,54 @@
+//! Tasks in line that are alive and not polled, and those behind them.
+
+use std::sync::{Arc, PoisonError, atomic::Ordering};
+
+use super::{LaneKey, Lanes};
+use crate::{
+    core::{
+        lane::Work,
+        pulse::{LOOKED_FOR_MAX, PULSE_MS},
+    },
+    keys::Keys,
+};
+
+impl Lanes {
+    /// Asks those who contend while others stand in line behind them to show themselves, and lets the next one contend where they
+    /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
+    /// polled, either. Answers whether there is a line.
+    pub(in crate::core) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
+        if !self.queued.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let (mut queued, mut leaders, mut stuck) = (false, Vec::new(), Vec::new());
+        for shard in &self.shards {
+            for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
+                if matches!(lane.work, Work::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms) {
+                    lane.work = Work::Nothing;
+                    stuck.push(key.0.clone());
+                }
+                queued |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                leaders.extend(lane.leader().cloned());
+            }
+        }
+        self.queued.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
+        stuck.iter().for_each(|keys| self.promote(keys, false));
+        for leader in leaders {
+            if !leader.pulse.ask() || leader.pulse.is_missing(now_ms) {
+                self.look_for_those_behind(&leader.keys, now_ms);
+                tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
+                self.leave_to_the_next(&leader, false);
+            }
+        }
+        queued || !stuck.is_empty()
+    }
+
+    /// A task was not polled, and others of the same runtime may not be either: each is looked for, so that they are not found out one after
+    /// the other.
+    pub(in crate::core) fn look_for_those_behind(&self, keys: &Arc<Keys>, now_ms: u64) {
+        let behind =
+            self.shard(keys).get(&LaneKey(keys.clone())).map(|lane| lane.some_in_line(LOOKED_FOR_MAX));
+        for request in behind.unwrap_or_default() {
+            request.pulse.look_for(now_ms);
+        }
+    }
+}

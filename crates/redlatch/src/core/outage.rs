@@ -1,0 +1,265 @@
+//! Whether the server answers, as far as the requests of this process have shown.
+//!
+//! A task that waits behind another one of its process asks nobody itself. What it knows of an outage it knows from here: each for itself
+//! those in line would learn of it one after the other, and one whose time is up would call the lock busy.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+
+use super::{
+    Core,
+    wait::{ANSWER_READ_TIME, ANSWER_TIME, Deadline},
+};
+use redlatch_engine::Clock;
+
+use crate::{
+    error::{Error, ErrorKind},
+    store::Fault,
+};
+
+/// For how long a failure is news. After that nobody knows.
+const NEWS_MS: u64 = 1_000;
+/// After how long without an answer a server counts as silent for those who came when it was not.
+const SILENT_MS: u64 = 500;
+
+/// What is known of a server that cannot be asked.
+pub(super) struct Outage {
+    /// Since when no request was answered.
+    pub(super) since_ms: u64,
+    pub(super) error: Error,
+}
+
+/// The requests for one shard of the keyspace.
+#[derive(Default)]
+struct Requests {
+    under_way: AtomicU32,
+    /// Since when none was answered, while some are under way or have just failed.
+    since_ms: AtomicU64,
+    /// When the last one failed, if none was answered since; 0 for never.
+    failed_ms: AtomicU64,
+    error: Mutex<Option<Error>>,
+}
+
+impl Requests {
+    fn begin(&self, now_ms: u64) {
+        let failed_ms = self.failed_ms.load(Ordering::Relaxed);
+        let is_news = failed_ms != 0 && now_ms.saturating_sub(failed_ms) <= NEWS_MS;
+        if self.under_way.load(Ordering::Acquire) == 0 && !is_news {
+            self.failed_ms.store(0, Ordering::Relaxed);
+            self.since_ms.store(now_ms, Ordering::Relaxed);
+        }
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn answered(&self, now_ms: u64) {
+        self.failed_ms.store(0, Ordering::Relaxed);
+        self.since_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Without an error it was given up before it was answered.
+    fn failed(&self, now_ms: u64, error: Option<Error>) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        self.failed_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// A task that came at that moment waits for what only the server knows.
+    fn outage(&self, came_ms: u64, now_ms: u64) -> Option<Outage> {
+        let under_way = self.under_way.load(Ordering::Acquire) > 0;
+        let (since_ms, failed_ms) =
+            (self.since_ms.load(Ordering::Relaxed), self.failed_ms.load(Ordering::Relaxed));
+        let silent_ms = now_ms.saturating_sub(since_ms);
+        let has_failed = failed_ms != 0 && (under_way || now_ms.saturating_sub(failed_ms) <= NEWS_MS);
+        let is_silent = under_way
+            && (silent_ms >= SILENT_MS
+                || (since_ms <= came_ms && silent_ms >= ANSWER_TIME.as_millis() as u64));
+        if !has_failed && !is_silent {
+            return None;
+        }
+        let known = || self.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let error = has_failed.then(known).flatten().unwrap_or_else(|| {
+            Error::new(ErrorKind::Timeout, format!("the server has answered nothing for {silent_ms} ms"))
+                .remedy("look at the server and at the network; what is waited for may be free or not")
+        });
+        Some(Outage { since_ms, error })
+    }
+}
+
+/// The requests of one client.
+pub(super) struct Outages {
+    clock: Arc<dyn Clock>,
+    /// Those for the shard that a single server has.
+    first: Arc<Requests>,
+    others: Mutex<HashMap<u16, Arc<Requests>>>,
+}
+
+impl Outages {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Outages { clock, first: Arc::default(), others: Mutex::default() }
+    }
+
+    fn requests(&self, shard: u16) -> Arc<Requests> {
+        if shard == 0 {
+            return self.first.clone();
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.entry(shard).or_default().clone()
+    }
+
+    /// Makes a request of which it is noted whether it is answered.
+    pub(super) fn noted<T: 'static>(
+        &self,
+        shard: u16,
+        run: BoxFuture<'static, Result<T, Fault>>,
+    ) -> BoxFuture<'static, Result<T, Fault>> {
+        let (requests, clock) = (self.requests(shard), self.clock.clone());
+        requests.begin(clock.boot_ms());
+        let owed = Owed { requests, clock };
+        run.map(move |outcome| {
+            owed.has_come(outcome.as_ref().err());
+            outcome
+        })
+        .boxed()
+    }
+}
+
+/// An answer that the server owes.
+struct Owed {
+    requests: Arc<Requests>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Owed {
+    fn has_come(&self, fault: Option<&Fault>) {
+        let now_ms = self.clock.boot_ms();
+        match fault {
+            // A refusal is an answer, but one that another try may get rid of says nothing of what is asked. Keys that are on their way
+            // are the trouble of one name.
+            Some(fault) if fault.is_outage() => self.requests.failed(now_ms, Some(fault.error().clone())),
+            _ => self.requests.answered(now_ms),
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let now_ms = self.clock.boot_ms();
+        let silent_ms = now_ms.saturating_sub(self.requests.since_ms.load(Ordering::Relaxed));
+        // One that has ended was noted just now, so what is silent for long was given up by its caller.
+        if silent_ms >= SILENT_MS && self.requests.failed_ms.load(Ordering::Relaxed) == 0 {
+            self.requests.failed(now_ms, None);
+        }
+        self.requests.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Core {
+    /// What is known of the server of a key if it cannot be asked, for a task that waits since then.
+    pub(super) fn outage(&self, key: &[u8], came_ms: u64) -> Option<Outage> {
+        self.outages.requests(self.store.shard(key)).outage(came_ms, self.now_ms())
+    }
+
+    /// The time of a task is up that has had no answer of its own: `None` means busy, as far as anybody knows.
+    pub(super) fn time_is_up<T>(&self, key: &[u8], deadline: &Deadline) -> Result<Option<T>, Error> {
+        match self.outage(key, deadline.began_ms()) {
+            Some(outage) => Err(outage.error),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits behind others of this process, who ask the server in its place: until the deadline (`None`), or, where there is none, for
+    /// as long as an outage is ridden out.
+    pub(super) async fn behind<T>(
+        &self,
+        key: &[u8],
+        deadline: &Deadline,
+        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    ) -> Result<Option<T>, Error> {
+        let closing = self.closing.notified();
+        let mut closing = std::pin::pin!(closing);
+        closing.as_mut().enable();
+        let patience_ms = u64::try_from(self.config.outage_tolerance.as_millis()).unwrap_or(u64::MAX);
+        let lasts_ms = || {
+            let outage = self.outage(key, deadline.began_ms())?;
+            Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
+        };
+        loop {
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            let left = deadline.left(self);
+            let limit = match left {
+                Some(left) => left,
+                None => {
+                    let lasts_ms = lasts_ms().map_or(0, |(lasts_ms, _)| lasts_ms);
+                    Duration::from_millis(patience_ms.saturating_sub(lasts_ms)).max(ANSWER_TIME)
+                }
+            };
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Some(done)),
+                () = &mut closing => return Err(self.closed_error()),
+                () = self.keeper.sleep(limit) => {}
+            }
+            if left.is_none() {
+                match lasts_ms() {
+                    Some((lasts_ms, error)) if lasts_ms >= patience_ms => return Err(error),
+                    _ => continue,
+                }
+            }
+            // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
+            if self.outage(key, deadline.began_ms()).is_some() {
+                tokio::select! {
+                    biased;
+                    done = &mut work => return Ok(Some(done)),
+                    () = self.keeper.sleep(ANSWER_READ_TIME) => {}
+                }
+            }
+            return self.time_is_up(key, deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_silent_when_it_owes_an_answer_for_long() {
+        let requests = Requests::default();
+        assert!(requests.outage(0, 5_000).is_none(), "it was never asked");
+        requests.begin(5_000);
+        assert!(requests.outage(5_050, 5_099).is_none());
+        assert!(requests.outage(5_050, 5_100).is_some(), "it has answered nothing since the task came");
+        assert!(requests.outage(4_000, 5_499).is_none() && requests.outage(4_000, 5_500).is_some());
+        requests.answered(6_000);
+        assert!(requests.outage(5_500, 6_400).is_none());
+    }
+
+    #[test]
+    fn a_failure_is_news_until_there_is_an_answer_and_for_a_second() {
+        let (requests, error) = (Requests::default(), Error::new(ErrorKind::Unreachable, "away"));
+        requests.begin(100);
+        requests.failed(200, Some(error));
+        requests.under_way.store(0, Ordering::Relaxed);
+        let known = requests.outage(150, 1_200).unwrap();
+        assert_eq!((known.since_ms, known.error.kind()), (100, ErrorKind::Unreachable));
+        assert!(requests.outage(150, 1_201).is_none());
+        requests.begin(1_000);
+        assert_eq!(requests.outage(150, 2_000).unwrap().since_ms, 100, "the outage goes on");
+        requests.answered(2_100);
+        assert!(requests.outage(150, 2_150).is_none());
+        requests.under_way.store(0, Ordering::Relaxed);
+        requests.begin(9_000);
+        assert!(requests.outage(8_000, 9_100).is_none(), "this is another one");
+    }
+}

@@ -1,0 +1,168 @@
+//! A server that is gone or silent, as those learn of it who wait behind others of their process and ask nobody themselves.
+
+use std::time::Duration;
+
+use redlatch::{Client, ErrorKind, Lease, MultiLock, QuorumLock, Wait};
+use redlatch_testkit::server::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::fixture::{ms, soon};
+
+const WAITERS: usize = 40;
+const LONG: Lease = Lease::Fixed(Duration::from_secs(600));
+
+/// A client that rides out outages of a second, and another one that holds all that there is.
+async fn held(server: &RedisServer) -> (Client, Client) {
+    let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+    let client = builder.connect().await.unwrap();
+    let other = Client::connect(&server.url()).await.unwrap();
+    other.semaphore("permits").set_if_absent(1, None).await.unwrap();
+    other.semaphore("permits").acquire(1).await.unwrap();
+    other.permit_semaphore("leased").set_if_absent(1).await.unwrap();
+    other.permit_semaphore("leased").request().lease(LONG).await.unwrap().unwrap().detach();
+    other.lock("lock").acquire().lease(LONG).await.unwrap().unwrap().detach();
+    (client, other)
+}
+
+/// The one that asks had the turn for as long as its request had no answer, 3 to 5 s, and then the next one had it: 40 took two minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_wait_learn_of_a_silent_server_at_the_same_time() {
+    let server = RedisServer::start().unwrap();
+    let (client, _other) = held(&server).await;
+    let mut waiters = JoinSet::new();
+    for _ in 0..WAITERS {
+        let [one, two, three] = [(); 3].map(|()| client.clone());
+        waiters.spawn(async move { one.semaphore("permits").acquire(1).await.unwrap_err() });
+        waiters.spawn(async move { two.permit_semaphore("leased").acquire().await.unwrap_err() });
+        waiters.spawn(async move { three.lock("lock").lock().await.unwrap_err() });
+    }
+    tokio::time::sleep(ms(300)).await;
+    server.pause().unwrap();
+    let errors = soon("the end of all waits", waiters.join_all()).await;
+    server.resume().unwrap();
+    assert!(errors.iter().all(redlatch::Error::is_retryable), "{errors:?}");
+}
+
+/// All but the one that asked said that it was busy, also of what was free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_is_not_busy_for_those_who_wait_behind_others() {
+    let server = RedisServer::start().unwrap();
+    let (client, _other) = held(&server).await;
+    server.pause().unwrap();
+    let mut waiters = JoinSet::new();
+    for name in ["lock", "free"] {
+        for _ in 0..WAITERS {
+            let client = client.clone();
+            waiters
+                .spawn(async move { client.lock(name).lock_for(ms(1_000)).await.map(|held| held.is_some()) });
+        }
+    }
+    for _ in 0..WAITERS {
+        let client = client.clone();
+        waiters.spawn(async move { client.semaphore("permits").acquire_for(1, ms(1_000)).await });
+    }
+    let ends = soon("the end of all waits", waiters.join_all()).await;
+    server.resume().unwrap();
+    let told = ends.iter().filter(|end| matches!(end, Err(error) if error.kind() == ErrorKind::Timeout));
+    assert_eq!(told.count(), 3 * WAITERS, "{ends:?}");
+    // It was not busy either, as is seen now.
+    assert!(client.lock("free").lock_for(ms(20_000)).await.unwrap().is_some());
+}
+
+/// Nothing told of an outage, at the end of a limit it was called busy, and without one the wait lasted as long as the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_whose_release_has_no_answer_learns_of_the_outage() {
+    for is_dead in [true, false] {
+        let server = RedisServer::start().unwrap();
+        let (client, _other) = held(&server).await;
+        let guard = client.lock("x").acquire().lease(LONG).await.unwrap().unwrap();
+        let owner = guard.owner().clone();
+        if is_dead {
+            server.stop()
+        } else {
+            server.pause().unwrap()
+        }
+        drop(guard);
+        let lock = client.lock("x");
+        for wait in [Wait::AtMost(ms(1_000)), Wait::Forever, Wait::No] {
+            let end = soon("an end", async { lock.acquire().owner(&owner).wait(wait).await }).await;
+            let error = end.map(|held| held.is_some()).unwrap_err();
+            assert!(error.is_retryable(), "{wait:?}: {error}");
+        }
+        if !is_dead {
+            server.resume().unwrap();
+        }
+    }
+}
+
+/// Each round of a set has an outage tolerance of its own, and nobody counted the rounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_waits_for_a_server_that_is_away_no_longer_than_a_single_lock() {
+    let [one, two] = [(); 2].map(|()| RedisServer::start().unwrap());
+    let (first, _) = held(&one).await;
+    let (second, _) = held(&two).await;
+    let both = MultiLock::new([first.lock("a"), second.lock("b")]).unwrap();
+    two.stop();
+    let error = soon("an end", both.lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+/// It kept readers of its process out for as long as nobody polled it, 3 s each, and those that do not wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_is_not_polled_holds_no_reader_up() {
+    let server = RedisServer::start().unwrap();
+    let (client, other) = held(&server).await;
+    let _reading = other.read_write_lock("rw").read().lock().await.unwrap();
+    let (rw, preferring) = (client.read_write_lock("rw"), client.read_write_lock("rw").prefer_writers());
+    let (writing, reading) = (rw.write(), preferring.read());
+    let mut writer = Box::pin(writing.lock());
+    // It asks, and waits for the reader; then nobody polls it.
+    assert!(tokio::time::timeout(ms(200), &mut writer).await.is_err());
+    assert!(reading.try_lock().await.unwrap().is_none(), "the writer goes first");
+    soon("a read hold", async {
+        while reading.try_lock().await.unwrap().is_none() {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    drop(writer);
+}
+
+/// A reader that lets a writer go first asks nobody itself, and called a lock busy whose server was gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_lets_a_writer_go_first_learns_of_an_outage() {
+    let server = RedisServer::start().unwrap();
+    let (client, _other) = held(&server).await;
+    server.stop();
+    let rw = client.read_write_lock("rw").prefer_writers();
+    let its = rw.clone();
+    let writer =
+        tokio::spawn(async move { its.write().lock_for(ms(20_000)).await.map(|held| held.is_some()) });
+    tokio::time::sleep(ms(300)).await;
+    let error = rw.read().lock_for(ms(500)).await.map(|held| held.is_some()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    writer.abort();
+}
+
+/// The member that answers was busy with another task's round, so a round with one error more was called busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_process_hide_the_outage_of_a_quorum_from_nobody() {
+    let servers = [(); 3].map(|()| RedisServer::start().unwrap());
+    let mut members = Vec::new();
+    for server in &servers {
+        let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+        members.push(builder.connect_lazy().unwrap().lock("x"));
+    }
+    let quorum = QuorumLock::new(members).unwrap();
+    quorum.lock().await.unwrap().unlock().await.into_result().unwrap();
+    servers[1..].iter().for_each(|server| server.pause().unwrap());
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let [one, two] = [(); 2].map(|()| quorum.clone());
+        tasks.spawn(async move { one.lock_for(ms(2_500)).await.map(|held| held.is_some()) });
+        tasks.spawn(async move { two.lock().await.map(|_| true) });
+    }
+    let ends = soon("the end of all waits", tasks.join_all()).await;
+    servers[1..].iter().for_each(|server| server.resume().unwrap());
+    assert!(ends.iter().all(|end| end.as_ref().is_err_and(|error| error.is_retryable())), "{ends:?}");
+}

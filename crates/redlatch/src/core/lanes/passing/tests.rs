@@ -66,6 +66,7 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     let heir = hand.heir.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
+    heir.seen(Sending { at_ms: late_ms, reign: 0 });
     assert!(matches!(rig.lanes.give_back(&heir, late_ms, SURE), Leaving::Passed), "to the one behind");
     assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
     drop(behind);

@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use super::{Core, lease::Lease, release::Unlocked};
+use super::{Core, lease::Lease};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     harmless::harmless,
@@ -68,31 +68,8 @@ impl Core {
         }
     }
 
-    /// What the task is told that gives a hold back. A release that was the first to find it gone knows no more than that: how the hold ended
-    /// is looked for now.
-    pub(super) async fn as_told(
-        &self,
-        lease: &Arc<Lease>,
-        outcome: Result<Unlocked, Error>,
-    ) -> Result<Unlocked, Error> {
-        let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
-            return Ok(outcome);
-        }
-        let limit = self.keeper.sleep(LIMIT);
-        let found = tokio::select! {
-            biased;
-            found = self.ends(std::slice::from_ref(lease)) => found.ok(),
-            () = limit => None,
-        };
-        Ok(match found.and_then(|reasons| reasons.into_iter().next().flatten()) {
-            Some(reason) => Unlocked::AlreadyLost(reason),
-            None => outcome,
-        })
-    }
-
     /// How holds ended, as far as that is to be seen on the server.
-    async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<Option<LossReason>>, Fault> {
+    pub(super) async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<Option<LossReason>>, Fault> {
         let number = self.fresh_number();
         let ask = |each: i64| {
             let call = Call::new(&scripts::LOST).number(number).int(each).int(FIELDS_MAX);

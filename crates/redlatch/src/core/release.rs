@@ -115,6 +115,29 @@ impl Core {
         self.as_told(lease, outcome).await
     }
 
+    /// What the task is told that gives a hold back. A release that was the first to find it gone knows no more than that: how the hold ended
+    /// is looked for now.
+    pub(super) async fn as_told(
+        &self,
+        lease: &Arc<Lease>,
+        outcome: Result<Unlocked, Error>,
+    ) -> Result<Unlocked, Error> {
+        let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
+        if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
+            return Ok(outcome);
+        }
+        let limit = self.keeper.sleep(lost::LIMIT);
+        let found = tokio::select! {
+            biased;
+            found = self.ends(std::slice::from_ref(lease)) => found.ok(),
+            () = limit => None,
+        };
+        Ok(match found.and_then(|reasons| reasons.into_iter().next().flatten()) {
+            Some(reason) => Unlocked::AlreadyLost(reason),
+            None => outcome,
+        })
+    }
+
     /// The ordinary release: one request in the caller's task. Only trouble costs more.
     async fn release_now(
         self: &Arc<Self>,

@@ -168,7 +168,7 @@ impl Core {
         self.outages.requests(self.store.shard(key)).outage(came_ms, self.now_ms())
     }
 
-    /// The time of a task is up that has had no answer of its own: `None` means busy, as far as anybody knows.
+    /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.
     pub(super) fn time_is_up<T>(&self, key: &[u8], deadline: &Deadline) -> Result<Option<T>, Error> {
         match self.outage(key, deadline.began_ms()) {
             Some(outage) => Err(outage.error),

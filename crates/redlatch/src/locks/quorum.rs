@@ -202,8 +202,8 @@ struct Tally {
 
 /// Why there is no quorum.
 enum Miss {
-    /// Too many members are busy; what was wrong with another one.
-    Busy(Option<Error>),
+    /// Too many members are busy.
+    Busy,
     /// Too many are in trouble, or the grants came too late.
     Trouble(Error),
 }
@@ -226,9 +226,8 @@ impl LockSet<Quorum> {
             };
             let over = options.wait == Wait::No || deadline.is_over(clock);
             match miss {
-                Miss::Busy(_) if over => return Ok(None),
-                Miss::Busy(None) => trouble_ms = None,
-                Miss::Busy(Some(_)) => {}
+                Miss::Busy if over => return Ok(None),
+                Miss::Busy => trouble_ms = None,
                 Miss::Trouble(error) => {
                     let since_ms = *trouble_ms.get_or_insert(clock.now_ms());
                     let patience_ms = clock.config.outage_tolerance.as_millis() as u64;
@@ -312,13 +311,12 @@ impl LockSet<Quorum> {
         // Members that are busy may be free the next time; what counts is whether the others could make a quorum.
         let lasting = errors.iter().filter(|error| is_final(error)).count();
         let spare = self.members.len() - quorum;
-        let other = errors.first().cloned();
         let worst = match () {
             () if lasting > spare => errors.into_iter().find(is_final),
             () if errors.len() > spare => errors.into_iter().find(Error::is_retryable),
             () => None,
         };
-        Err(worst.map_or(Miss::Busy(other), Miss::Trouble))
+        Err(worst.map_or(Miss::Busy, Miss::Trouble))
     }
 
     async fn ask(&self, requests: &[Request], limit: Duration) -> Tally {

@@ -105,7 +105,7 @@ async fn an_account_that_may_not_ask_for_the_time_forces_a_lock_free() {
     }
 }
 
-/// It was told to be deleted by nobody knows whom, also where this library had forced it free and noted who did.
+/// The reason was `Deleted` always, also where this library had forced it free and noted who did.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_is_the_first_to_find_its_hold_gone_says_how_it_ended() {
     let rig = rig().await;

@@ -193,7 +193,7 @@ async fn a_picture_from_before_a_failover_is_not_believed() {
     assert_eq!(owner(7), at(3));
 }
 
-/// Only what the master of a slot says gives it away at once: a node that was away sends calls to whom it knew.
+/// Only what the master of a slot says gives it away at once: a node that was away sends calls to the masters that it knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_master_of_a_slot_gives_it_away() {
     let server = node();

@@ -71,7 +71,11 @@ async fn story(
             Unlocked::AlreadyLost(reason) => reason,
             other => panic!("{loss:?}: {other:?}"),
         };
-        assert!(matches!(reason, LossReason::Expired | LossReason::Deleted), "{loss:?}: {reason:?}");
+        let is_told = match loss {
+            Loss::Expired => matches!(reason, LossReason::Expired | LossReason::Deleted),
+            Loss::Forced => matches!(reason, LossReason::Forced { .. }),
+        };
+        assert!(is_told, "{loss:?}: {reason:?}");
         // Holders that overtake nobody write in turn.
         for client in &clients {
             let guard = client.fenced_lock(name).lock().await.unwrap();

@@ -17,9 +17,11 @@ use std::time::Duration;
 const LOG_LINES_MAX: usize = 60;
 
 /// A small heap and only the first compiler: a test process lives for seconds, and many live at once.
-const JVM_FLAGS: [&str; 6] = [
+const JVM_FLAGS: [&str; 7] = [
     "-Xmx256m",
     "-XX:+UseSerialGC",
+    // Its file for `jstat` may belong to a process of another namespace with the same number, and Java says so where replies are read.
+    "-XX:-UsePerfData",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
     "-Dfile.encoding=UTF-8",

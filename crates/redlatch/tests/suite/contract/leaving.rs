@@ -72,7 +72,8 @@ pub(crate) async fn unlocking_a_lost_lock_says_so(on: Fixture) {
     let name = on.name("x");
     let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     on.lock(&b, name.as_str()).force_unlock().await.unwrap();
-    assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
+    let forced = LossReason::Forced { by: b.id().to_owned(), reason: None };
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::AlreadyLost(forced));
     let guard = on.lock(&a, name.as_str()).lock().await.unwrap();
     on.lock(&b, name.as_str()).force_unlock().await.unwrap();
     let taken = on.lock(&b, name.as_str()).lock().await.unwrap();

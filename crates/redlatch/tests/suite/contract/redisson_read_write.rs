@@ -67,7 +67,8 @@ pub(crate) async fn test_force_unlock(on: Fixture) {
     assert!(!ours.read().force_unlock().await.unwrap(), "the read side is free");
     assert!(ours.write().force_unlock().await.unwrap());
     assert!(matches!(read.unlock().await.unwrap(), Unlocked::AlreadyLost(_)));
-    assert_eq!(write.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
+    let forced = LossReason::Forced { by: a.id().to_owned(), reason: None };
+    assert_eq!(write.unlock().await.unwrap(), Unlocked::AlreadyLost(forced));
     assert!(!ours.read().force_unlock().await.unwrap());
 }
 

@@ -243,11 +243,17 @@ async fn a_loss_that_is_found_while_the_lease_is_passed_on_is_told_to_the_next_h
     let clock = ManualClock::new(ms(1_000_000));
     let builder = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(600_000));
     let builder = builder.clock(Arc::new(clock.clone()));
-    let client = builder.turn_time(ms(60_000)).response_timeout(ms(60_000)).connect().await.unwrap();
+    let client = builder.turn_time(ms(300_000)).response_timeout(ms(60_000)).connect().await.unwrap();
     let lock = client.lock("x");
     let first = lock.lock().await.unwrap();
-    clock.advance(ms(1_000));
-    let watched = rig.proxy.wait_for(SOON, |log| log.count("CLIENT") > 0 && log.count("EXISTS") > 0);
+    // Once renewed, it is watched, and for as long as the clock stands still it was seen just now and may be passed on.
+    clock.advance(ms(200_001));
+    let watched = rig.proxy.wait_for(SOON, |log| {
+        let mut requests = log.requests();
+        let is_renewal = |arg: &Vec<u8>| arg == scripts::RENEW.sha1().as_bytes();
+        requests.any(|request| request.args.iter().any(is_renewal))
+            && requests.any(|request| request.args.first().is_some_and(|arg| arg == b"EXISTS"))
+    });
     watched.await.unwrap();
     soon("quiet", async {
         while client.stats().background_jobs > 0 {
@@ -255,8 +261,6 @@ async fn a_loss_that_is_found_while_the_lease_is_passed_on_is_told_to_the_next_h
         }
     })
     .await;
-    // It was seen just now, for as long as the clock stands still, and so it may be passed on.
-    first.extend(ms(600_000)).await.unwrap();
     let mut next = begun(lock.lock());
     let gate = Gate::new();
     let look = rig.proxy.rule(script(&scripts::RENEW), Action::HoldReplyUntilReleased(gate.clone()));

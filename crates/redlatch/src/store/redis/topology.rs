@@ -169,7 +169,10 @@ impl Topology {
         for addr in &topology.seeds {
             let member = topology.member(addr);
             match member.ask().await {
-                Ok(layout) => drop(topology.install(layout, By::Epochs)),
+                Ok(layout) => {
+                    topology.install(layout, By::Epochs);
+                    topology.ask_most(addr).await;
+                }
                 Err(Blind::Forbidden) => topology.assume(addr),
                 Err(Blind::Failed(error)) => {
                     // A wrong password or a server without a cluster is worth more than one that is away.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::Instant;
 
 use super::{
@@ -214,6 +214,27 @@ impl Topology {
             self.install(layout, By::Insistence);
         }
         self.forget();
+    }
+
+    /// Asks the other masters of the first picture until most have answered: the node that gave it may have been away, and there is
+    /// nothing yet to judge it by.
+    pub(super) async fn ask_most(&self, first: &Addr) {
+        let masters: Vec<Arc<Member>> = self.masters().into_iter().map(|(_, member)| member).collect();
+        let is_first = |member: &Arc<Member>| member.addr == *first;
+        let mut answers = masters.iter().filter(|member| is_first(member)).count();
+        let others = masters.iter().filter(|member| !is_first(member)).take(SCAN_NODES_MAX);
+        let asked = others.map(async |member| tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await);
+        let mut asked = asked.collect::<FuturesUnordered<_>>();
+        while answers * 2 <= masters.len() {
+            match asked.next().await {
+                Some(Ok(Ok(layout))) if !layout.runs.is_empty() => {
+                    answers += 1;
+                    self.install(layout, By::Epochs);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
     }
 
     fn contradicts(&self, contradiction: Option<Contradiction>) {

@@ -144,6 +144,40 @@ async fn a_master_that_lost_its_slots_and_got_them_back_between_two_looks_begins
     topology.close();
 }
 
+/// The node that is asked first was away, and there was nothing to judge its picture by until the next look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_picture_of_a_node_that_was_away_counts_for_no_new_client() {
+    type Masters = Arc<std::sync::OnceLock<[(u16, u64); 2]>>;
+    let node = |says: &Masters| {
+        let says = says.clone();
+        FakeServer::start(move |request| match (&request[0].to_ascii_uppercase()[..], says.get()) {
+            (b"CLUSTER", Some(masters)) if request[1].eq_ignore_ascii_case(b"slots") => {
+                let run = |at: usize, from, to| {
+                    let (port, _) = masters[at];
+                    let id = resp::bulk(port.to_string());
+                    let master = resp::array(&[resp::bulk("127.0.0.1"), resp::integer(port.into()), id]);
+                    resp::array(&[resp::integer(from), resp::integer(to), master])
+                };
+                FakeReply::Reply(resp::array(&[run(0, 0, 8_191), run(1, 8_192, 16_383)]))
+            }
+            (b"CLUSTER", Some(masters)) => {
+                let line = |(port, epoch)| format!("{port} 127.0.0.1:1@2 master - 0 0 {epoch} connected\n");
+                FakeReply::Reply(resp::bulk(masters.map(line).concat()))
+            }
+            _ => FakeReply::Default,
+        })
+        .unwrap()
+    };
+    let (away, knows) = (Masters::default(), Masters::default());
+    let (first, second) = (node(&away), node(&knows));
+    let port = |server: &FakeServer| server.url().rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    away.set([(port(&first), 1), (port(&second), 2)]).unwrap();
+    knows.set([(3, 4), (port(&second), 2)]).unwrap();
+    let (topology, _first) = open(&first).await;
+    assert_eq!(topology.owner(7).unwrap().addr, at(3), "before the first lock");
+    topology.close();
+}
+
 /// A picture in which this server has the first half of the slots at one epoch and that one the second half at another.
 fn halves(first: (u16, u64), second: (u16, u64)) -> Layout {
     let [one, two] = [first, second].map(|(port, epoch)| (at(port), port.to_string(), epoch));

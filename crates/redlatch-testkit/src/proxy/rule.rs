@@ -45,6 +45,7 @@ pub struct Match {
     nth: Nth,
     key_contains: Option<Vec<u8>>,
     arg_contains: Vec<Vec<u8>>,
+    arg_is: Vec<Vec<u8>>,
     kind: Option<ConnectionKind>,
 }
 
@@ -89,6 +90,12 @@ impl Match {
         self
     }
 
+    /// Any argument must be exactly this: a figure, which the number of a request may contain by chance. Each call adds a condition.
+    pub fn arg_is(mut self, arg: impl AsRef<[u8]>) -> Self {
+        self.arg_is.push(arg.as_ref().to_vec());
+        self
+    }
+
     /// The connection must be of this kind. A subscribe command makes its connection one for pub/sub
     /// before the rules look at it.
     pub fn kind(mut self, kind: ConnectionKind) -> Self {
@@ -101,6 +108,7 @@ impl Match {
         (self.commands.is_empty() || self.commands.iter().any(|name| name == command))
             && self.kind.is_none_or(|wanted| wanted == kind)
             && self.key_contains.as_deref().is_none_or(|part| any(keys(command, args), part))
+            && self.arg_is.iter().all(|arg| args.get(1..).unwrap_or_default().contains(arg))
             && self.arg_contains.iter().all(|part| any(args.get(1..).unwrap_or_default(), part))
     }
 }

@@ -199,10 +199,12 @@ impl Core {
         turn: Option<&Turn>,
     ) -> Result<Entered, Error> {
         self.check_kind(request)?;
+        // Who needs no turn has just come.
+        let mut now_ms = if turn.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
-            match self.enter_lane(request, deadline, turn).await? {
+            match self.enter_lane(request, deadline, turn, now_ms).await? {
                 Entered::PassedOver if deadline.is_over(self) => return Ok(Entered::Done(None)),
-                Entered::PassedOver => {}
+                Entered::PassedOver => now_ms = self.now_ms(),
                 entered => return Ok(entered),
             }
         }
@@ -213,9 +215,9 @@ impl Core {
         request: &Arc<Request>,
         deadline: &Deadline,
         turn: Option<&Turn>,
+        now_ms: u64,
     ) -> Result<Entered, Error> {
         let waits = request.wait != Wait::No;
-        let now_ms = self.now_ms();
         let grant = match self.lanes.enter(request, turn, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Go => {
@@ -235,14 +237,17 @@ impl Core {
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.touch();
                 // A task that does not wait is in line only for a release that is on its way.
-                let moment = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
-                match place.handed(if waits { deadline } else { &moment }).await? {
+                let deadline = &if waits { *deadline } else { self.moment() };
+                match place.handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, tainted }) => {
                         let place = Place::lead(self, request);
-                        self.rides_out(request, deadline, tainted)?;
+                        // It need not find out once more what those before it have, unless its owner may have been given the lock unseen.
+                        if request.wait == Wait::Forever && !tainted {
+                            self.rides_out(&request.keys.key, deadline)?;
+                        }
                         let after = After { others: after_others, tainted };
                         return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
@@ -279,15 +284,6 @@ impl Core {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// An error if a task that comes from the line has had no answer, be it through those before it, for as long as it rides out an
-    /// outage: then it need not find that out once more, unless its owner may have been given the lock unseen.
-    fn rides_out(&self, request: &Request, deadline: &Deadline, tainted: bool) -> Result<(), Error> {
-        let Some(outage) = self.outage(&request.keys.key, deadline.began_ms()) else { return Ok(()) };
-        let lasts_ms = self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms()));
-        let lasts = u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis();
-        if request.wait == Wait::Forever && lasts && !tainted { Err(outage.error) } else { Ok(()) }
     }
 
     /// Contends at the server until granted, refused, or out of time.

@@ -426,8 +426,11 @@ impl Core {
         if recheck || shared.intake.scan_ms() <= now_ms {
             shared.intake.begin_scan();
             self.lanes.each_lease(|lease| agenda.adopt(lease));
-            let (in_lanes, at_gates) =
-                (self.lanes.pass_over_the_unpolled(now_ms), self.gates.pass_over_the_unpolled(now_ms));
+            let troubled = self.outages.look_for_trouble(now_ms);
+            let (in_lanes, at_gates) = (
+                self.lanes.pass_over_the_unpolled(now_ms, troubled),
+                self.gates.pass_over_the_unpolled(now_ms),
+            );
             if in_lanes || at_gates {
                 shared.intake.look_by(now_ms + PULSE_MS);
             }

@@ -5,12 +5,13 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -72,6 +73,14 @@ impl Requests {
         self.failed_ms.store(now_ms.max(1), Ordering::Relaxed);
     }
 
+    /// Whether there may be an outage for some of those who wait.
+    fn may_be_away(&self, now_ms: u64) -> bool {
+        let silent_ms = now_ms.saturating_sub(self.since_ms.load(Ordering::Relaxed));
+        let is_silent =
+            self.under_way.load(Ordering::Acquire) > 0 && silent_ms >= ANSWER_TIME.as_millis() as u64;
+        self.failed_ms.load(Ordering::Relaxed) != 0 || is_silent
+    }
+
     /// A task that came at that moment waits for what only the server knows.
     fn outage(&self, came_ms: u64, now_ms: u64) -> Option<Outage> {
         let under_way = self.under_way.load(Ordering::Acquire) > 0;
@@ -100,11 +109,22 @@ pub(super) struct Outages {
     /// Those for the shard that a single server has.
     first: Arc<Requests>,
     others: Mutex<HashMap<u16, Arc<Requests>>>,
+    /// Whether there was one when the keeper last looked.
+    troubled: AtomicBool,
 }
 
 impl Outages {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Outages { clock, first: Arc::default(), others: Mutex::default() }
+        Outages { clock, first: Arc::default(), others: Mutex::default(), troubled: AtomicBool::default() }
+    }
+
+    /// Looks whether some may wait for a server that is away. The keeper does so while there are lines, and wakes those in them then.
+    pub(super) fn look_for_trouble(&self, now_ms: u64) -> bool {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let troubled =
+            self.first.may_be_away(now_ms) || others.values().any(|requests| requests.may_be_away(now_ms));
+        self.troubled.store(troubled, Ordering::Relaxed);
+        troubled
     }
 
     fn requests(&self, shard: u16) -> Arc<Requests> {
@@ -176,6 +196,43 @@ impl Core {
         }
     }
 
+    /// An error for a task without a limit that has waited through an outage for as long as one is ridden out.
+    pub(super) fn rides_out(&self, key: &[u8], deadline: &Deadline) -> Result<(), Error> {
+        match self.rides_out_for(key, deadline) {
+            Some((lasts_ms, error)) if u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis() => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// For how long a task has waited through an outage, and which.
+    fn rides_out_for(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
+        let outage = self.outage(key, deadline.began_ms())?;
+        Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
+    }
+
+    /// Waits in a line of the lanes, as [`behind`](Self::behind), whose tasks the keeper wakes in trouble and shutting down sends home:
+    /// to listen, or to have a timer, would cost more than to hand the lock on.
+    pub(super) async fn in_line<T>(
+        &self,
+        key: &[u8],
+        deadline: &Deadline,
+        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    ) -> Result<Option<T>, Error> {
+        if deadline.left(self).is_some() {
+            return self.behind(key, deadline, work).await;
+        }
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
+            Poll::Pending if self.outages.troubled.load(Ordering::Relaxed) => {
+                self.rides_out(key, deadline).map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+            }
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
     /// Waits behind others of this process, who ask the server in its place: until the deadline (`None`), or, where there is none, for
     /// as long as an outage is ridden out.
     pub(super) async fn behind<T>(
@@ -188,10 +245,6 @@ impl Core {
         let mut closing = std::pin::pin!(closing);
         closing.as_mut().enable();
         let patience_ms = u64::try_from(self.config.outage_tolerance.as_millis()).unwrap_or(u64::MAX);
-        let lasts_ms = || {
-            let outage = self.outage(key, deadline.began_ms())?;
-            Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
-        };
         loop {
             if self.is_closed() {
                 return Err(self.closed_error());
@@ -200,7 +253,7 @@ impl Core {
             let limit = match left {
                 Some(left) => left,
                 None => {
-                    let lasts_ms = lasts_ms().map_or(0, |(lasts_ms, _)| lasts_ms);
+                    let lasts_ms = self.rides_out_for(key, deadline).map_or(0, |(lasts_ms, _)| lasts_ms);
                     Duration::from_millis(patience_ms.saturating_sub(lasts_ms)).max(ANSWER_TIME)
                 }
             };
@@ -211,10 +264,8 @@ impl Core {
                 () = self.keeper.sleep(limit) => {}
             }
             if left.is_none() {
-                match lasts_ms() {
-                    Some((lasts_ms, error)) if lasts_ms >= patience_ms => return Err(error),
-                    _ => continue,
-                }
+                self.rides_out(key, deadline)?;
+                continue;
             }
             // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
             if self.outage(key, deadline.began_ms()).is_some() {

@@ -168,7 +168,7 @@ impl Place {
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.behind(&self.keys.key, deadline, pin!(handoff)).await? else {
+        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(handoff)).await? else {
             return Ok(None);
         };
         let tainted = line.is_tainted();

@@ -14,12 +14,12 @@ use crate::{
 impl Lanes {
     /// Asks those who contend while others stand in line behind them to show themselves, and lets the next one contend where they
     /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
-    /// polled, either. Answers whether there is a line.
-    pub(in crate::core) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
+    /// polled, either. In trouble with the server all in line look at what is known of it. Answers whether there is a line.
+    pub(in crate::core) fn pass_over_the_unpolled(&self, now_ms: u64, troubled: bool) -> bool {
         if !self.queued.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let (mut queued, mut leaders, mut stuck) = (false, Vec::new(), Vec::new());
+        let (mut queued, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
         for shard in &self.shards {
             for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
                 if matches!(lane.work, Work::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms) {
@@ -28,10 +28,14 @@ impl Lanes {
                 }
                 queued |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
                 leaders.extend(lane.leader().cloned());
+                if troubled {
+                    told.extend(lane.some_in_line(usize::MAX));
+                }
             }
         }
         self.queued.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
         stuck.iter().for_each(|keys| self.promote(keys, false));
+        told.iter().for_each(|request| request.pulse.wake());
         for leader in leaders {
             if !leader.pulse.ask() || leader.pulse.is_missing(now_ms) {
                 self.look_for_those_behind(&leader.keys, now_ms);

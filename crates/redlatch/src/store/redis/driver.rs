@@ -5,7 +5,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError, TryLockError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU8, Ordering, fence},
     },
     task::{Context, Poll},
@@ -14,6 +14,10 @@ use std::{
 use redis::RedisError;
 use tokio::sync::Notify;
 
+use crate::harmless::harmless;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What drives a connection. A runtime that no longer runs never drops the tasks that it was told to abort, and with them the
 /// calls that wait; so this can be dropped from outside.
 ///
@@ -21,7 +25,7 @@ use tokio::sync::Notify;
 /// may be about to put something into it. So those who wait look at the phase once they have queued
 /// ([`heard`](Self::heard)).
 pub(super) struct DriverWork {
-    work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    work: Mutex<Option<Work>>,
     phase: AtomicU8,
     /// Wakes those who queued while it was at work, which may have been its end.
     ended: Notify,
@@ -35,7 +39,7 @@ const OVER: u8 = 2;
 
 impl DriverWork {
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        let work = Mutex::new(Some(Box::pin(work) as Pin<Box<dyn Future<Output = ()> + Send>>));
+        let work = Mutex::new(Some(Box::pin(work) as Work));
         DriverWork { work, phase: AtomicU8::new(RESTS), ended: Notify::new() }
     }
 
@@ -60,31 +64,33 @@ impl DriverWork {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(driver) = work.as_mut() else { return Poll::Ready(()) };
         self.enters(WORKS);
-        if driver.as_mut().poll(cx).is_pending() {
+        // It wakes tasks of the program. A waker that panics ends the connection, and dropping that wakes the others: a second panic
+        // while the first one unwinds would end the process.
+        if harmless(|| driver.as_mut().poll(cx)).is_some_and(|polled| polled.is_pending()) {
             self.rests();
             return Poll::Pending;
         }
-        let driver = work.take();
-        self.enters(OVER);
-        drop(work);
-        drop(driver);
-        self.ended.notify_waiters();
+        self.ends(work);
         Poll::Ready(())
     }
 
     /// Drops it, unless it is being polled this very moment: then its runtime runs, and aborts it.
     pub(super) fn end(&self) {
-        let mut work = match self.work.try_lock() {
+        let work = match self.work.try_lock() {
             Ok(work) => work,
             Err(TryLockError::Poisoned(work)) => work.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
+        self.ends(work);
+    }
+
+    fn ends(&self, mut work: MutexGuard<'_, Option<Work>>) {
         let driver = work.take();
         self.enters(OVER);
         // Without the mutex, because this wakes those who wait for answers.
         drop(work);
-        drop(driver);
-        self.ended.notify_waiters();
+        harmless(|| drop(driver));
+        harmless(|| self.ended.notify_waiters());
     }
 
     /// Waits for the answer to what is put into the driver's queue, or for the driver's end. The answer stays where its caller has it: a
@@ -120,5 +126,35 @@ pub(super) struct Driven(pub(super) Arc<DriverWork>);
 impl Drop for Driven {
     fn drop(&mut self) {
         self.0.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task's waker panicked when it was told of its answer, and that of the next one when the connection was dropped for it: two panics at
+    /// once, which end the process.
+    #[tokio::test]
+    async fn wakers_that_panic_end_a_connection_and_not_the_process() {
+        struct Bad;
+
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                panic!("a waker, when the connection is dropped");
+            }
+        }
+
+        let bad = Bad;
+        // What it holds is dropped after the panic, and not by it.
+        let driver = Arc::new(DriverWork::new(std::future::poll_fn(move |_| {
+            let _ = &bad;
+            panic!("a waker, when it is told")
+        })));
+        let driven = Driven(driver.clone());
+        let driving = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
+        assert!(driving.await.is_ok() && driver.is_over());
+        let never = pin!(std::future::pending::<Result<(), RedisError>>());
+        assert!(driver.heard(never).await.is_err(), "those who wait are told");
     }
 }

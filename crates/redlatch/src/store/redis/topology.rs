@@ -171,7 +171,9 @@ impl Topology {
             match member.ask().await {
                 Ok(layout) => {
                     topology.install(layout, By::Epochs);
-                    topology.ask_most(addr).await;
+                    // The caller's runtime may have no timers. If the other one has ended, nothing else works, either.
+                    let (asking, first) = (topology.clone(), addr.clone());
+                    drop(background.spawn(async move { asking.ask_most(&first).await }).await);
                 }
                 Err(Blind::Forbidden) => topology.assume(addr),
                 Err(Blind::Failed(error)) => {

@@ -82,7 +82,7 @@ async fn a_late_extension_does_not_keep_the_next_hold_of_its_owner() {
     let (owner, hour) = (rig.client.owner(), ms(3_600_000));
     let lock = rig.client.lock("x");
     let first = lock.acquire().owner(&owner).lease(Lease::Fixed(ms(5_000))).await.unwrap().unwrap();
-    let slow = rig.proxy.rule(script(&scripts::RENEW).arg_contains("3600000"), Action::DelayRequest(ms(600)));
+    let slow = rig.proxy.rule(script(&scripts::RENEW).arg_is("3600000"), Action::DelayRequest(ms(600)));
     let first = std::sync::Arc::new(first);
     let extended = first.clone();
     // Over a connection of another runtime, or what comes after would wait behind it.
@@ -122,7 +122,7 @@ async fn a_renewed_hold_does_not_live_on_the_lease_of_a_shorter_one() {
     let rig = rig().await;
     let (owner, lock) = (rig.client.owner(), rig.client.lock("x"));
     let term = |lease| lock.acquire().owner(&owner).lease(lease);
-    let renewals = |lease_ms| script(&scripts::RENEW).arg_contains(lease_ms);
+    let renewals = |lease_ms| script(&scripts::RENEW).arg_is(lease_ms);
     let too_short = rig.proxy.rule(renewals("1277"), Action::DelayRequest(ms(1)));
     let right = rig.proxy.rule(renewals("2999"), Action::DelayRequest(ms(1)));
     let short = term(Lease::Fixed(ms(1_277))).await.unwrap().unwrap();

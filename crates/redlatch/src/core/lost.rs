@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long finding out how holds ended may take; that they have is told then at the latest. They are not valid meanwhile.
-pub(super) const LIMIT: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_millis(500);
 /// The most fields of one hash that are looked through for another owner.
 const FIELDS_MAX: i64 = 16;
 
@@ -50,6 +50,27 @@ impl Core {
                 let _ = is_told.await;
             }
         }
+    }
+
+    /// Waits while it is being found out how a hold ended.
+    pub(super) async fn end_is_found(&self, lease: &Arc<Lease>) {
+        let limit = self.keeper.sleep(2 * LIMIT);
+        tokio::select! {
+            biased;
+            _ = lease.clone().ended() => {}
+            () = limit => {}
+        }
+    }
+
+    /// Looks how a hold ended that is over.
+    pub(super) async fn how_it_ended(&self, lease: &Arc<Lease>) -> Option<LossReason> {
+        let limit = self.keeper.sleep(LIMIT);
+        let found = tokio::select! {
+            biased;
+            found = self.ends(std::slice::from_ref(lease)) => found.ok(),
+            () = limit => None,
+        };
+        found.and_then(|reasons| reasons.into_iter().next().flatten())
     }
 
     /// Finds out how holds ended that are over, and tells their holders, though a log may panic.

@@ -221,7 +221,8 @@ impl Core {
         mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
     ) -> Result<Option<T>, Error> {
         if deadline.left(self).is_some() {
-            return self.behind(key, deadline, work).await;
+            // Boxed, so that the future of those who have no limit stays small.
+            return Box::pin(self.behind(key, deadline, work)).await;
         }
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Ok(Some(done))),

@@ -16,7 +16,6 @@ use super::{
     keeper::told,
     lanes::{Leaving, NextTask},
     lease::Lease,
-    lost,
     owners::Pending,
 };
 use crate::{
@@ -87,13 +86,8 @@ impl Core {
         polled: Polled,
     ) -> Result<Unlocked, Error> {
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
-            // How it ended is being found out.
-            let limit = self.keeper.sleep(2 * lost::LIMIT);
-            tokio::select! {
-                biased;
-                _ = lease.clone().ended() => {}
-                () = limit => {}
-            }
+            // Boxed, as it is rare, and the future of a release stays small.
+            Box::pin(self.end_is_found(lease)).await;
         }
         let outcome = match self.begin(lease, held) {
             Step::Passed => Ok(Unlocked::Released),
@@ -126,13 +120,7 @@ impl Core {
         if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
             return Ok(outcome);
         }
-        let limit = self.keeper.sleep(lost::LIMIT);
-        let found = tokio::select! {
-            biased;
-            found = self.ends(std::slice::from_ref(lease)) => found.ok(),
-            () = limit => None,
-        };
-        Ok(match found.and_then(|reasons| reasons.into_iter().next().flatten()) {
+        Ok(match Box::pin(self.how_it_ended(lease)).await {
             Some(reason) => Unlocked::AlreadyLost(reason),
             None => outcome,
         })

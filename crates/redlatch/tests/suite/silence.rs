@@ -69,6 +69,24 @@ async fn a_silent_server_is_not_busy_for_those_who_wait_behind_others() {
     assert!(client.lock("free").lock_for(ms(20_000)).await.unwrap().is_some());
 }
 
+/// The first in line rides an outage out for as long as its limit is, and those behind it have none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_without_a_limit_ends_in_an_outage_though_the_one_before_it_waits_on() {
+    let server = RedisServer::start().unwrap();
+    let (client, _other) = held(&server).await;
+    let (before, behind) = (client.lock("lock"), client.lock("lock"));
+    let before = tokio::spawn(async move { before.lock_for(Duration::from_secs(600)).await.map(drop) });
+    tokio::time::sleep(ms(300)).await;
+    let behind = tokio::spawn(async move { behind.lock().await.map(drop) });
+    tokio::time::sleep(ms(100)).await;
+    server.pause().unwrap();
+    let error = soon("an end", behind).await.unwrap().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(!before.is_finished(), "it has a limit");
+    before.abort();
+    server.resume().unwrap();
+}
+
 /// Nothing told of an outage, at the end of a limit it was called busy, and without one the wait lasted as long as the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_whose_release_has_no_answer_learns_of_the_outage() {

@@ -160,6 +160,9 @@ async fn the_picture_of_a_node_that_was_away_counts_for_no_new_client() {
                 };
                 FakeReply::Reply(resp::array(&[run(0, 0, 8_191), run(1, 8_192, 16_383)]))
             }
+            (b"CLUSTER", Some(masters)) if masters.iter().any(|(_, epoch)| *epoch == 0) => {
+                FakeReply::Reply(resp::error("NOPERM this account may not ask"))
+            }
             (b"CLUSTER", Some(masters)) => {
                 let line = |(port, epoch)| format!("{port} 127.0.0.1:1@2 master - 0 0 {epoch} connected\n");
                 FakeReply::Reply(resp::bulk(masters.map(line).concat()))
@@ -168,14 +171,18 @@ async fn the_picture_of_a_node_that_was_away_counts_for_no_new_client() {
         })
         .unwrap()
     };
-    let (away, knows) = (Masters::default(), Masters::default());
-    let (first, second) = (node(&away), node(&knows));
     let port = |server: &FakeServer| server.url().rsplit(':').next().unwrap().parse::<u16>().unwrap();
-    away.set([(port(&first), 1), (port(&second), 2)]).unwrap();
-    knows.set([(3, 4), (port(&second), 2)]).unwrap();
-    let (topology, _first) = open(&first).await;
-    assert_eq!(topology.owner(7).unwrap().addr, at(3), "before the first lock");
-    topology.close();
+    // Where epochs may not be asked for, nothing says which of them was away.
+    for (epoch, is_told) in [(4, true), (0, false)] {
+        let (away, knows) = (Masters::default(), Masters::default());
+        let (first, second) = (node(&away), node(&knows));
+        away.set([(port(&first), epoch.min(1)), (port(&second), 2)]).unwrap();
+        knows.set([(3, epoch), (port(&second), 2)]).unwrap();
+        let (topology, _first) = open(&first).await;
+        let known = if is_told { at(3) } else { at(port(&first)) };
+        assert_eq!(topology.owner(7).unwrap().addr, known, "before the first lock");
+        topology.close();
+    }
 }
 
 /// A picture in which this server has the first half of the slots at one epoch and that one the second half at another.

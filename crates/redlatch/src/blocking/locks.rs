@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Stake, is_of_this_thread, own_owner, thread_owner, wait_for};
 use crate::{
     Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
-    core::{Core, release::Polled},
+    core::Core,
     error::{Error, ErrorKind, LossReason},
     kinds::{Fair, Fenced, LockMarker, NonReentrant, NonReentrantFair, Plain, Read, Spin, Write},
     owner::Owner,
@@ -350,7 +350,7 @@ impl<G: Hold, T> Guard<G, T> {
     /// As there.
     pub fn unlock(self) -> Result<Unlocked, Error> {
         let Guard { core, inner, _stake, .. } = self;
-        wait_for(&core, inner.into_guard().release(Polled::Through))
+        wait_for(&core, inner.into_guard().unlock_polled())
     }
 
     /// Lets the hold go on without a guard; see [`redlatch::Guard::detach`](crate::Guard::detach).

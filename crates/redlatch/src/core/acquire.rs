@@ -29,13 +29,12 @@ use crate::{
 
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
-    pub(crate) async fn acquire(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Error> {
+    pub(crate) async fn acquire(self: &Arc<Self>, request: Arc<Request>) -> Result<Option<Grant>, Error> {
         self.check_process()?;
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
         let _under_way = self.keeper.begin();
         self.check_open()?;
         request.keys.check()?;
-        let request = Arc::new(request);
         let deadline = Deadline::new(self, request.wait);
         // Without a listener the clock is not asked.
         let began_ms = tracing::enabled!(tracing::Level::DEBUG).then(|| self.now_ms());
@@ -44,7 +43,11 @@ impl Core {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
                 request.pulse.shown(work).await.map(Entered::grant)
             }
-            Some(owner) => request.pulse.shown(pin!(self.acquire_as(&request, owner, &deadline))).await,
+            // Boxed, so that the future of an acquire stays small for those who need no turn.
+            Some(owner) => {
+                let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
+                request.pulse.shown(work.as_mut()).await
+            }
         };
         if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {
             // Written without `Display`, which would count as showing the owner to others.

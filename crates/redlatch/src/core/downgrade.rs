@@ -54,7 +54,7 @@ impl Core {
             };
             let grant = tokio::select! {
                 biased;
-                grant = self.acquire(request) => grant,
+                grant = self.acquire(Arc::new(request)) => grant,
                 _ = writing.clone().ended() => return Err(lost()),
             };
             match grant {

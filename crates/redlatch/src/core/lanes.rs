@@ -215,7 +215,8 @@ impl Lanes {
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
                 lane.crowd_mut().queue.push_back(queued);
                 self.note_line(lane);
-                if !self.queued.swap(true, Ordering::AcqRel) {
+                // The keeper takes the note away before it looks into this shard.
+                if !self.queued.load(Ordering::Acquire) && !self.queued.swap(true, Ordering::AcqRel) {
                     self.intake.look_by(now_ms + PULSE_MS);
                 }
                 Ok(Enter::Queue(handoff))

@@ -279,7 +279,7 @@ impl Round<'_> {
             let left = self.deadline.left(&self.set.members[0].core);
             let wait = left.map_or(wait, Wait::AtMost);
             let request = Request { wait, ..Request::clone(&self.requests[at]) };
-            match self.set.members[at].core.acquire(request).await {
+            match self.set.members[at].core.acquire(Arc::new(request)).await {
                 Ok(Some(grant)) => self.hold(at, grant),
                 Ok(None) => return Err(Miss::TimeUp),
                 Err(error) => return Err(Miss::Trouble(at, error)),
@@ -323,7 +323,7 @@ impl Round<'_> {
         if let (Some(ack), Some(left)) = (&mut request.ack, self.deadline.left(core)) {
             ack.within = ack.within.min(left * 3 / 4);
         }
-        match self.deadline.bound(core, pin!(core.acquire(request))).await {
+        match self.deadline.bound(core, pin!(core.acquire(Arc::new(request)))).await {
             Some(Ok(Some(grant))) => {
                 self.hold(at, grant);
                 Ok(())

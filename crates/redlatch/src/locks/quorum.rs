@@ -367,7 +367,7 @@ impl LockSet<Quorum> {
 async fn ask_one(member: &Locker, request: &Request, limit: Duration) -> Result<Option<Grant>, Error> {
     tokio::select! {
         biased;
-        outcome = member.core.acquire(request.clone()) => outcome,
+        outcome = member.core.acquire(Arc::new(request.clone())) => outcome,
         () = member.core.keeper.sleep(limit) => {
             Err(Error::new(ErrorKind::Timeout, format!("the server did not answer within {limit:?}"))
                 .on(member.name()))

@@ -119,7 +119,8 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     async fn run(self) -> Result<Option<G>, Error> {
         let options = Options { owner: self.owner, fenced: self.fenced, ack: self.ack };
-        let guard = self.locker.acquire(self.wait, self.lease, options).await?;
+        let request = self.locker.asked(self.wait, self.lease, options)?;
+        let guard = self.locker.acquire(request).await?;
         Ok(guard.map(G::from_guard))
     }
 }

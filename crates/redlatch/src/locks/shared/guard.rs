@@ -107,6 +107,12 @@ impl Guard {
         self.core.check_process().map_err(|error| error.on(self.name()).by(&self.lease.owner))
     }
 
+    /// As [`into_hold`](Self::into_hold), in the process that made the hold.
+    fn to_give_back(self) -> Result<(Arc<Core>, Arc<CoreLease>, Term), Error> {
+        self.check_process()?;
+        Ok(self.into_hold())
+    }
+
     /// The hold without its guard, for the task that gives it back in the guard's place.
     pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, Term) {
         self.armed = false;
@@ -123,22 +129,16 @@ impl Guard {
     ///
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
-        self.release(Polled::AtWill).await
+        let (core, lease, term) = self.to_give_back()?;
+        core.unlock(&lease, term, Polled::AtWill).await
     }
 
     /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the caller's
     /// connection serves, where a future that is kept and polled no more would hold up others who have the owner.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
-        self.release(Polled::Through).await
-    }
-
-    /// As [`unlock`](Self::unlock), by a caller that may be known to poll it until it is done.
-    pub(crate) async fn release(mut self, polled: Polled) -> Result<Unlocked, Error> {
-        self.check_process()?;
-        self.armed = false;
-        let (core, lease) = (self.core.clone(), self.lease.clone());
-        core.unlock(&lease, self.term, polled).await
+        let (core, lease, term) = self.to_give_back()?;
+        core.unlock(&lease, term, Polled::Through).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.

@@ -65,16 +65,16 @@ impl Locker {
         &self.keys.name
     }
 
-    pub(crate) async fn acquire(
-        &self,
-        wait: Wait,
-        lease: Lease,
-        options: Options,
-    ) -> Result<Option<Guard>, Error> {
+    /// The request of an acquire with all its options.
+    pub(crate) fn asked(&self, wait: Wait, lease: Lease, options: Options) -> Result<Arc<Request>, Error> {
         let ack = options.ack.checked().map_err(|error| error.on(self.name()))?;
         let request = self.request(wait, lease, options.owner, options.fenced)?;
+        Ok(Arc::new(Request { ack, ..request }))
+    }
+
+    pub(crate) async fn acquire(&self, request: Arc<Request>) -> Result<Option<Guard>, Error> {
         let core = &*self.core;
-        let grant = core.acquire(Request { ack, ..request }).await?;
+        let grant = core.acquire(request).await?;
         Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.term, self.reentrant)))
     }
 

@@ -3,6 +3,7 @@
 use std::{
     future::{Future, IntoFuture},
     pin::Pin,
+    sync::Arc,
 };
 
 use super::{PermitGuard, PermitSemaphore, ids};
@@ -108,7 +109,7 @@ impl<'a> PermitRequest<'a> {
         let owner = Owner::of_permits(&ids::fresh(permits, core).map_err(named)?, core.fresh_number());
         let recipe = Permits::for_publishing(core.store.publish_command());
         let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, wait) };
-        let grant = core.acquire(request).await?;
+        let grant = core.acquire(Arc::new(request)).await?;
         Ok(grant.map(|grant| PermitGuard::new(core, grant)))
     }
 }

@@ -11,7 +11,7 @@ use super::{
     Core,
     lease::Lease,
     owners::{Pending, Turn},
-    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
 };
 use crate::{
@@ -48,17 +48,22 @@ impl Core {
     pub(crate) async fn take_up(self: &Arc<Self>, left: &Arc<Left>, turn: Turn) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let pending = self.owners.pending(&left.keys, &left.owner);
-        let (core, unheard) = (self.clone(), left.clone());
+        let core = self.clone();
         let moving = self.clone().move_to_own(left.clone(), pending).inspect(move |_| drop(turn));
         let moving = self.drive(moving, move |outcome| {
-            if let Ok((Taken::Up(lease), Some(pending))) = outcome {
+            if let Ok((Taken::Up(lease), Some(pending))) = outcome
+                && let Some(left) = lease.give_up()
+            {
                 core.lanes.forget(&lease);
-                lease.give_back();
-                core.move_back_later(&unheard, lease.owner.clone(), false, pending);
+                core.move_back_later(&left, lease.owner.clone(), false, pending);
             }
         });
         let (taken, _) = moving.outcome().await.map_err(Fault::Server)??;
-        Ok(taken)
+        match taken {
+            // A shutdown has given it back.
+            Taken::Up(lease) if lease.claim().is_none() => Err(Fault::Server(self.closed_error())),
+            taken => Ok(taken),
+        }
     }
 
     /// The cover goes with a hold that was moved: it lasts until a task takes that, and no longer.
@@ -88,6 +93,7 @@ impl Core {
             }
         };
         let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sending));
+        lease.is_taken_up(left);
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")
@@ -100,9 +106,20 @@ impl Core {
                 }
             }
         };
-        lease.give_back();
-        self.move_back(&left, &lease.owner).await;
+        if let Some(left) = lease.give_up() {
+            self.move_back(&left, &lease.owner).await;
+        }
         Err(Fault::Server(failed))
+    }
+
+    /// Gives a hold back to its owner that no task has yet, when the client is shut down.
+    pub(super) async fn leave_again(self: &Arc<Self>, left: &Left, own: &Owner) -> Result<Unlocked, Error> {
+        let _cover = self.owners.pending(&left.keys, &left.owner);
+        if self.move_back(left, own).await {
+            return Ok(Unlocked::Released);
+        }
+        let lost = "a hold that was being taken up could not be given back to its owner";
+        Err(Error::new(ErrorKind::Lost, lost).remedy("its lease ends it"))
     }
 
     /// A request that was not answered may still arrive and take the hold up again, so this looks again later.

@@ -30,6 +30,10 @@ impl Core {
                 let (tell, told) = tokio::sync::oneshot::channel();
                 let (core, held) = (self.clone(), lease.clone());
                 self.keeper.spawn(async move {
+                    if let Some(left) = held.claim() {
+                        let _ = tell.send(core.leave_again(&left, &held.owner).await.map(|left| (left, 0)));
+                        return;
+                    }
                     let pending = core.owners.pending(&held.keys, &held.owner);
                     let work = async |pending: &Pending| core.release_all_holds(&held, pending).await;
                     let _ = tell.send(pending.covers(work).await);

@@ -154,14 +154,23 @@ async fn what_is_taken_up_while_its_client_shuts_down_goes_with_it_or_stays_with
                 *owners.lock().unwrap() = Some(owner.clone());
                 owner
             };
+            let is_refused = Arc::new(AtomicBool::default());
             let is_left = |state: &LockState| {
                 let owner = owners.lock().unwrap().as_ref().map(|owner| owner.to_string());
                 let owner = owner.expect("it was left");
+                let is_refused = is_refused.load(Ordering::SeqCst);
                 // That of a write hold has an ending.
                 state.holders.iter().all(|holder| holder.owner.starts_with(&owner))
+                    && (state.holders.len() == 1 || !is_refused)
             };
-            let adopt =
-                async |$client: Client, owner: Owner| valid($lock.adopt(&owner, Lease::Renewed).await);
+            let adopt = |$client: Client, owner: Owner| {
+                let is_refused = is_refused.clone();
+                async move {
+                    let adopted = $lock.adopt(&owner, Lease::Renewed).await;
+                    is_refused.store(adopted.is_err(), Ordering::SeqCst);
+                    valid(adopted)
+                }
+            };
             at_each_moment($what, leave, adopt, is_left).await
         };
     }
@@ -169,6 +178,29 @@ async fn what_is_taken_up_while_its_client_shuts_down_goes_with_it_or_stays_with
     left!("taken-up-fair", client => client.fair_lock(NAME));
     left!("taken-up-read", client => client.read_write_lock(NAME).read());
     left!("taken-up-write", client => client.read_write_lock(NAME).write());
+}
+
+/// The task that takes a hold up is not polled while its client is shut down: the shutdown freed what another process had left.
+#[tokio::test]
+async fn what_was_taken_up_for_a_task_that_has_not_seen_it_stays_with_its_owner() {
+    let url = "memory:taken-up-unseen";
+    let (other, client) = (Client::connect(url).await.unwrap(), Client::connect(url).await.unwrap());
+    let owner = other.lock(NAME).lock_with_lease(ms(60_000)).await.unwrap().detach().owner;
+    let lock = client.lock(NAME);
+    let adopting = lock.adopt(&owner, Lease::Renewed);
+    let mut adopting = Box::pin(adopting);
+    let holder = async || other.inspect(NAME).await.unwrap().holders[0].owner.to_string();
+    assert!(futures_util::poll!(&mut adopting).is_pending());
+    soon("the hold moves", async {
+        while holder().await == owner.to_string() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let report = soon("the shutdown", client.clone().shutdown(SOON)).await;
+    assert!(report.failed.is_empty(), "{report:?}");
+    assert_eq!(holder().await, owner.to_string());
+    assert_eq!(soon("the task", adopting).await.unwrap_err().kind(), redlatch::ErrorKind::Closed);
 }
 
 #[tokio::test]

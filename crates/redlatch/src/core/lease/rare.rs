@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::watch;
 
 use super::{Lease, lengths::Lengths};
-use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
+use crate::{core::adopt::Left, error::LossReason, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -23,9 +23,15 @@ pub(super) struct Rare {
     pub(super) asked_until_ms: AtomicU64,
     /// What the server had of it after its end was counted down.
     pub(super) is_counted_down: AtomicBool,
+    /// The hold of another process that it was taken up from, until a task has it or it is given back there.
+    left: Mutex<Option<Arc<Left>>>,
 }
 
 impl Rare {
+    fn left(&self) -> MutexGuard<'_, Option<Arc<Left>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What the next guard's lease has of it; `None` if nothing.
     pub(super) fn succeed(&self) -> Option<Rare> {
         let Rare { replicated, before, asked_until_ms, .. } = self;
@@ -100,6 +106,23 @@ impl Lease {
     /// Notes a request that changes the count, if the lease was ever entered: otherwise the only such request is its last.
     pub(in crate::core) fn changes_count(&self) -> Option<Change> {
         self.turns_if_any().map(Turns::changes)
+    }
+
+    /// Notes where it was taken up from, before others can see it.
+    pub(in crate::core) fn is_taken_up(&self, left: Arc<Left>) {
+        *self.rare().left() = Some(left);
+    }
+
+    /// Where it was taken up from, unless that was asked before: the one that asks has the hold now, for its task or to give it back there.
+    pub(in crate::core) fn claim(&self) -> Option<Arc<Left>> {
+        self.rare.get()?.left().take()
+    }
+
+    /// No task takes what was taken up for it: where it is to be given back. `None` if a task has it, or a shutdown that has ended it gives it
+    /// back.
+    pub(in crate::core) fn give_up(&self) -> Option<Arc<Left>> {
+        let is_shutdowns = !self.give_back() && self.loss() == Some(&LossReason::Shutdown);
+        if is_shutdowns { None } else { self.claim() }
     }
 
     /// Waits until the server counts what the guards here do, as far as can be known.

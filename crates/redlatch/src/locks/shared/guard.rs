@@ -108,7 +108,7 @@ impl Guard {
     }
 
     /// As [`into_hold`](Self::into_hold), in the process that made the hold.
-    fn to_give_back(self) -> Result<(Arc<Core>, Arc<CoreLease>, Term), Error> {
+    fn into_hold_here(self) -> Result<(Arc<Core>, Arc<CoreLease>, Term), Error> {
         self.check_process()?;
         Ok(self.into_hold())
     }
@@ -129,7 +129,7 @@ impl Guard {
     ///
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
-        let (core, lease, term) = self.to_give_back()?;
+        let (core, lease, term) = self.into_hold_here()?;
         core.unlock(&lease, term, Polled::AtWill).await
     }
 
@@ -137,7 +137,7 @@ impl Guard {
     /// connection serves, where a future that is kept and polled no more would hold up others who have the owner.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
-        let (core, lease, term) = self.to_give_back()?;
+        let (core, lease, term) = self.into_hold_here()?;
         core.unlock(&lease, term, Polled::Through).await
     }
 

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::{
     Core,
-    lease::Lease,
+    lease::{Lease, Left},
     owners::{Pending, Turn},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
@@ -17,20 +17,10 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
-    keys::Keys,
     owner::Owner,
-    recipes::{Heir, Recipe, Term},
+    recipes::Heir,
     store::Fault,
 };
-
-/// A hold that was left, and what is wanted of it. It is no lease of this process.
-pub(crate) struct Left {
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) recipe: &'static dyn Recipe,
-    pub(crate) owner: Owner,
-    pub(crate) term: Term,
-    pub(crate) fenced: bool,
-}
 
 /// What became of a hold that was to be taken up.
 pub(crate) enum Taken {

@@ -5,6 +5,7 @@
 //! before it can be over on the server.
 
 mod deadline;
+mod left;
 mod lengths;
 mod rare;
 mod sight;
@@ -24,6 +25,7 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
+pub(crate) use left::Left;
 pub(super) use rare::Change;
 use rare::{NEVER, Rare, Turns};
 use sight::Sight;

@@ -7,8 +7,8 @@ use std::sync::{
 
 use tokio::sync::watch;
 
-use super::{Lease, lengths::Lengths};
-use crate::{core::adopt::Left, error::LossReason, recipes::Term, replica_ack::Confirmed};
+use super::{Lease, left::Left, lengths::Lengths};
+use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {

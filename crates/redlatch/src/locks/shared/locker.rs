@@ -8,9 +8,9 @@ use crate::{
     config::lease_ms,
     core::{
         Request, Wait,
-        adopt::{Left, Taken},
+        adopt::Taken,
         home::Home,
-        lease::Lease as CoreLease,
+        lease::{Lease as CoreLease, Left},
         owners::Turn,
         release::Unlocked,
     },

@@ -10,17 +10,19 @@ use std::{
 };
 
 use redis::aio::MultiplexedConnection;
-use redlatch::{ReadWriteLock, Unlocked};
+use redlatch::{Lease, ReadWriteLock, Unlocked, Wait};
 use redlatch_testkit::redisson::RedissonVersion;
 
 use crate::{
-    bed::{Bed, ms, patient_connection, runtime},
+    bed::{BRISK, Bed, ms, patient_connection, runtime},
     read_write::{Sides, is_gone},
 };
 
 const ROUNDS: u64 = 150;
 const TASKS: u64 = 4;
 const JAVA_THREADS: u64 = 4;
+/// A reader of Java that a message reaches right before its sleep sleeps for the whole TTL (`docs/protocol.md`), here of all that are held.
+const LEASE: Lease = Lease::RenewedEvery(BRISK);
 
 /// Three numbers in Redis that a writer changes one after the other, and the count of those who are inside.
 struct Page {
@@ -97,7 +99,8 @@ async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
     let mut connection = page.connect().await;
     for round in 0..ROUNDS {
         let unlocked = if writes(owner, round) {
-            let guard = lock.write().lock().await.unwrap();
+            let write = lock.write().acquire().wait(Wait::Forever).lease(LEASE);
+            let guard = write.await.unwrap().unwrap();
             page.write(&mut connection, 0).await;
             if round % 2 == 0 {
                 // A writer that stays to read what it has written.
@@ -108,7 +111,8 @@ async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
                 guard.unlock().await
             }
         } else {
-            let guard = lock.read().lock().await.unwrap();
+            let read = lock.read().acquire().wait(Wait::Forever).lease(LEASE);
+            let guard = read.await.unwrap().unwrap();
             page.read(&mut connection, 0).await;
             guard.unlock().await
         };
@@ -163,7 +167,7 @@ pub(crate) fn readers_never_meet_a_writer_and_writers_meet_nobody(version: Redis
     }
     thread::scope(|scope| {
         for owner in 0..JAVA_THREADS {
-            let (java, name, page) = (Sides::new(&bed), &name, &page);
+            let (java, name, page) = (Sides::new(&bed).of("brisk"), &name, &page);
             scope.spawn(move || java_rounds(&java, name, page, owner));
         }
     });

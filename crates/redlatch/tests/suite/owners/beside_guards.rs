@@ -147,7 +147,8 @@ async fn a_read_hold_that_takes_too_long_beside_a_write_hold_is_no_loss() {
     }
     drop(reading);
     let error = soon("the read hold", writing.read()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    // A busy machine may take the silent connection for dead first.
+    assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unreachable), "{error}");
     assert!(writing.is_valid() && writing.loss().is_none());
     gate.release();
     writing.unlock().await.unwrap();

@@ -249,7 +249,9 @@ async fn only_the_master_of_a_slot_gives_it_away() {
     // Others have not heard of it yet, and the rest of what they say counts.
     assert_eq!(topology.install(halves((1, 1), (4, 3)), By::Epochs), Judged::Believed);
     assert_eq!((owner(7), owner(9_000)), (at(3), at(4)));
-    tokio::time::sleep(pictures::TOLD_TIME).await;
+    if let Some(told) = topology.table.write().unwrap().told.get_mut(&7) {
+        told.at -= pictures::TOLD_TIME;
+    }
     assert_eq!(topology.install(halves((1, 1), (4, 3)), By::Epochs), Judged::OutOfDate);
     assert_eq!(owner(7), at(3));
 }

@@ -1,4 +1,4 @@
-//! Acquiring: from the owner's turn over its lane to the contest. What one attempt of the contest sends is in `attempt.rs`.
+//! Acquiring: from the owner's turn over its lane to the contest. What one attempt of the contest sends is in `asker.rs`.
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
@@ -13,10 +13,10 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     asker::{After, Asker},
-    attempt::already_held,
     lanes::Enter,
     lease::Lease,
     owners::{Asking, Turn},
+    shared::already_held,
     wait::{Deadline, Handed, Place, Waker},
 };
 use crate::{

@@ -1,31 +1,41 @@
 //! The one who asks: the owner of one acquire, from its first request to a grant or to the end of the wait.
 
+mod line;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
-    attempt::Look,
+    confirm::{Answered, Unconfirmed},
     contest::{Attempt, Contender},
-    lane::{Handoff, InLine, Queued},
-    lease::Lease,
+    flight::{Flight, Rest, Work},
+    lane::Queued,
+    lease::{Lease, Sending},
     undo::Certainty,
+    upgrade::Reading,
     wait::Deadline,
 };
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     jitter,
+    keys::Kind,
     owner::Owner,
-    recipes::{GateKey, LanePolicy},
-    store::Fault,
+    recipes::{Asks, BEHIND, GateKey, LanePolicy},
+    scripts::{ACQUIRE, QUERY},
+    store::{Call, Confirm, Fault, Reply},
 };
+use line::Line;
 
 /// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
 /// waits for that the writer waits for.
 const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
+
+/// How long the answer to a request that was given up is waited for before what it may have left is removed without it.
+const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 /// What a task knows that has stood in line before it contends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,32 +71,6 @@ pub(super) struct Asker {
     recount: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
-}
-
-/// The place in a queue on the server, for kinds that have one.
-#[derive(Default)]
-enum Line {
-    #[default]
-    Outside,
-    /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
-    Inside(InLine),
-}
-
-impl Drop for Asker {
-    fn drop(&mut self) {
-        if self.waits_beside {
-            self.core.lanes.waited_beside(&self.request.keys);
-        }
-        let lined_up = self.step_out();
-        if self.granted {
-            return;
-        }
-        if self.tainted {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
-        } else if lined_up || self.passed_over {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
-        }
-    }
 }
 
 impl Contender for Asker {
@@ -139,14 +123,7 @@ impl Contender for Asker {
             self.line = Line::Inside(line);
             self.core.lanes.line_up(&self.request.keys, queued);
         }
-        let look = Look {
-            lines_up,
-            recount: self.recount,
-            deadline: &self.deadline,
-            value: &mut self.value,
-            read_end_ms: &mut self.read_end_ms,
-        };
-        let outcome = self.core.attempt(&self.request, &self.owner, look).await;
+        let outcome = self.ask(lines_up).await;
         match outcome {
             Ok(Attempt::Behind { recount }) => self.recount = recount,
             // What was not answered may have lined up anew, behind others than were counted.
@@ -223,6 +200,72 @@ impl Asker {
         }
     }
 
+    /// Asks the server once.
+    async fn ask(&mut self, lines_up: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
+        let (core, request, owner) = (&self.core, &self.request, &self.owner);
+        // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
+        let leaves = || owner.is_exposed() && core.owners.is_pending(&request.keys, owner);
+        let left_readers = leaves();
+        let sending = core.sending(&request.keys);
+        let shared = owner.is_shared() || core.write_hold_beside(&request.keys, owner).is_some();
+        let call = request.acquire_call(owner, self.recount, shared, core);
+        let (outcome, confirm) = core.ask(request, owner, call, Asking { shared, lines_up, sending }).await;
+        if let Err(fault) = &outcome
+            && fault.is_split()
+            && let Some(ttl_ms) = core.held_by_another(request, owner).await
+        {
+            return Ok(Attempt::Busy(u64::try_from(ttl_ms).ok().map(Duration::from_millis)));
+        }
+        let reply = Asked::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
+        self.value = reply.value;
+        if reply.count == UPGRADE && (left_readers || leaves()) {
+            return Ok(Attempt::Busy(Some(Duration::ZERO)));
+        }
+        if reply.count == UPGRADE
+            && let Reading::Ends(left) = core.reading(request, owner, &mut self.read_end_ms).await
+        {
+            return Ok(Attempt::Busy(left));
+        }
+        if reply.count < 0 {
+            return Err(Fault::Server(refusal(reply.count)));
+        }
+        if reply.count == 0 {
+            if reply.value <= BEHIND {
+                return Ok(Attempt::Behind { recount: reply.value < BEHIND });
+            }
+            return Ok(Attempt::Busy(u64::try_from(reply.value).ok().map(Duration::from_millis)));
+        }
+        let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
+        if request.fenced && token.is_none() {
+            core.undo_first(&[request], owner, sending).await?;
+            return Err(Fault::Server(Error::new(
+                ErrorKind::Protocol,
+                "a fenced grant came without a token",
+            )));
+        }
+        let replicated = match (request.ack, confirm) {
+            (Some(ack), Some(confirm)) => {
+                let requests = std::slice::from_ref(request);
+                let grant = Unconfirmed { core, requests, owner, sending, is_ours: true };
+                Some(core.confirm(grant, ack, confirm, &self.deadline).await?)
+            }
+            _ => None,
+        };
+        let lease =
+            Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sending);
+        lease.note_replicas(replicated.or(request.stands_for));
+        let lease = Arc::new(lease);
+        lease.change_holds(|holds| holds.count = 1);
+        if owner.is_shared() && reply.count > 1 {
+            lease.entered_in(sending.reign, true);
+        }
+        if !lease.is_valid(core.now_ms()) {
+            core.undo_first(&[request], owner, sending).await?;
+            return Ok(Attempt::TooLate);
+        }
+        Ok(Attempt::Won(lease))
+    }
+
     /// Whether the owner waits in a queue on the server.
     fn lines_up(&self) -> bool {
         self.request.recipe.lane() == LanePolicy::Ordered && self.request.wait != Wait::No
@@ -233,70 +276,161 @@ impl Asker {
         let Request { recipe, wait, yields_to, .. } = &*self.request;
         !self.waits_beside && recipe.lane() == LanePolicy::Beside && *wait != Wait::No && yields_to.is_none()
     }
+}
 
-    /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
-    /// handed over at the last moment.
-    fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
-        let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
-        // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
-        // over before is found here.
-        line.handoff.close();
-        self.core.lanes.step_out(&self.request.keys, &self.owner);
-        match line.handoff.try_recv() {
-            Ok(Handoff::Lease(lease)) if lease.take() => (true, Some(lease)),
-            Ok(Handoff::Lease(_)) => {
-                self.passed_over = true;
-                (true, None)
+impl Core {
+    /// Sends one request. With its answer comes a way to ask the replicas for it, if they are to be asked.
+    async fn ask(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        call: Call,
+        asking: Asking,
+    ) -> (Result<Reply, Fault>, Option<Confirm>) {
+        let Asking { shared, .. } = asking;
+        if request.ack.is_none() && !shared {
+            self.keeper.touch();
+            let flight = Flight::new(self, self.run(call), || {
+                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, asking))))
+            });
+            return (flight.await, None);
+        }
+        let work = self.clone().ask_slowly(request.clone(), owner.clone(), call, shared);
+        let flight = Flight::new(self, Box::pin(work), || {
+            let after = self.abandoned(request, owner, asking);
+            let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
+            if request.ack.is_some() || owner.is_shared() {
+                return Some(Rest::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
             }
-            Ok(Handoff::Contend { .. }) | Err(_) => (true, None),
+            Some(Rest::Within(
+                ABANDONED_TIME,
+                Box::new(move |outcome| {
+                    after(match outcome {
+                        Ok(outcome) => Ok(unread(outcome)),
+                        Err(work) => Err(Box::pin(async move { unread(work.await) })),
+                    });
+                }),
+            ))
+        });
+        match flight.await {
+            Ok((reply, confirm)) => (Ok(reply), confirm),
+            Err(fault) => (Err(fault), None),
         }
     }
 
-    /// As [`close_line`](Self::close_line), and gives back what was handed over.
-    fn step_out(&mut self) -> bool {
-        let (lined_up, handed) = self.close_line();
-        if let Some(lease) = handed {
-            self.core.drop_hold(&lease, lease.term());
-        }
-        lined_up
-    }
-
-    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
-    pub(super) fn rests(&mut self) -> bool {
-        if let (_, Some(same)) = self.close_line() {
-            self.core.lanes.forget(&same);
-        }
-        !self.passed_over
-    }
-
-    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
-    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
-    pub(super) async fn step_back(&mut self) {
-        if !self.tainted && self.step_out() {
-            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
-            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
-            tokio::select! {
-                biased;
-                _ = job => {}
-                () = limit => {}
+    /// What is done with the answer of a request that nobody waits for any more.
+    fn abandoned(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        asking: Asking,
+    ) -> impl FnOnce(Result<Raw, Work<Raw>>) + Send + 'static {
+        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        // The owner is granted nothing else until what becomes of this request is known and undone.
+        let pending = self.owners.pending(&request.keys, &owner);
+        move |outcome| match outcome {
+            Ok(outcome) => {
+                core.undo_unheard(&request, &owner, outcome, asking);
+                drop(pending);
+            }
+            Err(work) => {
+                drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                core.keeper.handle().clone().spawn(async move {
+                    // Until it is answered it may still be granted.
+                    let outcome = work.await;
+                    core.undo_unheard(&request, &owner, outcome, asking);
+                    drop(pending);
+                });
             }
         }
     }
 
-    /// The lease that a task of this process has handed over, if any.
-    fn handed(&mut self) -> Option<Arc<Lease>> {
-        let Line::Inside(line) = &mut self.line else { return None };
-        match line.handoff.try_recv() {
-            Ok(Handoff::Lease(lease)) if !lease.take() => {
-                self.passed_over = true;
-                None
-            }
-            Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
-            Ok(Handoff::Lease(lease)) => {
-                self.core.lanes.forget(&lease);
-                None
-            }
-            Ok(Handoff::Contend { .. }) | Err(_) => None,
+    /// Undoes what the answer to an abandoned request tells of.
+    fn undo_unheard(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, outcome: Raw, asking: Asking) {
+        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
+        let certainty = match reply.and_then(|items| Asked::read(&items)) {
+            // Nothing was granted, but a place in the queue may have been taken.
+            Ok(reply) if reply.count <= 0 && asking.lines_up => Certainty::Arrived,
+            Ok(reply) if reply.count <= 0 => return,
+            // It was granted, and no task is there to take it.
+            Ok(_) => Certainty::Granted(asking.sending),
+            Err(Fault::NotSent(_) | Fault::Server(_)) => return,
+            Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
+        };
+        drop(self.undo_later(request, owner, certainty));
+    }
+
+    /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
+    /// without end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
+    async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
+        if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
+            return None;
+        }
+        let call = Call::new(&QUERY).key(&request.keys.key).text(owner.field());
+        let reply = self.run(call).await.ok()?;
+        match *reply.array()? {
+            [Reply::Int(ttl_ms), Reply::Int(0)] if ttl_ms != -2 => Some(ttl_ms),
+            _ => None,
+        }
+    }
+}
+
+/// How a request is sent, for undoing what nobody hears of.
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    /// Another process may hold under the owner, or come to do so meanwhile.
+    shared: bool,
+    lines_up: bool,
+    sending: Sending,
+}
+
+/// What became of a request, unread.
+type Raw = Result<Reply, Fault>;
+
+/// The refusal of a write hold to an owner that has a read hold.
+const UPGRADE: i64 = -2;
+
+/// What an acquire is refused with for good.
+fn refusal(count: i64) -> Error {
+    match count {
+        -1 => Error::new(ErrorKind::WrongLockKind, "the name is in use by a lock of another kind"),
+        UPGRADE => Error::new(
+            ErrorKind::UpgradeRefused,
+            "the owner holds the read lock, and would wait for itself to give it up",
+        )
+        .remedy("release the read lock first; another owner may write before you then"),
+        -3 => Error::new(ErrorKind::NotInitialised, "nobody has set permits"),
+        _ => Error::new(ErrorKind::Protocol, format!("an acquire was refused with {count}")),
+    }
+}
+
+impl Request {
+    pub(super) fn acquire_call(&self, owner: &Owner, recount: bool, first_only: bool, core: &Core) -> Call {
+        let asks = Asks {
+            waits: self.wait != Wait::No,
+            recount,
+            first_only,
+            redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
+            publish: core.store.publish_command(),
+        };
+        self.recipe.ask(&self.keys, owner, self.term.lease_ms, self.fenced, asks)
+    }
+}
+
+/// The reply of an acquire: a count above 0 is a grant with its token, 0 is busy with its TTL.
+pub(super) struct Asked {
+    pub(super) count: i64,
+    pub(super) value: i64,
+}
+
+impl Asked {
+    pub(super) fn read(items: &[i64]) -> Result<Asked, Fault> {
+        match items {
+            [_, count, value] => Ok(Asked { count: *count, value: *value }),
+            _ => Err(Fault::Unknown(Error::new(
+                ErrorKind::Protocol,
+                "an acquire answered with the wrong number of items",
+            ))),
         }
     }
 }

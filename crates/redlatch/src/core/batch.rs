@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 
 use super::{
     Core, Grant, Request,
-    attempt::Unconfirmed,
+    confirm::Unconfirmed,
     contest::{Attempt, Contender},
     flight::{After, Flight, Rest},
     lanes::Enter,

@@ -5,7 +5,10 @@
 //! that other processes get theirs. A lane exists only while a task holds, contends or waits.
 
 mod kinds;
-mod passing;
+mod look;
+mod ordered;
+#[cfg(test)]
+mod tests;
 mod unpolled;
 
 use std::{
@@ -17,22 +20,19 @@ use std::{
     },
 };
 
-pub(crate) use passing::{Leaving, NextTask};
-
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Crowd, Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
-    lease::Lease,
-    owners::{self, Owners},
+    lane::{Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
+    lease::{LastDoubt, Lease},
+    owners::{self, Owners, Pending},
     pulse::PULSE_MS,
 };
 use crate::{
     error::{Error, ErrorKind},
     harmless::harmless,
     keys::Keys,
-    owner::Owner,
-    recipes::LanePolicy,
+    recipes::{LanePolicy, Term},
 };
 
 const SHARDS: usize = 64;
@@ -57,6 +57,38 @@ pub(crate) enum Enter {
     Busy,
     /// Another task leads the lane and the caller does not wait: try once, beside the lane.
     Aside,
+}
+
+/// What a guard has to do after giving its lease back.
+pub(crate) enum Leaving {
+    /// Nothing: the next task has it.
+    Passed,
+    /// Hand it to this task, which needs an owner, token or term of its own.
+    Transfer(Box<NextTask>),
+    /// Release it, and let the server hand over to this task if it is the next in its queue.
+    HandOver(Box<NextTask>),
+    /// Release it on the server; `leads` says whether the lane must be told afterwards.
+    Release { leads: bool },
+}
+
+/// The task that is to have a lock next by way of the server.
+pub(crate) struct NextTask {
+    pub(crate) queued: Queued,
+    /// Covers what is done in its owner's name: should the task give up, its owner is granted nothing until that is through.
+    pub(crate) pending: Option<Pending>,
+}
+
+/// When a lease is given back, and since which doubt it must have been seen to be passed on.
+#[derive(Clone, Copy)]
+struct Moment {
+    now_ms: u64,
+    doubt: LastDoubt,
+}
+
+/// A task, and the lease that it is about to be told of.
+struct Hand {
+    next: Queued,
+    heir: Arc<Lease>,
 }
 
 pub(crate) struct Bounds {
@@ -298,70 +330,120 @@ impl Lanes {
         Some(lost)
     }
 
-    /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
-    pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
-        let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_back(queued);
-    }
-
-    /// The server has the task in its queue, behind those that it was known to have.
-    pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let mut shard = self.shard(keys);
-        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
-        let at = lane
-            .crowd()
-            .queue
-            .iter()
-            .position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
-        if let Some(mut queued) = at.and_then(|at| lane.crowd_mut().queue.remove(at)) {
-            queued.placed = true;
-            let at = lane.placed();
-            lane.crowd_mut().queue.insert(at, queued);
+    /// The last guard of a lease gives it back. What has not been seen since the last doubt is not passed on unseen: those who look for it
+    /// there know this guard only, and a server that has taken over may lack it.
+    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> Leaving {
+        let at = Moment { now_ms, doubt };
+        let mut hand = match self.take_out(lease, at) {
+            Ok(hand) => hand,
+            Err(leaving) => return leaving,
+        };
+        loop {
+            hand = match self.hand_or_choose(lease, hand, at) {
+                Ok(next) => next,
+                Err(leaving) => return leaving,
+            };
         }
     }
 
-    /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
-    /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        let mut shard = self.shard(keys);
-        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
-        let has_leases = lane.leases().next().is_some();
-        let Some(Crowd { queue, handing, heir_naps, .. }) = lane.crowd_if_any() else { return false };
-        let is_handing = *handing > 0;
-        let held = is_handing || has_leases;
-        let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-        match place.and_then(|place| queue.get_mut(place)) {
-            Some(queued) => queued.naps = held || place > Some(0),
-            // A release is on its way that may hand over to this very task.
-            None => *heir_naps = is_handing,
+    /// Tells a task that the lease is its own now. It is told without the lane's mutex, because a waker may run anything. If it has given up
+    /// this very moment, the lease goes to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on
+    /// with it.
+    fn hand_or_choose(&self, lease: &Arc<Lease>, hand: Hand, at: Moment) -> Result<Hand, Leaving> {
+        let Hand { next, heir } = hand;
+        let Err(heir) = next.hand(heir) else { return Err(Leaving::Passed) };
+        if !heir.take() {
+            return Err(Leaving::Passed);
         }
-        place.map_or(is_handing, |place| held || place > 0)
-    }
-
-    /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
-    pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
-        let wakes = self.change(keys, |lane| {
-            let crowd = lane.crowd_mut();
-            crowd.handing = crowd.handing.saturating_sub(1);
-            let heir_naps = std::mem::take(&mut crowd.heir_naps);
-            let Some(mut queued) = waits_on else { return Wakes::default() };
-            queued.naps |= heir_naps;
-            if !queued.tell.is_closed() {
-                let at = if queued.placed { 0 } else { lane.placed() };
-                lane.crowd_mut().queue.insert(at, queued);
+        let mut spent = Vec::new();
+        let again = self.change(&lease.keys, |lane| {
+            if !lane.remove(&heir) {
+                return Err(Leaving::Passed);
             }
-            lane.nappers()
+            lane.work = Work::Releases { since_ms: at.now_ms };
+            // What was seen of it meanwhile was noted with the heir.
+            self.choose(lane, &heir, at, &mut spent)
         });
-        wakes.unwrap_or_default().wake();
+        drop(spent);
+        again.unwrap_or(Err(Leaving::Passed))
     }
 
-    /// A task no longer waits in the queue on the server.
-    pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let left = self.change(keys, |lane| {
-            let at = lane.crowd().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.crowd_mut().queue.remove(at))
+    /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
+    fn take_out(&self, lease: &Arc<Lease>, at: Moment) -> Result<Hand, Leaving> {
+        // Dropping a cover wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
+        let (mut wakes, mut spent) = (Wakes::default(), Vec::new());
+        let outcome = self.change(&lease.keys, |lane| {
+            if !lane.remove(lease) {
+                return Err(Leaving::Release { leads: false });
+            }
+            if lease.recipe.lane() != LanePolicy::Queue {
+                if !lease.owner.is_shared()
+                    && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut spent)
+                {
+                    lane.crowd_mut().handing += 1;
+                    return Err(Leaving::HandOver(Box::new(heir)));
+                }
+                wakes = lane.nappers();
+                return Err(Leaving::Release { leads: false });
+            }
+            if lane.is_busy() {
+                return Err(Leaving::Release { leads: false });
+            }
+            lane.work = Work::Releases { since_ms: at.now_ms };
+            self.choose(lane, lease, at, &mut spent)
         });
-        drop(left);
+        wakes.wake();
+        outcome.unwrap_or(Err(Leaving::Release { leads: false }))
+    }
+
+    /// The first in line that still waits, with a cover for its owner.
+    fn first_heir(
+        &self,
+        lane: &mut Lane,
+        lease: &Lease,
+        now_ms: u64,
+        spent: &mut Vec<Pending>,
+    ) -> Option<NextTask> {
+        while let Some(queued) = lane.first_in_line(now_ms) {
+            let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
+            // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
+            // that owner finds the cover.
+            if !queued.tell.is_closed() {
+                return Some(NextTask { queued, pending });
+            }
+            spent.extend(pending);
+        }
+        None
+    }
+
+    /// What becomes of a lease that was taken out of a lane which nothing else keeps busy.
+    fn choose(
+        &self,
+        lane: &mut Lane,
+        lease: &Arc<Lease>,
+        at: Moment,
+        spent: &mut Vec<Pending>,
+    ) -> Result<Hand, Leaving> {
+        let Moment { now_ms, .. } = at;
+        let turn_over = now_ms.saturating_sub(lane.turn.since_ms) >= self.bounds.turn_ms_max
+            || lane.turn.passes >= self.bounds.passes_max;
+        if turn_over || lease.owner.is_shared() {
+            return Err(Leaving::Release { leads: true });
+        }
+        let Some(next) = self.first_heir(lane, lease, now_ms, spent) else {
+            return Err(Leaving::Release { leads: true });
+        };
+        lane.turn.passes += 1;
+        if !is_passable(lease, &next.queued, at) {
+            return Err(Leaving::Transfer(Box::new(next)));
+        }
+        let heir = Arc::new(lease.succeed());
+        heir.offer(now_ms);
+        lane.work = Work::Nothing;
+        let lost = lane.add(&heir, &self.intake, now_ms);
+        debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
+        self.note_line(lane);
+        Ok(Hand { next: next.queued, heir })
     }
 
     /// A task that stood in line has left: it waits no longer.
@@ -388,24 +470,6 @@ impl Lanes {
         if left == Some(true) {
             self.promote(&leader.keys, after_others);
         }
-    }
-
-    /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
-    pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
-        self.shard(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
-    }
-
-    /// Such a task no longer waits.
-    pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
-        self.change(keys, |lane| {
-            let crowd = lane.crowd_mut();
-            crowd.waiting = crowd.waiting.saturating_sub(1);
-        });
-    }
-
-    /// Whether such tasks wait.
-    pub(crate) fn are_waiting_beside(&self, keys: &Arc<Keys>) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
     }
 
     /// Lets the next in line lead, if no task holds or leads.
@@ -460,77 +524,6 @@ impl Lanes {
         }
     }
 
-    /// The lease that a hold goes on as: it, or the one that it was passed on as since it was last seen on the server.
-    pub(super) fn present(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
-        if lease.is_held() {
-            return Some(lease.clone());
-        }
-        let mut found = self.find(&lease.keys).into_iter();
-        found.find(|held| held.goes_on(lease))
-    }
-
-    /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
-    /// mutex, so what is passed on later is over as well.
-    pub(super) fn gone(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
-        let shard = self.shard(&lease.keys);
-        let lane = shard.get(&LaneKey(lease.keys.clone()));
-        let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
-        lease.is_gone();
-        if let Some(lane) = lane.filter(|_| !is_here) {
-            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.is_gone());
-        }
-        drop(shard);
-        self.present(lease)
-    }
-
-    /// The leases that are held under a name.
-    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
-        let shard = self.shard(keys);
-        shard.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
-    }
-
-    /// Looks at every lease.
-    pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
-        for shard in &self.shards {
-            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                lane.leases().for_each(&mut look);
-            }
-        }
-    }
-
-    /// Has the next look find lines that were looked at before.
-    pub(super) fn look_at_lines(&self) {
-        self.lined.store(true, Ordering::Relaxed);
-    }
-
-    /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
-    pub(super) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
-        let mut found = Vec::new();
-        if !self.lined.swap(false, Ordering::Relaxed) {
-            return found;
-        }
-        for shard in &self.shards {
-            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let Some(lease) = lane.held().filter(|_| !lane.crowd().queue.is_empty()) else { continue };
-                if lease.asked_ms() + unseen_ms <= now_ms {
-                    found.push(lease.clone());
-                } else {
-                    // It may be worth it by the next time.
-                    self.lined.store(true, Ordering::Relaxed);
-                }
-            }
-        }
-        found
-    }
-
-    /// Whether tasks stand in line for a name.
-    pub(super) fn has_line(&self, keys: &Arc<Keys>) -> bool {
-        let shard = self.shard(keys);
-        shard
-            .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()))
-    }
-
     /// Sends every task in line home: the client is closed.
     pub(crate) fn close(&self) {
         for shard in &self.shards {
@@ -545,15 +538,27 @@ impl Lanes {
             drop(lines);
         }
     }
+}
 
-    /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
-    pub(crate) fn count(&self) -> (usize, usize) {
-        let count = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            (shard.len(), shard.values().map(|lane| lane.crowd().queue.len()).sum::<usize>())
-        };
-        self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
-    }
+/// Whether a task can go on with a lease as it is, without the server.
+fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
+    let Moment { now_ms, doubt } = at;
+    let wants = &next.request;
+    let same = next.owner.is_none()
+        && !wants.fenced
+        && wants.term == (Term { lease_ms: lease.lease_ms(), renewed: true });
+    let left_ms = lease.deadline_ms().saturating_sub(now_ms);
+    // A hold that was extended lasts for longer than the next task asks for.
+    let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
+    same && fits
+        && lease.is_seen_since(doubt)
+        && lease.asked_ms() + SIGHT_MS > now_ms
+        && lease.token.is_none()
+        && lease.holds().renewed == 1
+        && !lease.owner.is_exposed()
+        // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
+        && !lease.has_turns()
+        && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }
 
 /// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.

@@ -5,9 +5,9 @@
 pub(crate) mod acquire;
 pub(crate) mod adopt;
 mod asker;
-pub(crate) mod attempt;
 pub(crate) mod batch;
 pub(crate) mod bell;
+mod confirm;
 pub(crate) mod contest;
 mod declare;
 mod downgrade;
@@ -32,6 +32,7 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 mod request;
+pub(crate) mod shared;
 mod shutdown;
 mod undo;
 mod upgrade;

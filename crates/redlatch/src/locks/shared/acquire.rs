@@ -5,13 +5,16 @@ use std::{
     future::{Future, IntoFuture},
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
 };
 
-use super::{
-    Guard, Hold, Lease,
-    locker::{Locker, Options},
+use super::{Guard, Hold, Lease, locker::Locker};
+use crate::{
+    core::{Request, Wait},
+    error::Error,
+    owner::Owner,
+    replica_ack::ReplicaAck,
 };
-use crate::{core::Wait, error::Error, owner::Owner, replica_ack::ReplicaAck};
 
 /// An acquire that is being put together; `await` it for `Result<Option<G>, Error>`, where `G` is the guard of the kind.
 #[must_use = "an acquire does nothing until it is awaited"]
@@ -117,11 +120,17 @@ impl<'a, G: Hold> Acquire<'a, G> {
         self
     }
 
+    /// Put together when it is awaited, so that a future that waits keeps the request alone.
+    fn request(self) -> Result<Arc<Request>, Error> {
+        let Acquire { locker, wait, lease, owner, fenced, ack, .. } = self;
+        let ack = ack.checked().map_err(|error| error.on(locker.name()))?;
+        Ok(Arc::new(Request { ack, ..locker.request(wait, lease, owner, fenced)? }))
+    }
+
     async fn run(self) -> Result<Option<G>, Error> {
-        let options = Options { owner: self.owner, fenced: self.fenced, ack: self.ack };
-        let request = self.locker.asked(self.wait, self.lease, options)?;
-        let guard = self.locker.acquire(request).await?;
-        Ok(guard.map(G::from_guard))
+        let locker = self.locker;
+        let grant = locker.core.acquire(self.request()?).await?;
+        Ok(grant.map(|grant| G::from_guard(locker.guard(grant.lease, grant.term))))
     }
 }
 
@@ -131,5 +140,28 @@ impl<'a, G: Hold + 'a> IntoFuture for Acquire<'a, G> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
+    }
+}
+
+impl Locker {
+    /// What an acquire with these options asks for.
+    pub(crate) fn request(
+        &self,
+        wait: Wait,
+        lease: Lease,
+        owner: Option<Owner>,
+        fenced: bool,
+    ) -> Result<Request, Error> {
+        if let Some(owner) = &owner {
+            self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))?;
+        }
+        Ok(Request {
+            owner,
+            fenced: fenced || self.fenced,
+            reentrant: self.reentrant,
+            backoff: self.backoff,
+            yields_to: self.yields_to.clone(),
+            ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
+        })
     }
 }

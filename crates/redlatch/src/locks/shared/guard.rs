@@ -8,11 +8,11 @@ use crate::{
     config::lease_ms,
     core::{
         Core,
-        attempt::already_held,
         flight::Driven,
         lease::Lease as CoreLease,
         lost::lost_error,
         release::{Polled, Unlocked},
+        shared::already_held,
     },
     error::{Error, ErrorKind, LossReason},
     fork,

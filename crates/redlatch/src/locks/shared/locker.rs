@@ -7,7 +7,6 @@ use crate::{
     backoff::Backoff,
     config::lease_ms,
     core::{
-        Request, Wait,
         adopt::Taken,
         home::Home,
         lease::{Lease as CoreLease, Left},
@@ -19,7 +18,6 @@ use crate::{
     name::LockName,
     owner::Owner,
     recipes::{Forcing, Recipe, Term},
-    replica_ack::ReplicaAck,
     scripts,
     store::{Call, Fault, protocol_error},
 };
@@ -40,14 +38,6 @@ pub(crate) struct Locker {
     pub(crate) yields_to: Option<Arc<Keys>>,
 }
 
-/// What an acquire may ask for besides a wait and a lease.
-#[derive(Default)]
-pub(crate) struct Options {
-    pub(crate) owner: Option<Owner>,
-    pub(crate) fenced: bool,
-    pub(crate) ack: ReplicaAck,
-}
-
 impl Locker {
     pub(crate) fn new(core: &Home, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
         Locker {
@@ -63,40 +53,6 @@ impl Locker {
 
     pub(crate) fn name(&self) -> &LockName {
         &self.keys.name
-    }
-
-    /// The request of an acquire with all its options.
-    pub(crate) fn asked(&self, wait: Wait, lease: Lease, options: Options) -> Result<Arc<Request>, Error> {
-        let ack = options.ack.checked().map_err(|error| error.on(self.name()))?;
-        let request = self.request(wait, lease, options.owner, options.fenced)?;
-        Ok(Arc::new(Request { ack, ..request }))
-    }
-
-    pub(crate) async fn acquire(&self, request: Arc<Request>) -> Result<Option<Guard>, Error> {
-        let core = &*self.core;
-        let grant = core.acquire(request).await?;
-        Ok(grant.map(|grant| Guard::new(core.clone(), grant.lease, grant.term, self.reentrant)))
-    }
-
-    /// What an acquire with these options asks for.
-    pub(crate) fn request(
-        &self,
-        wait: Wait,
-        lease: Lease,
-        owner: Option<Owner>,
-        fenced: bool,
-    ) -> Result<Request, Error> {
-        if let Some(owner) = &owner {
-            self.core.check_owner(owner).map_err(|error| error.on(self.name()).by(owner))?;
-        }
-        Ok(Request {
-            owner,
-            fenced: fenced || self.fenced,
-            reentrant: self.reentrant,
-            backoff: self.backoff,
-            yields_to: self.yields_to.clone(),
-            ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
-        })
     }
 
     pub(crate) async fn force(&self, force: &Force) -> Result<Forced, Error> {
@@ -256,7 +212,7 @@ impl Locker {
         fault.into_error().on(self.name())
     }
 
-    fn term_of(&self, lease: Lease) -> Result<Term, Error> {
+    pub(super) fn term_of(&self, lease: Lease) -> Result<Term, Error> {
         lease.term(&self.core.config).map_err(|error| error.on(self.name()))
     }
 

@@ -1,0 +1,104 @@
+//! The place of one who asks in a queue on the server, and what tasks of this process hand over there.
+
+use std::sync::Arc;
+
+use super::Asker;
+use crate::core::{
+    lane::{Handoff, InLine},
+    lease::Lease,
+    undo::Certainty,
+};
+
+/// The place in a queue on the server, for kinds that have one.
+#[derive(Default)]
+pub(super) enum Line {
+    #[default]
+    Outside,
+    /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
+    Inside(InLine),
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if self.waits_beside {
+            self.core.lanes.waited_beside(&self.request.keys);
+        }
+        let lined_up = self.step_out();
+        if self.granted {
+            return;
+        }
+        if self.tainted {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
+        } else if lined_up || self.passed_over {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
+        }
+    }
+}
+
+impl Asker {
+    /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
+    /// handed over at the last moment.
+    fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
+        let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
+        // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
+        // over before is found here.
+        line.handoff.close();
+        self.core.lanes.step_out(&self.request.keys, &self.owner);
+        match line.handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if lease.take() => (true, Some(lease)),
+            Ok(Handoff::Lease(_)) => {
+                self.passed_over = true;
+                (true, None)
+            }
+            Ok(Handoff::Contend { .. }) | Err(_) => (true, None),
+        }
+    }
+
+    /// As [`close_line`](Self::close_line), and gives back what was handed over.
+    pub(super) fn step_out(&mut self) -> bool {
+        let (lined_up, handed) = self.close_line();
+        if let Some(lease) = handed {
+            self.core.drop_hold(&lease, lease.term());
+        }
+        lined_up
+    }
+
+    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
+    pub(in crate::core) fn rests(&mut self) -> bool {
+        if let (_, Some(same)) = self.close_line() {
+            self.core.lanes.forget(&same);
+        }
+        !self.passed_over
+    }
+
+    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
+    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
+    pub(in crate::core) async fn step_back(&mut self) {
+        if !self.tainted && self.step_out() {
+            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
+            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
+            tokio::select! {
+                biased;
+                _ = job => {}
+                () = limit => {}
+            }
+        }
+    }
+
+    /// The lease that a task of this process has handed over, if any.
+    pub(super) fn handed(&mut self) -> Option<Arc<Lease>> {
+        let Line::Inside(line) = &mut self.line else { return None };
+        match line.handoff.try_recv() {
+            Ok(Handoff::Lease(lease)) if !lease.take() => {
+                self.passed_over = true;
+                None
+            }
+            Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Ok(Handoff::Lease(lease)) => {
+                self.core.lanes.forget(&lease);
+                None
+            }
+            Ok(Handoff::Contend { .. }) | Err(_) => None,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What others look up in the lanes: the leases of a name, and what tasks wait for.
+
+use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
+
+use super::{LaneKey, Lanes, Shard};
+use crate::{core::lease::Lease, keys::Keys};
+
+impl Lanes {
+    /// The lease that a hold goes on as: it, or the one that it was passed on as since it was last seen on the server.
+    pub(in crate::core) fn present(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+        if lease.is_held() {
+            return Some(lease.clone());
+        }
+        let mut found = self.find(&lease.keys).into_iter();
+        found.find(|held| held.goes_on(lease))
+    }
+
+    /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
+    /// mutex, so what is passed on later is over as well.
+    pub(in crate::core) fn gone(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+        let shard = self.shard(&lease.keys);
+        let lane = shard.get(&LaneKey(lease.keys.clone()));
+        let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
+        lease.is_gone();
+        if let Some(lane) = lane.filter(|_| !is_here) {
+            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.is_gone());
+        }
+        drop(shard);
+        self.present(lease)
+    }
+
+    /// The leases that are held under a name.
+    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
+        let shard = self.shard(keys);
+        shard.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
+    }
+
+    /// Looks at every lease.
+    pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
+        for shard in &self.shards {
+            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                lane.leases().for_each(&mut look);
+            }
+        }
+    }
+
+    /// Has the next look find lines that were looked at before.
+    pub(in crate::core) fn look_at_lines(&self) {
+        self.lined.store(true, Ordering::Relaxed);
+    }
+
+    /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
+    pub(in crate::core) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
+        let mut found = Vec::new();
+        if !self.lined.swap(false, Ordering::Relaxed) {
+            return found;
+        }
+        for shard in &self.shards {
+            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let Some(lease) = lane.held().filter(|_| !lane.crowd().queue.is_empty()) else { continue };
+                if lease.asked_ms() + unseen_ms <= now_ms {
+                    found.push(lease.clone());
+                } else {
+                    // It may be worth it by the next time.
+                    self.lined.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether tasks stand in line for a name.
+    pub(in crate::core) fn has_line(&self, keys: &Arc<Keys>) -> bool {
+        let shard = self.shard(keys);
+        shard
+            .get(&LaneKey(keys.clone()))
+            .is_some_and(|lane| lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()))
+    }
+
+    /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let count = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            (shard.len(), shard.values().map(|lane| lane.crowd().queue.len()).sum::<usize>())
+        };
+        self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+}

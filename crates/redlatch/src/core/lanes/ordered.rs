@@ -1,0 +1,96 @@
+//! Tasks that wait at the server and not in the lane: each in its queue there, or beside others that hold.
+
+use std::sync::Arc;
+
+use super::{LaneKey, Lanes};
+use crate::{
+    core::lane::{Crowd, Queued, Wakes},
+    keys::Keys,
+    owner::Owner,
+};
+
+impl Lanes {
+    /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
+    pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
+        let mut shard = self.shard(keys);
+        shard.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_back(queued);
+    }
+
+    /// The server has the task in its queue, behind those that it was known to have.
+    pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let mut shard = self.shard(keys);
+        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
+        let at = lane
+            .crowd()
+            .queue
+            .iter()
+            .position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
+        if let Some(mut queued) = at.and_then(|at| lane.crowd_mut().queue.remove(at)) {
+            queued.placed = true;
+            let at = lane.placed();
+            lane.crowd_mut().queue.insert(at, queued);
+        }
+    }
+
+    /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
+    /// comes before it. If so it is woken when that was in vain.
+    pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let mut shard = self.shard(keys);
+        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
+        let has_leases = lane.leases().next().is_some();
+        let Some(Crowd { queue, handing, heir_naps, .. }) = lane.crowd_if_any() else { return false };
+        let is_handing = *handing > 0;
+        let held = is_handing || has_leases;
+        let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+        match place.and_then(|place| queue.get_mut(place)) {
+            Some(queued) => queued.naps = held || place > Some(0),
+            // A release is on its way that may hand over to this very task.
+            None => *heir_naps = is_handing,
+        }
+        place.map_or(is_handing, |place| held || place > 0)
+    }
+
+    /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
+    pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
+        let wakes = self.change(keys, |lane| {
+            let crowd = lane.crowd_mut();
+            crowd.handing = crowd.handing.saturating_sub(1);
+            let heir_naps = std::mem::take(&mut crowd.heir_naps);
+            let Some(mut queued) = waits_on else { return Wakes::default() };
+            queued.naps |= heir_naps;
+            if !queued.tell.is_closed() {
+                let at = if queued.placed { 0 } else { lane.placed() };
+                lane.crowd_mut().queue.insert(at, queued);
+            }
+            lane.nappers()
+        });
+        wakes.unwrap_or_default().wake();
+    }
+
+    /// A task no longer waits in the queue on the server.
+    pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
+        let left = self.change(keys, |lane| {
+            let at = lane.crowd().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.crowd_mut().queue.remove(at))
+        });
+        drop(left);
+    }
+
+    /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
+    pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
+        self.shard(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
+    }
+
+    /// Such a task no longer waits.
+    pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
+        self.change(keys, |lane| {
+            let crowd = lane.crowd_mut();
+            crowd.waiting = crowd.waiting.saturating_sub(1);
+        });
+    }
+
+    /// Whether such tasks wait.
+    pub(crate) fn are_waiting_beside(&self, keys: &Arc<Keys>) -> bool {
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
+    }
+}

@@ -1,0 +1,77 @@
+//! Asking for an owner under which another process may hold: it is entered there, and not granted anew.
+
+use std::sync::Arc;
+
+use super::{Core, Request, asker::Asked, confirm::Answered};
+use crate::{
+    error::{Error, ErrorKind},
+    owner::Owner,
+    recipes::OWN_HOLD,
+    store::{Call, Confirm, Fault, Reply},
+};
+
+/// How often an owner of several processes finds its other holds now there and now gone, before it counts as busy.
+const SHARED_TURNS_MAX: u32 = 4;
+/// For how long it counts as busy then.
+const SHARED_PAUSE_MS: i64 = 10;
+
+impl Core {
+    /// A request for an owner under which another process may hold, or one that replicas are to confirm.
+    pub(super) async fn ask_slowly(
+        self: Arc<Self>,
+        request: Arc<Request>,
+        owner: Owner,
+        acquire: Call,
+        shared: bool,
+    ) -> Result<Answered, Fault> {
+        if !shared {
+            return self.run_for(&request, acquire).await;
+        }
+        let answer =
+            |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
+        for _ in 0..SHARED_TURNS_MAX {
+            let (asked, confirm) = self.ask_once(&request, &owner, acquire.clone()).await?;
+            if asked.count != 0 || asked.value != OWN_HOLD {
+                return Ok((answer(asked.count, asked.value), confirm));
+            }
+            if !request.reentrant {
+                return Err(Fault::Server(already_held()));
+            }
+            if !owner.is_shared() {
+                // No other process can have it yet, so an earlier request of this one was granted. Its repeat counts nothing.
+                let again = request.acquire_call(&owner, false, false, &self);
+                let (asked, confirm) = self.ask_once(&request, &owner, again).await?;
+                return Ok((answer(asked.count, asked.value), confirm));
+            }
+            // Another process holds, so this is a re-entry that it must see as one.
+            let mut enter = request.recipe.enter(&request.keys, &owner, request.term.lease_ms);
+            if request.fenced {
+                // Whether the hold has a token, and which, is not known here.
+                enter = enter.key(request.keys.token()).int(1);
+            }
+            let (entered, confirm) = self.ask_once(&request, &owner, enter).await?;
+            if entered.count > 0 {
+                return Ok((answer(entered.count, entered.value), confirm));
+            }
+            // It has been given back meanwhile.
+        }
+        Ok((answer(0, SHARED_PAUSE_MS), None))
+    }
+
+    async fn ask_once(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        call: Call,
+    ) -> Result<(Asked, Option<Confirm>), Fault> {
+        let script = call.script;
+        let (reply, confirm) = self.run_for(request, call).await?;
+        let reply = self.read(script, &request.keys.key, Ok(reply), owner.number())?;
+        Ok((Asked::read(&reply)?, confirm))
+    }
+}
+
+pub(crate) fn already_held() -> Error {
+    Error::new(ErrorKind::AlreadyHeld, "the owner holds the lock already, and it cannot be entered twice")
+        .remedy("release it first, or use a reentrant lock")
+}

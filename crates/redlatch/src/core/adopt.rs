@@ -83,7 +83,7 @@ impl Core {
             }
         };
         let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sending));
-        lease.is_taken_up(left);
+        lease.taken_up_from(left);
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")

@@ -57,12 +57,12 @@ impl Strictness {
         }
     }
 
-    fn is_strict(&self) {
+    fn mark_strict(&self) {
         self.0.store(STRICT, Ordering::Relaxed);
     }
 
     /// A script that found or took a read hold has touched its timeout key.
-    fn is_loose(&self, script: &Script, reply: &Reply) {
+    fn learn_loose(&self, script: &Script, reply: &Reply) {
         let touched = || {
             script.is(Fact::TouchesTimeouts)
                 && reply.array().and_then(|items| items.get(1)?.int()).is_some_and(|count| count > 0)
@@ -174,7 +174,7 @@ impl Declarer {
         if !self.strictness.declares(call.script) {
             match send(call.clone()).await {
                 Err(Fault::Server(error)) if error.kind() == ErrorKind::UndeclaredKey => {
-                    self.strictness.is_strict();
+                    self.strictness.mark_strict();
                     if call.script.is(Fact::ChangesFirst) {
                         return Err(Fault::Server(error));
                     }
@@ -182,7 +182,7 @@ impl Declarer {
                 // The name that all its timeout keys begin with is no key, and a slot that moves cannot be asked for it.
                 Err(fault) if fault.is_split() => {}
                 Ok(answer) => {
-                    self.strictness.is_loose(call.script, reply(&answer));
+                    self.strictness.learn_loose(call.script, reply(&answer));
                     return Ok(answer);
                 }
                 Err(fault) => return Err(fault),

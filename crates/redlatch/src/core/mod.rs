@@ -434,19 +434,19 @@ impl Core {
             let (core, held) = (self.clone(), lease.clone());
             self.keeper.spawn(async move {
                 _ = held.clone().ended().await;
-                core.is_kept_in_vain(&held, lease_ms);
+                core.clean_up_expired(&held, lease_ms);
             });
             return false;
         }
         if lease.is_held() {
             self.lose(lease, LossReason::Expired);
         }
-        self.is_kept_in_vain(lease, lease_ms);
+        self.clean_up_expired(lease, lease_ms);
         false
     }
 
     /// The server has a hold that is over here.
-    fn is_kept_in_vain(self: &Arc<Self>, lease: &Arc<Lease>, lease_ms: i64) {
+    fn clean_up_expired(self: &Arc<Self>, lease: &Arc<Lease>, lease_ms: i64) {
         match lease.loss() {
             // Its release is on its way, and counts it down.
             None | Some(LossReason::Shutdown) => {}
@@ -461,7 +461,7 @@ impl Core {
     /// Counts a hold down, once, that an extension has kept on the server after its end here. Its owner may have other processes' holds
     /// there, so nothing more is removed.
     fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if !lease.is_counted_down() && !lease.is_count_in_doubt() {
+        if !lease.mark_counted_down() && !lease.is_count_in_doubt() {
             let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
             let pending = self.owners.pending(&lease.keys, &lease.owner);
             self.keeper.spawn(async move {

@@ -471,7 +471,7 @@ impl Core {
             }
             (Way::OneHold, [_, left, heard]) => (*left == 0, *heard),
             (Way::Whole, [_, -1, count]) => {
-                lease.is_told(u32::try_from(*count).unwrap_or(u32::MAX));
+                lease.set_server_count(u32::try_from(*count).unwrap_or(u32::MAX));
                 return Err(Fault::NotSent(Error::new(
                     ErrorKind::Timeout,
                     "the owner has other holds than this process counts",

@@ -170,7 +170,7 @@ async fn nothing_is_declared_once_a_server_has_shown_that_it_need_not_be() {
     assert_eq!(rig.run(rig.release(1)).await, [1, 0, 0], "nothing was held");
     rig.reads(1, 60_000).await;
     assert!(!declares(&READ_RELEASE));
-    rig.strictness.is_strict();
+    rig.strictness.mark_strict();
     rig.reads(2, 60_000).await;
     assert!(declares(&READ_RELEASE) && declares(&READ_ACQUIRE), "a refusal stands");
     for number in [1, 2] {

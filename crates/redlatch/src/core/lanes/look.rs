@@ -21,9 +21,9 @@ impl Lanes {
         let shard = self.shard(&lease.keys);
         let lane = shard.get(&LaneKey(lease.keys.clone()));
         let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
-        lease.is_gone();
+        lease.mark_gone();
         if let Some(lane) = lane.filter(|_| !is_here) {
-            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.is_gone());
+            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.mark_gone());
         }
         drop(shard);
         self.present(lease)

@@ -29,7 +29,7 @@ impl Lease {
     }
 
     /// The server was seen not to have it: from now on it is not valid, whatever is still to be found out about its end.
-    pub(in crate::core) fn is_gone(&self) {
+    pub(in crate::core) fn mark_gone(&self) {
         self.deadline_ms.fetch_or(OVER, Ordering::AcqRel);
     }
 

@@ -89,7 +89,7 @@ pub(crate) struct Holds {
     /// How many holds have been given back here and may still be counted on the server.
     leaving: u32,
     /// How many the server counted when a release expected another number; 0 if none did.
-    told: u32,
+    server_count: u32,
 }
 
 impl Holds {
@@ -100,7 +100,7 @@ impl Holds {
 
     /// How many a release of all of them is to find.
     pub(crate) fn expected(&self) -> u32 {
-        if self.told > 0 { self.told } else { self.on_server().max(1) }
+        if self.server_count > 0 { self.server_count } else { self.on_server().max(1) }
     }
 }
 
@@ -217,9 +217,9 @@ impl Lease {
         self.count_in_doubt.store(true, Ordering::Release);
     }
 
-    /// Whether what the server had of it after its end was counted down before; it counts as that from now on.
-    pub(super) fn is_counted_down(&self) -> bool {
-        self.rare().is_counted_down.swap(true, Ordering::AcqRel)
+    /// Notes that what the server had of it after its end is counted down. Returns whether that was noted before.
+    pub(super) fn mark_counted_down(&self) -> bool {
+        self.rare().counted_down.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn is_count_in_doubt(&self) -> bool {
@@ -244,7 +244,7 @@ impl Lease {
     }
 
     /// What became of the request to keep it until then is known. What is still unknown is of `before`.
-    pub(crate) fn is_told_until(&self, until_ms: u64, before_ms: u64) {
+    pub(crate) fn extension_resolved(&self, until_ms: u64, before_ms: u64) {
         let asked_until_ms = &self.rare().asked_until_ms;
         // Unless another one asks for longer.
         let _ = asked_until_ms.compare_exchange(until_ms, before_ms, Ordering::AcqRel, Ordering::Acquire);
@@ -374,8 +374,8 @@ impl Lease {
     }
 
     /// The server counts so many holds, and a release had expected another number.
-    pub(super) fn is_told(&self, count: u32) {
-        self.change_holds(|holds| holds.told = count);
+    pub(super) fn set_server_count(&self, count: u32) {
+        self.change_holds(|holds| holds.server_count = count);
     }
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.

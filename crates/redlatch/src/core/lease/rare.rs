@@ -22,7 +22,7 @@ pub(super) struct Rare {
     /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
     pub(super) asked_until_ms: AtomicU64,
     /// What the server had of it after its end was counted down.
-    pub(super) is_counted_down: AtomicBool,
+    pub(super) counted_down: AtomicBool,
     /// The hold of another process that it was taken up from, until a task has it or it is given back there.
     left: Mutex<Option<Arc<Left>>>,
 }
@@ -109,7 +109,7 @@ impl Lease {
     }
 
     /// Notes where it was taken up from, before others can see it.
-    pub(in crate::core) fn is_taken_up(&self, left: Arc<Left>) {
+    pub(in crate::core) fn taken_up_from(&self, left: Arc<Left>) {
         *self.rare().left() = Some(left);
     }
 

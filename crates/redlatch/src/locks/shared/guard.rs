@@ -280,8 +280,8 @@ impl Guard {
         };
         match &renewed {
             // An earlier one that comes late does not make it last longer.
-            Ok(_) => self.lease.is_told_until(until_ms, 0),
-            Err(fault) if !fault.is_unknown() => self.lease.is_told_until(until_ms, before_ms),
+            Ok(_) => self.lease.extension_resolved(until_ms, 0),
+            Err(fault) if !fault.is_unknown() => self.lease.extension_resolved(until_ms, before_ms),
             Err(_) => {}
         }
         let (renewed, replicas) =

@@ -1,4 +1,4 @@
-//! Acquiring: from the owner's turn over its lane to the contest. What one attempt of the contest sends is in `asker.rs`.
+//! Acquiring: from the owner's turn over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
@@ -12,10 +12,10 @@ use std::{
 
 use super::{
     Core, Grant, Request, Wait,
-    asker::{After, Asker},
+    acquirer::{Acquirer, After},
     lanes::Enter,
     lease::Lease,
-    owners::{Asking, Turn},
+    owners::{AttemptMode, Turn},
     shared::already_held,
     wait::{Deadline, Handed, Place, Waker},
 };
@@ -107,16 +107,16 @@ impl Core {
         owner: &Owner,
         deadline: &Deadline,
     ) -> Result<Option<Turn>, Error> {
-        let what = if request.wait == Wait::No { Asking::Once } else { Asking::Waits };
+        let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
         let other = match self.owners.try_turn(&request.keys, owner, what) {
             Ok(turn) => return Ok(Some(turn)),
             Err(other) => other,
         };
         let moment = self.moment();
         let deadline = match (what, other) {
-            (Asking::Waits, _) => deadline,
-            (Asking::Once, Asking::Once) => &moment,
-            (Asking::Once, Asking::Waits) => return Ok(None),
+            (AttemptMode::Waits, _) => deadline,
+            (AttemptMode::Once, AttemptMode::Once) => &moment,
+            (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let turn = self.owners.turn(&request.keys, owner, what);
         Waker::default().take_turn(self, &request.keys.key, turn, deadline).await
@@ -140,7 +140,7 @@ impl Core {
     ) -> Result<Turn, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.moment();
-        let turn = self.owners.turn(keys, owner, Asking::Once);
+        let turn = self.owners.turn(keys, owner, AttemptMode::Once);
         let turn = Waker::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waker::default()
@@ -245,13 +245,13 @@ impl Core {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
-                    Some(Handed::Contend { after_others, tainted }) => {
+                    Some(Handed::Contend { after_others, outcome_unknown }) => {
                         let place = Place::lead(self, request);
                         // It need not find out once more what those before it have, unless its owner may have been given the lock unseen.
-                        if request.wait == Wait::Forever && !tainted {
+                        if request.wait == Wait::Forever && !outcome_unknown {
                             self.rides_out(&request.keys.key, deadline)?;
                         }
-                        let after = After { others: after_others, tainted };
+                        let after = After { others: after_others, outcome_unknown };
                         return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
                 }
@@ -298,22 +298,22 @@ impl Core {
         after: After,
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        let mut asker = Asker::new(self, request, owner, *deadline, after);
-        let won = self.contest(&mut asker, request.wait, deadline, after.others).await?;
-        if asker.passed_over {
+        let mut acquirer = Acquirer::new(self, request, owner, *deadline, after);
+        let won = self.contest(&mut acquirer, request.wait, deadline, after.others).await?;
+        if acquirer.passed_over {
             return Ok(Entered::PassedOver);
         }
         let Some(lease) = won else {
-            asker.step_back().await;
+            acquirer.step_back().await;
             return Ok(Entered::Done(None));
         };
-        if !asker.rests() {
+        if !acquirer.rests() {
             return Ok(Entered::PassedOver);
         }
-        asker.granted = true;
-        let tainted = asker.tainted;
-        drop(asker);
-        lease.tainted.fetch_or(tainted, Ordering::Relaxed);
+        acquirer.granted = true;
+        let outcome_unknown = acquirer.outcome_unknown;
+        drop(acquirer);
+        lease.outcome_unknown.fetch_or(outcome_unknown, Ordering::Relaxed);
         if let Err(closed) = place.granted(&lease) {
             self.drop_hold(&lease, request.term);
             return Err(closed);

@@ -16,7 +16,7 @@ use super::{
     flight::{After, Flight, Rest},
     lanes::Enter,
     lease::{Lease, Sending},
-    owners::{Asking, Pending, Turn},
+    owners::{AttemptMode, Pending, Turn},
     release::{Step, Unlocked, Way, expected, found},
     request::all_shown,
     undo::Certainty,
@@ -46,7 +46,7 @@ struct Group<'a> {
     requests: &'a [Arc<Request>],
     owner: Owner,
     deadline: &'a Deadline,
-    tainted: bool,
+    outcome_unknown: bool,
     granted: bool,
 }
 
@@ -71,13 +71,13 @@ impl Contender for Group<'_> {
     }
 
     fn outcome_unknown(&mut self) {
-        self.tainted = true;
+        self.outcome_unknown = true;
     }
 }
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
-        if self.tainted && !self.granted {
+        if self.outcome_unknown && !self.granted {
             self.core.undo_all(self.requests, &self.owner, Certainty::MayArriveLater);
         }
     }
@@ -119,7 +119,7 @@ impl Core {
                 return Ok(Batch::OneByOne);
             }
             if first.owner.is_some() {
-                match self.owners.try_turn(keys, &owner, Asking::Once) {
+                match self.owners.try_turn(keys, &owner, AttemptMode::Once) {
                     Ok(turn) => turns.push(turn),
                     Err(_) => return Ok(Batch::OneByOne),
                 }
@@ -139,7 +139,8 @@ impl Core {
                 }
             }
         }
-        let mut group = Group { core: self, requests, owner, deadline, tainted: false, granted: false };
+        let mut group =
+            Group { core: self, requests, owner, deadline, outcome_unknown: false, granted: false };
         let prize = all_shown(requests, pin!(self.contest(&mut group, first.wait, deadline, false))).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
             Some(Prize::All(leases)) => leases,
@@ -149,7 +150,7 @@ impl Core {
         group.granted = true;
         let mut taken = Ok(());
         for (place, lease) in places.into_iter().zip(&leases) {
-            lease.tainted.fetch_or(group.tainted, Ordering::Relaxed);
+            lease.outcome_unknown.fetch_or(group.outcome_unknown, Ordering::Relaxed);
             taken = taken.and(place.granted(lease));
         }
         let term = first.term;
@@ -313,7 +314,7 @@ impl Core {
             // Not before: until the last guard has gone, it can be entered.
             let simple = lease.recipe.batches()
                 && !lease.has_turns()
-                && !lease.tainted.load(Ordering::Relaxed)
+                && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match step {
                 Step::Release { leads, pending } if simple && pending.is_alone() => {

@@ -29,7 +29,7 @@ impl Core {
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.request.ack.is_some()
             || lease.has_turns()
-            || lease.tainted.load(Ordering::Relaxed)
+            || lease.outcome_unknown.load(Ordering::Relaxed)
             || lease.owner.is_shared();
         // One that other processes may use, too, asks for itself: its own look may be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
@@ -115,7 +115,7 @@ impl Core {
                     next.request.term,
                     sending,
                 ));
-                self.sweep_if_tainted(&lease);
+                self.sweep_if_outcome_unknown(&lease);
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
                     self.lanes.requeue(&lease.keys, next);
@@ -135,7 +135,7 @@ impl Core {
             // The owner has other holds that shut the next one out, so this is an ordinary release.
             Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, pending).await,
             Ok(_) => {
-                self.sweep_if_tainted(&lease);
+                self.sweep_if_outcome_unknown(&lease);
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.leave(&lease.keys, false);
                 Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))

@@ -49,7 +49,7 @@ impl Queued {
     /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
     /// it gives up.
     pub(crate) fn leaves_it_to_its_task(&self) -> bool {
-        self.request.tainted.store(true, Ordering::SeqCst);
+        self.request.outcome_unknown.store(true, Ordering::SeqCst);
         // A task that goes closes its end first, and looks at the flag then.
         self.owner.is_some() && !self.tell.is_closed()
     }
@@ -91,8 +91,8 @@ pub(crate) struct InLine {
 
 impl InLine {
     /// Whether the task's owner may have been given the lock unseen.
-    pub(crate) fn is_tainted(&self) -> bool {
-        self.request.tainted.load(Ordering::SeqCst)
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
+        self.request.outcome_unknown.load(Ordering::SeqCst)
     }
 }
 

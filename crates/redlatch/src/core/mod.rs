@@ -3,8 +3,8 @@
 //! A primitive is a face and a [`Recipe`] (`recipe.rs`); it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
+mod acquirer;
 pub(crate) mod adopt;
-mod asker;
 pub(crate) mod batch;
 pub(crate) mod bell;
 mod confirm;
@@ -416,7 +416,7 @@ impl Core {
                 self.clear_away(lease);
             }
             // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
-            self.sweep_if_tainted(lease);
+            self.sweep_if_outcome_unknown(lease);
             let owner = &**lease.owner.field();
             harmless(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
         }

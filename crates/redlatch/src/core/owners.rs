@@ -44,7 +44,7 @@ struct Id {
 
 /// What another attempt of the same owner is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asking {
+pub(crate) enum AttemptMode {
     /// One look, which is soon over.
     Once,
     /// It waits until it has what it asks for.
@@ -55,7 +55,7 @@ pub(crate) enum Asking {
 #[derive(Default)]
 struct Record {
     /// A task has the turn, and waits if need be.
-    asking: Option<Asking>,
+    asking: Option<AttemptMode>,
     /// It has begun to ask, so that a request of it may be under way.
     has_begun: bool,
     /// A request was sent beside it that may have taken away what it was granted.
@@ -137,12 +137,16 @@ impl Owners {
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
-        what: Asking,
-    ) -> Result<Turn, Asking> {
+        what: AttemptMode,
+    ) -> Result<Turn, AttemptMode> {
         self.turn_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
     }
 
-    fn turn_or_wait(self: &Arc<Self>, id: &Id, what: Asking) -> Result<Turn, (Asking, OwnedNotified)> {
+    fn turn_or_wait(
+        self: &Arc<Self>,
+        id: &Id,
+        what: AttemptMode,
+    ) -> Result<Turn, (AttemptMode, OwnedNotified)> {
         self.begin(id, |record| match record.asking {
             Some(other) => Err((other, record.changed.clone().notified_owned())),
             None => {
@@ -158,7 +162,7 @@ impl Owners {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future takes nothing.
-    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: Asking) -> Turn {
+    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: AttemptMode) -> Turn {
         let id = id(keys, owner);
         loop {
             match self.turn_or_wait(&id, what) {

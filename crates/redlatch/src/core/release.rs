@@ -53,7 +53,7 @@ pub(crate) enum Polled {
 }
 
 /// What became of a request.
-type Asked = Result<Reply, Fault>;
+type Outcome = Result<Reply, Fault>;
 
 /// What became of a hold that was given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Core {
             Step::Release { leads, pending }
                 if (polled == Polled::Through || !pending.holds_up())
                     && !lease.has_turns()
-                    && !lease.tainted.load(Ordering::Relaxed)
+                    && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && pending.is_alone() =>
             {
                 self.release_now(lease, leads, pending).await
@@ -185,7 +185,7 @@ impl Core {
         leads: bool,
         pending: Pending,
         way: Way,
-        outcome: Result<Asked, Work<Asked>>,
+        outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if way == Way::Whole => work,
@@ -338,7 +338,7 @@ impl Core {
             Err(fault) => self.release_again(lease, pending, fault).await,
         };
         // Not before: it would find the hold that this release is about, and this release nothing.
-        self.sweep_if_tainted(lease);
+        self.sweep_if_outcome_unknown(lease);
         outcome
     }
 

@@ -41,14 +41,14 @@ pub(crate) struct Request {
     /// Whether the task that asks is still polled.
     pub(crate) pulse: Pulse,
     /// Its owner may have been given the lock unseen.
-    pub(crate) tainted: Tainted,
+    pub(crate) outcome_unknown: OutcomeUnknown,
 }
 
 /// A mark on one request. Another request that is made like it has one of its own.
 #[derive(Default)]
-pub(crate) struct Tainted(AtomicBool);
+pub(crate) struct OutcomeUnknown(AtomicBool);
 
-impl Deref for Tainted {
+impl Deref for OutcomeUnknown {
     type Target = AtomicBool;
 
     fn deref(&self) -> &AtomicBool {
@@ -56,9 +56,9 @@ impl Deref for Tainted {
     }
 }
 
-impl Clone for Tainted {
+impl Clone for OutcomeUnknown {
     fn clone(&self) -> Self {
-        Tainted::default()
+        OutcomeUnknown::default()
     }
 }
 
@@ -78,7 +78,7 @@ impl Request {
             beside_writing: false,
             stands_for: None,
             pulse: Pulse::default(),
-            tainted: Tainted::default(),
+            outcome_unknown: OutcomeUnknown::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Core, Request, asker::Asked, confirm::Answered};
+use super::{Core, Request, acquirer::AcquireReply, confirm::Answered};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -17,7 +17,7 @@ const SHARED_PAUSE_MS: i64 = 10;
 
 impl Core {
     /// A request for an owner under which another process may hold, or one that replicas are to confirm.
-    pub(super) async fn ask_slowly(
+    pub(super) async fn send_acquire_shared(
         self: Arc<Self>,
         request: Arc<Request>,
         owner: Owner,
@@ -30,7 +30,7 @@ impl Core {
         let answer =
             |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
         for _ in 0..SHARED_TURNS_MAX {
-            let (asked, confirm) = self.ask_once(&request, &owner, acquire.clone()).await?;
+            let (asked, confirm) = self.send_one(&request, &owner, acquire.clone()).await?;
             if asked.count != 0 || asked.value != OWN_HOLD {
                 return Ok((answer(asked.count, asked.value), confirm));
             }
@@ -40,7 +40,7 @@ impl Core {
             if !owner.is_shared() {
                 // No other process can have it yet, so an earlier request of this one was granted. Its repeat counts nothing.
                 let again = request.acquire_call(&owner, false, false, &self);
-                let (asked, confirm) = self.ask_once(&request, &owner, again).await?;
+                let (asked, confirm) = self.send_one(&request, &owner, again).await?;
                 return Ok((answer(asked.count, asked.value), confirm));
             }
             // Another process holds, so this is a re-entry that it must see as one.
@@ -49,7 +49,7 @@ impl Core {
                 // Whether the hold has a token, and which, is not known here.
                 enter = enter.key(request.keys.token()).int(1);
             }
-            let (entered, confirm) = self.ask_once(&request, &owner, enter).await?;
+            let (entered, confirm) = self.send_one(&request, &owner, enter).await?;
             if entered.count > 0 {
                 return Ok((answer(entered.count, entered.value), confirm));
             }
@@ -58,16 +58,16 @@ impl Core {
         Ok((answer(0, SHARED_PAUSE_MS), None))
     }
 
-    async fn ask_once(
+    async fn send_one(
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
         call: Call,
-    ) -> Result<(Asked, Option<Confirm>), Fault> {
+    ) -> Result<(AcquireReply, Option<Confirm>), Fault> {
         let script = call.script;
         let (reply, confirm) = self.run_for(request, call).await?;
         let reply = self.read(script, &request.keys.key, Ok(reply), owner.number())?;
-        Ok((Asked::read(&reply)?, confirm))
+        Ok((AcquireReply::read(&reply)?, confirm))
     }
 }
 

@@ -298,11 +298,11 @@ impl Core {
 
     /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, once its owner has let go
     /// of it. Where the owner is at work again, what it finds is its own.
-    pub(super) fn sweep_if_tainted(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<Lease>) {
         if let Some(before) = lease.before() {
-            self.sweep_if_tainted(before);
+            self.sweep_if_outcome_unknown(before);
         }
-        if !lease.tainted.load(Ordering::Relaxed) {
+        if !lease.outcome_unknown.load(Ordering::Relaxed) {
             return;
         }
         let (core, lease) = (self.clone(), lease.clone());

@@ -113,8 +113,8 @@ impl Deadline {
 pub(super) enum Handed {
     /// The lease itself.
     Lease(Arc<Lease>),
-    /// The duty to contend; its owner may have been given the lock unseen if it is `tainted`.
-    Contend { after_others: bool, tainted: bool },
+    /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
+    Contend { after_others: bool, outcome_unknown: bool },
     /// It was handed the lease, and did not take it in time: it has to come in again.
     PassedOver,
 }
@@ -171,7 +171,7 @@ impl Place {
         let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(handoff)).await? else {
             return Ok(None);
         };
-        let tainted = line.is_tainted();
+        let outcome_unknown = line.is_outcome_unknown();
         if core.is_closed() {
             // What it was handed is its own to give back: shutting down may not have seen it.
             if let Ok(Handoff::Lease(lease)) = handed
@@ -189,7 +189,9 @@ impl Place {
                 core.drop_hold(&lease, lease.term());
                 Ok(Some(Handed::PassedOver))
             }
-            Ok(Handoff::Contend { after_others }) => Ok(Some(Handed::Contend { after_others, tainted })),
+            Ok(Handoff::Contend { after_others }) => {
+                Ok(Some(Handed::Contend { after_others, outcome_unknown }))
+            }
             // Only shutting down sends a line home.
             Err(_) => Err(self.core.closed_error()),
         }
@@ -204,7 +206,7 @@ impl Drop for Place {
             Kind::Queued(mut line) => {
                 line.handoff.close();
                 let request = &line.request;
-                if line.is_tainted()
+                if line.is_outcome_unknown()
                     && let Some(owner) = &request.owner
                 {
                     drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));

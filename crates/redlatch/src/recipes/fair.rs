@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Asks, Expected, Forcing, Heir, LanePolicy, PLAIN, Recipe};
+use super::{AcquireArgs, Expected, Forcing, Heir, LanePolicy, PLAIN, Recipe};
 use crate::{
     call::Call,
     config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
@@ -31,22 +31,34 @@ impl Recipe for Fair {
 
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
         let redisson_wait_ms = REDISSON_FAIR_WAIT.as_millis() as i64;
-        let asks =
-            Asks { waits: false, recount: false, first_only: false, redisson_wait_ms, publish: "publish" };
-        self.ask(keys, owner, lease_ms, fenced, asks)
+        let args = AcquireArgs {
+            waits: false,
+            recount: false,
+            first_only: false,
+            redisson_wait_ms,
+            publish: "publish",
+        };
+        self.acquire_with(keys, owner, lease_ms, fenced, args)
     }
 
-    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+    fn acquire_with(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        lease_ms: i64,
+        fenced: bool,
+        args: AcquireArgs,
+    ) -> Call {
         let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, fenced);
         let call = call
             .int(lease_ms)
             .constant(if fenced { "1" } else { "0" })
-            .int(if asks.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
+            .int(if args.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
             .bytes(keys.channel())
-            .constant(asks.publish)
-            .int(asks.redisson_wait_ms)
-            .constant(if asks.recount { "1" } else { "0" });
-        if asks.first_only { call.constant("1") } else { call }
+            .constant(args.publish)
+            .int(args.redisson_wait_ms)
+            .constant(if args.recount { "1" } else { "0" });
+        if args.first_only { call.constant("1") } else { call }
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {

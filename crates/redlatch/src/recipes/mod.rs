@@ -34,9 +34,16 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
     /// kinds with a queue on the server; whether only its first hold is wanted, and otherwise the reply is `{number, 0,`
     /// [`OWN_HOLD`]`}`; and the command to publish with.
-    fn ask(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool, asks: Asks) -> Call {
+    fn acquire_with(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        lease_ms: i64,
+        fenced: bool,
+        args: AcquireArgs,
+    ) -> Call {
         let call = self.acquire(keys, owner, lease_ms, fenced);
-        if asks.first_only { call.constant("1") } else { call }
+        if args.first_only { call.constant("1") } else { call }
     }
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
@@ -166,7 +173,7 @@ pub(crate) const OWN_HOLD: i64 = -5;
 
 /// What else a request says.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asks {
+pub(crate) struct AcquireArgs {
     pub(crate) waits: bool,
     /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
     pub(crate) recount: bool,

@@ -66,7 +66,7 @@ pub(crate) struct Lease {
     /// Since when it is offered to a task; 0 once that task has taken it, [`TAKEN_BACK`] when it is none's any more.
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
-    pub(crate) tainted: AtomicBool,
+    pub(crate) outcome_unknown: AtomicBool,
     /// It was made to last for longer than its grant: another server may have the one without the other.
     stretched: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
@@ -151,7 +151,7 @@ impl Lease {
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
-            tainted: AtomicBool::new(false),
+            outcome_unknown: AtomicBool::new(false),
             stretched: AtomicBool::new(false),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
@@ -180,7 +180,7 @@ impl Lease {
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
-            tainted: AtomicBool::new(self.tainted.load(Ordering::Relaxed)),
+            outcome_unknown: AtomicBool::new(self.outcome_unknown.load(Ordering::Relaxed)),
             stretched: AtomicBool::new(self.stretched.load(Ordering::Relaxed)),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
@@ -203,7 +203,7 @@ impl Lease {
     /// How long a server that has it is to keep it still, where a renewal does not say so; `None` if the server has known since the grant.
     pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
-        if !self.stretched.load(Ordering::Relaxed) && !self.tainted.load(Ordering::Relaxed) {
+        if !self.stretched.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
             return None;
         }
         let left_ms = i64::try_from(self.deadline_ms().saturating_sub(now_ms)).unwrap_or(i64::MAX);
@@ -260,16 +260,16 @@ impl Lease {
         self.owner.asked_until_ms() > now_ms
     }
 
-    /// It was turned from a tainted hold.
+    /// It was turned from a outcome_unknown hold.
     pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
-        if before.tainted.load(Ordering::Relaxed) {
+        if before.outcome_unknown.load(Ordering::Relaxed) {
             _ = self.rare().before.set(before.clone());
             // So that its release looks for what is late.
-            self.tainted.store(true, Ordering::Relaxed);
+            self.outcome_unknown.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The tainted hold that it was turned from.
+    /// The outcome_unknown hold that it was turned from.
     pub(crate) fn before(&self) -> Option<&Arc<Lease>> {
         self.rare.get()?.before.get()
     }

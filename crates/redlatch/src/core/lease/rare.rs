@@ -15,7 +15,7 @@ pub(super) struct Rare {
     pub(super) loss: OnceLock<LossReason>,
     /// How replicas confirmed the grant.
     pub(super) replicated: OnceLock<Confirmed>,
-    /// The tainted write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
+    /// The outcome_unknown write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
     pub(super) before: OnceLock<Arc<Lease>>,
     /// Serialises re-entries and their releases, which are counted on the server.
     pub(super) turns: OnceLock<Arc<Turns>>,

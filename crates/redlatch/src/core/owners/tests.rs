@@ -28,13 +28,13 @@ impl Rig {
 #[tokio::test]
 async fn one_attempt_at_a_time() {
     let Rig { owners, keys, owner, .. } = &rig();
-    let first = owners.turn(keys, owner, Asking::Waits).await;
-    let mut second = std::pin::pin!(owners.turn(keys, owner, Asking::Once));
+    let first = owners.turn(keys, owner, AttemptMode::Waits).await;
+    let mut second = std::pin::pin!(owners.turn(keys, owner, AttemptMode::Once));
     assert!(futures_util::poll!(&mut second).is_pending());
     let readers = Keys::new(LockName::new("x").unwrap(), Kind::Read);
-    let refused = owners.try_turn(&readers, owner, Asking::Once);
-    assert_eq!(refused.err(), Some(Asking::Waits), "both sides are one name");
-    drop(owners.turn(&Keys::new(LockName::new("y").unwrap(), Kind::Lock), owner, Asking::Once).await);
+    let refused = owners.try_turn(&readers, owner, AttemptMode::Once);
+    assert_eq!(refused.err(), Some(AttemptMode::Waits), "both sides are one name");
+    drop(owners.turn(&Keys::new(LockName::new("y").unwrap(), Kind::Lock), owner, AttemptMode::Once).await);
     drop(first);
     drop(second.await);
 }
@@ -44,7 +44,7 @@ async fn nothing_is_asked_for_while_something_is_pending() {
     let rig = rig();
     let Rig { owners, keys, owner, .. } = &rig;
     let (one, two) = (owners.pending(keys, owner), owners.pending(keys, owner));
-    let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
+    let Ok(turn) = owners.try_turn(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
     assert!(!turn.begins().unwrap());
     {
         let mut quiet = std::pin::pin!(turn.quiet());
@@ -80,7 +80,7 @@ async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_ar
     let pending = owners.pending(keys, owner);
     pending.unanswered();
     drop(pending);
-    let Ok(turn) = owners.try_turn(keys, owner, Asking::Once) else { panic!("no task asks") };
+    let Ok(turn) = owners.try_turn(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
     assert_eq!(turn.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
     now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
     turn.quiet().await.unwrap();

@@ -22,7 +22,7 @@ use crate::{
     jitter,
     keys::Kind,
     owner::Owner,
-    recipes::{Asks, BEHIND, GateKey, LanePolicy},
+    recipes::{AcquireArgs, BEHIND, GateKey, LanePolicy},
     scripts::{ACQUIRE, QUERY},
     store::{Call, Confirm, Fault, Reply},
 };
@@ -43,17 +43,17 @@ pub(super) struct After {
     /// Other processes go first.
     pub(super) others: bool,
     /// Its owner may have been given the lock unseen.
-    pub(super) tainted: bool,
+    pub(super) outcome_unknown: bool,
 }
 
 /// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
-pub(super) struct Asker {
+pub(super) struct Acquirer {
     core: Arc<Core>,
     request: Arc<Request>,
     owner: Owner,
     deadline: Deadline,
     /// A request had an unknown outcome.
-    pub(super) tainted: bool,
+    pub(super) outcome_unknown: bool,
     pub(super) granted: bool,
     /// What a task of this process handed over was taken back before this one took it, and is being released: nothing that the
     /// owner has may be believed.
@@ -73,7 +73,7 @@ pub(super) struct Asker {
     wake: Option<Arc<Notify>>,
 }
 
-impl Contender for Asker {
+impl Contender for Acquirer {
     type Prize = Arc<Lease>;
 
     fn key(&self) -> &[u8] {
@@ -123,7 +123,7 @@ impl Contender for Asker {
             self.line = Line::Inside(line);
             self.core.lanes.line_up(&self.request.keys, queued);
         }
-        let outcome = self.ask(lines_up).await;
+        let outcome = self.try_once(lines_up).await;
         match outcome {
             Ok(Attempt::Behind { recount }) => self.recount = recount,
             // What was not answered may have lined up anew, behind others than were counted.
@@ -169,11 +169,11 @@ impl Contender for Asker {
     }
 
     fn outcome_unknown(&mut self) {
-        self.tainted = true;
+        self.outcome_unknown = true;
     }
 }
 
-impl Asker {
+impl Acquirer {
     pub(super) fn new(
         core: &Arc<Core>,
         request: &Arc<Request>,
@@ -181,12 +181,12 @@ impl Asker {
         deadline: Deadline,
         after: After,
     ) -> Self {
-        Asker {
+        Acquirer {
             core: core.clone(),
             request: request.clone(),
             owner,
             deadline,
-            tainted: after.tainted,
+            outcome_unknown: after.outcome_unknown,
             granted: false,
             passed_over: false,
             looks: 0,
@@ -200,8 +200,8 @@ impl Asker {
         }
     }
 
-    /// Asks the server once.
-    async fn ask(&mut self, lines_up: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
+    /// AcquireArgs the server once.
+    async fn try_once(&mut self, lines_up: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && core.owners.is_pending(&request.keys, owner);
@@ -209,14 +209,15 @@ impl Asker {
         let sending = core.sending(&request.keys);
         let shared = owner.is_shared() || core.write_hold_beside(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, self.recount, shared, core);
-        let (outcome, confirm) = core.ask(request, owner, call, Asking { shared, lines_up, sending }).await;
+        let (outcome, confirm) =
+            core.send_acquire(request, owner, call, SendContext { shared, lines_up, sending }).await;
         if let Err(fault) = &outcome
             && fault.is_split()
             && let Some(ttl_ms) = core.held_by_another(request, owner).await
         {
             return Ok(Attempt::Busy(u64::try_from(ttl_ms).ok().map(Duration::from_millis)));
         }
-        let reply = Asked::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
+        let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         self.value = reply.value;
         if reply.count == UPGRADE && (left_readers || leaves()) {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
@@ -280,24 +281,24 @@ impl Asker {
 
 impl Core {
     /// Sends one request. With its answer comes a way to ask the replicas for it, if they are to be asked.
-    async fn ask(
+    async fn send_acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
         call: Call,
-        asking: Asking,
+        context: SendContext,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
-        let Asking { shared, .. } = asking;
+        let SendContext { shared, .. } = context;
         if request.ack.is_none() && !shared {
             self.keeper.touch();
             let flight = Flight::new(self, self.run(call), || {
-                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, asking))))
+                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });
             return (flight.await, None);
         }
-        let work = self.clone().ask_slowly(request.clone(), owner.clone(), call, shared);
+        let work = self.clone().send_acquire_shared(request.clone(), owner.clone(), call, shared);
         let flight = Flight::new(self, Box::pin(work), || {
-            let after = self.abandoned(request, owner, asking);
+            let after = self.abandoned(request, owner, context);
             let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
             if request.ack.is_some() || owner.is_shared() {
                 return Some(Rest::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
@@ -323,14 +324,14 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        asking: Asking,
+        context: SendContext,
     ) -> impl FnOnce(Result<Raw, Work<Raw>>) + Send + 'static {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let pending = self.owners.pending(&request.keys, &owner);
         move |outcome| match outcome {
             Ok(outcome) => {
-                core.undo_unheard(&request, &owner, outcome, asking);
+                core.undo_unheard(&request, &owner, outcome, context);
                 drop(pending);
             }
             Err(work) => {
@@ -338,7 +339,7 @@ impl Core {
                 core.keeper.handle().clone().spawn(async move {
                     // Until it is answered it may still be granted.
                     let outcome = work.await;
-                    core.undo_unheard(&request, &owner, outcome, asking);
+                    core.undo_unheard(&request, &owner, outcome, context);
                     drop(pending);
                 });
             }
@@ -346,14 +347,20 @@ impl Core {
     }
 
     /// Undoes what the answer to an abandoned request tells of.
-    fn undo_unheard(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, outcome: Raw, asking: Asking) {
+    fn undo_unheard(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        outcome: Raw,
+        context: SendContext,
+    ) {
         let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
-        let certainty = match reply.and_then(|items| Asked::read(&items)) {
+        let certainty = match reply.and_then(|items| AcquireReply::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
-            Ok(reply) if reply.count <= 0 && asking.lines_up => Certainty::Arrived,
+            Ok(reply) if reply.count <= 0 && context.lines_up => Certainty::Arrived,
             Ok(reply) if reply.count <= 0 => return,
             // It was granted, and no task is there to take it.
-            Ok(_) => Certainty::Granted(asking.sending),
+            Ok(_) => Certainty::Granted(context.sending),
             Err(Fault::NotSent(_) | Fault::Server(_)) => return,
             Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
         };
@@ -377,7 +384,7 @@ impl Core {
 
 /// How a request is sent, for undoing what nobody hears of.
 #[derive(Debug, Clone, Copy)]
-struct Asking {
+struct SendContext {
     /// Another process may hold under the owner, or come to do so meanwhile.
     shared: bool,
     lines_up: bool,
@@ -406,27 +413,27 @@ fn refusal(count: i64) -> Error {
 
 impl Request {
     pub(super) fn acquire_call(&self, owner: &Owner, recount: bool, first_only: bool, core: &Core) -> Call {
-        let asks = Asks {
+        let args = AcquireArgs {
             waits: self.wait != Wait::No,
             recount,
             first_only,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),
         };
-        self.recipe.ask(&self.keys, owner, self.term.lease_ms, self.fenced, asks)
+        self.recipe.acquire_with(&self.keys, owner, self.term.lease_ms, self.fenced, args)
     }
 }
 
 /// The reply of an acquire: a count above 0 is a grant with its token, 0 is busy with its TTL.
-pub(super) struct Asked {
+pub(super) struct AcquireReply {
     pub(super) count: i64,
     pub(super) value: i64,
 }
 
-impl Asked {
-    pub(super) fn read(items: &[i64]) -> Result<Asked, Fault> {
+impl AcquireReply {
+    pub(super) fn read(items: &[i64]) -> Result<AcquireReply, Fault> {
         match items {
-            [_, count, value] => Ok(Asked { count: *count, value: *value }),
+            [_, count, value] => Ok(AcquireReply { count: *count, value: *value }),
             _ => Err(Fault::Unknown(Error::new(
                 ErrorKind::Protocol,
                 "an acquire answered with the wrong number of items",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Asker;
+use super::Acquirer;
 use crate::core::{
     lane::{Handoff, InLine},
     lease::Lease,
@@ -18,7 +18,7 @@ pub(super) enum Line {
     Inside(InLine),
 }
 
-impl Drop for Asker {
+impl Drop for Acquirer {
     fn drop(&mut self) {
         if self.waits_beside {
             self.core.lanes.waited_beside(&self.request.keys);
@@ -27,7 +27,7 @@ impl Drop for Asker {
         if self.granted {
             return;
         }
-        if self.tainted {
+        if self.outcome_unknown {
             drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
         } else if lined_up || self.passed_over {
             drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
@@ -35,7 +35,7 @@ impl Drop for Asker {
     }
 }
 
-impl Asker {
+impl Acquirer {
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
     fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
@@ -74,7 +74,7 @@ impl Asker {
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
     pub(in crate::core) async fn step_back(&mut self) {
-        if !self.tainted && self.step_out() {
+        if !self.outcome_unknown && self.step_out() {
             let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);
             tokio::select! {

@@ -76,7 +76,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Option<Grant>, Error> {
         let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
-        turn.minds_reads_alone = request.beside_writing;
+        turn.blocked_by_reads_only = request.under_own_write_lock;
         let key = &*request.keys.key;
         loop {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
@@ -170,7 +170,7 @@ impl Core {
 
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
-    pub(super) fn write_hold_beside(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
+    pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
         if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
             return None;
         }
@@ -223,18 +223,18 @@ impl Core {
         let waits = request.wait != Wait::No;
         let grant = match self.lanes.enter(request, turn, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
-            Enter::Go => {
+            Enter::Lead => {
                 let place = Place::lead(self, request);
                 return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
-            Enter::Aside => {
-                let place = Place::aside(self, &request.keys);
+            Enter::Bypass => {
+                let place = Place::bypass(self, &request.keys);
                 return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Busy => None,
-            Enter::Unsettled => self.time_is_up(&request.keys.key, deadline)?,
-            Enter::Settle => return Ok(Entered::NotYet),
-            Enter::Again(lease) => return self.acquire_again(request, &lease).await,
+            Enter::ReleaseInFlight => self.time_is_up(&request.keys.key, deadline)?,
+            Enter::AwaitRelease => return Ok(Entered::NotYet),
+            Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
                 let mut place = Place::queued(self, line);
                 // The hold in front of it may have to be looked at, which is done while calls are made.

@@ -149,7 +149,7 @@ impl Contender for Acquirer {
             }
             // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
             Ok(Attempt::Busy(_)) if self.waits_beside() => {
-                self.core.lanes.wait_beside(&self.request.keys);
+                self.core.lanes.add_concurrent_waiter(&self.request.keys);
                 self.waits_beside = true;
                 outcome
             }
@@ -200,14 +200,14 @@ impl Acquirer {
         }
     }
 
-    /// AcquireArgs the server once.
+    /// Asks the server once.
     async fn try_once(&mut self, lines_up: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && core.owners.is_pending(&request.keys, owner);
         let left_readers = leaves();
         let sending = core.sending(&request.keys);
-        let shared = owner.is_shared() || core.write_hold_beside(&request.keys, owner).is_some();
+        let shared = owner.is_shared() || core.own_write_lease(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, self.recount, shared, core);
         let (outcome, confirm) =
             core.send_acquire(request, owner, call, SendContext { shared, lines_up, sending }).await;
@@ -275,7 +275,10 @@ impl Acquirer {
     /// Whether it should be made known now that this task waits for a hold beside others.
     fn waits_beside(&self) -> bool {
         let Request { recipe, wait, yields_to, .. } = &*self.request;
-        !self.waits_beside && recipe.lane() == LanePolicy::Beside && *wait != Wait::No && yields_to.is_none()
+        !self.waits_beside
+            && recipe.lane() == LanePolicy::Concurrent
+            && *wait != Wait::No
+            && yields_to.is_none()
     }
 }
 

@@ -125,11 +125,11 @@ impl Core {
                 }
             }
             match self.lanes.enter(request, turns.last(), now_ms)? {
-                Enter::Go => places.push(Place::lead(self, request)),
-                Enter::Aside => places.push(Place::aside(self, keys)),
+                Enter::Lead => places.push(Place::lead(self, request)),
+                Enter::Bypass => places.push(Place::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
-                Enter::Again(_) => return Ok(Batch::OneByOne),
-                Enter::Settle | Enter::Unsettled => {
+                Enter::Reenter(_) => return Ok(Batch::OneByOne),
+                Enter::AwaitRelease | Enter::ReleaseInFlight => {
                     self.time_is_up::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }

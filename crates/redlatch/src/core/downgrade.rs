@@ -48,7 +48,7 @@ impl Core {
             let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).or_look();
             let request = Request {
                 owner: Some(writing.owner.expose().clone()),
-                beside_writing: true,
+                under_own_write_lock: true,
                 stands_for,
                 ..Request::new(readers, &READ, term, wait)
             };

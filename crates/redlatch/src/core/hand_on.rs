@@ -119,7 +119,7 @@ impl Core {
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
                     self.lanes.requeue(&lease.keys, next);
-                    self.lanes.leave(&lease.keys, false);
+                    self.lanes.release_finished(&lease.keys, false);
                     return Ok(Unlocked::Released);
                 };
                 self.tell_displaced(lost, &held);
@@ -137,7 +137,7 @@ impl Core {
             Ok(_) => {
                 self.sweep_if_outcome_unknown(&lease);
                 self.lanes.requeue(&lease.keys, next);
-                self.lanes.leave(&lease.keys, false);
+                self.lanes.release_finished(&lease.keys, false);
                 Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
             }
             Err(fault) => {
@@ -171,7 +171,7 @@ impl Core {
         drop(pending);
         self.lanes.requeue(&lease.keys, next);
         let others = self.others_heard(&lease, &outcome);
-        self.lanes.leave(&lease.keys, others);
+        self.lanes.release_finished(&lease.keys, others);
         outcome.map(|(unlocked, _)| unlocked)
     }
 }

@@ -122,7 +122,7 @@ pub(super) struct Lane {
 #[derive(Default)]
 pub(super) struct Crowd {
     /// The leases of a kind that has several at a time.
-    beside: Vec<Arc<Lease>>,
+    concurrent: Vec<Arc<Lease>>,
     /// Leases of which a later grant to the same owner has taken the place, and whose holders do not know yet. They take no part
     /// in the lane; the keeper finds them here.
     displaced: Vec<Arc<Lease>>,
@@ -139,7 +139,7 @@ pub(super) struct Crowd {
 
 impl Crowd {
     const NONE: &Crowd = &Crowd {
-        beside: Vec::new(),
+        concurrent: Vec::new(),
         displaced: Vec::new(),
         waiting: 0,
         handing: 0,
@@ -149,7 +149,7 @@ impl Crowd {
     };
 
     fn is_none(&self) -> bool {
-        self.beside.is_empty()
+        self.concurrent.is_empty()
             && self.displaced.is_empty()
             && self.waiting == 0
             && self.handing == 0
@@ -263,8 +263,8 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let Crowd { beside, displaced, .. } = self.crowd();
-        self.lease.iter().chain(beside).chain(displaced)
+        let Crowd { concurrent, displaced, .. } = self.crowd();
+        self.lease.iter().chain(concurrent).chain(displaced)
     }
 
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
@@ -280,13 +280,13 @@ impl Lane {
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::Beside => self.crowd_mut().beside.push(lease.clone()),
+            LanePolicy::Concurrent => self.crowd_mut().concurrent.push(lease.clone()),
             LanePolicy::Ordered => {
-                let beside = &mut self.crowd_mut().beside;
-                lost.extend(beside.iter().filter(|held| held.owner != lease.owner).cloned());
+                let concurrent = &mut self.crowd_mut().concurrent;
+                lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
-                if !beside.iter().any(|held| Arc::ptr_eq(held, lease)) {
-                    beside.push(lease.clone());
+                if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
+                    concurrent.push(lease.clone());
                 }
             }
         }
@@ -303,10 +303,10 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        if let Some(Crowd { beside, displaced, .. }) = self.crowd_if_any() {
+        if let Some(Crowd { concurrent, displaced, .. }) = self.crowd_if_any() {
             displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
-            if let Some(at) = beside.iter().position(|held| Arc::ptr_eq(held, lease)) {
-                beside.swap_remove(at);
+            if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
+                concurrent.swap_remove(at);
                 return true;
             }
         }

@@ -44,19 +44,19 @@ const SIGHT_MS: u64 = 100;
 /// How to come in.
 pub(crate) enum Enter {
     /// Contend at the server; the lane is ours to lead and must be left again.
-    Go,
+    Lead,
     /// Wait here.
     Queue(InLine),
     /// This very owner holds it: enter once more.
-    Again(Arc<Lease>),
+    Reenter(Arc<Lease>),
     /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
-    Settle,
+    AwaitRelease,
     /// The same, and the caller does not wait.
-    Unsettled,
+    ReleaseInFlight,
     /// A task of this process holds it, and the caller does not wait.
     Busy,
     /// Another task leads the lane and the caller does not wait: try once, beside the lane.
-    Aside,
+    Bypass,
 }
 
 /// What a guard has to do after giving its lease back.
@@ -204,7 +204,7 @@ impl Lanes {
                 if !lease.owner.lets_in(owner) {
                     return Err(not_handed_out());
                 }
-                return Ok(Enter::Again(lease.clone()));
+                return Ok(Enter::Reenter(lease.clone()));
             }
             // The server lets an owner in beside its hold of another kind.
             if self
@@ -217,21 +217,21 @@ impl Lanes {
         if let Some(turn) = turn
             && !turn.begins()?
         {
-            return Ok(if waits { Enter::Settle } else { Enter::Unsettled });
+            return Ok(if waits { Enter::AwaitRelease } else { Enter::ReleaseInFlight });
         }
         if recipe.lane() != LanePolicy::Queue {
-            return Ok(Enter::Aside);
+            return Ok(Enter::Bypass);
         }
         match shard.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
                 free.insert(Lane::default()).work = Work::Contends(request.clone());
-                Ok(Enter::Go)
+                Ok(Enter::Lead)
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
                 if lane.is_free() {
                     lane.work = Work::Contends(request.clone());
-                    return Ok(Enter::Go);
+                    return Ok(Enter::Lead);
                 }
                 if !waits {
                     match lane.held() {
@@ -241,7 +241,7 @@ impl Lanes {
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.work, Work::Releases { .. })
                             && lane.crowd().queue.is_empty() => {}
-                        _ => return Ok(Enter::Aside),
+                        _ => return Ok(Enter::Bypass),
                     }
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
@@ -279,7 +279,7 @@ impl Lanes {
             lane.turn = Turn { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.asked_ms() > lease.asked_ms()).cloned();
-        if lease.recipe.lane() != LanePolicy::Beside {
+        if lease.recipe.lane() != LanePolicy::Concurrent {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
@@ -437,7 +437,7 @@ impl Lanes {
         if !is_passable(lease, &next.queued, at) {
             return Err(Leaving::Transfer(Box::new(next)));
         }
-        let heir = Arc::new(lease.succeed());
+        let heir = Arc::new(lease.successor());
         heir.offer(now_ms);
         lane.work = Work::Nothing;
         let lost = lane.add(&heir, &self.intake, now_ms);
@@ -447,19 +447,19 @@ impl Lanes {
     }
 
     /// A task that stood in line has left: it waits no longer.
-    pub(crate) fn left_line(&self, keys: &Arc<Keys>) {
+    pub(crate) fn waiter_left(&self, keys: &Arc<Keys>) {
         drop(self.change(keys, Lane::one_has_left));
     }
 
     /// A release has been done: the next in line leads.
-    pub(crate) fn leave(&self, keys: &Arc<Keys>, after_others: bool) {
+    pub(crate) fn release_finished(&self, keys: &Arc<Keys>, after_others: bool) {
         if self.change(keys, Lane::ends_release).is_some() {
             self.promote(keys, after_others);
         }
     }
 
     /// A leader gives up, or is passed over: the next in line leads, unless another one does already.
-    pub(crate) fn leave_to_the_next(&self, leader: &Arc<Request>, after_others: bool) {
+    pub(crate) fn give_up_lead(&self, leader: &Arc<Request>, after_others: bool) {
         let left = self.change(&leader.keys, |lane| {
             let led = lane.is_led_by(leader);
             if led {

@@ -154,7 +154,7 @@ impl Owners {
                 Ok(())
             }
         })?;
-        Ok(Turn { owners: self.clone(), id: id.clone(), minds_reads_alone: false })
+        Ok(Turn { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
     }
 
     /// Waits for the owner's turn: the attempts of one owner for one name are made one after the other.
@@ -244,7 +244,7 @@ pub(crate) struct Turn {
     id: Id,
     /// It asks to read beside a write hold of its owner. A late request about write holds belongs to that very hold then, because an owner
     /// in doubt is granted no other one.
-    pub(crate) minds_reads_alone: bool,
+    pub(crate) blocked_by_reads_only: bool,
 }
 
 impl Turn {
@@ -293,10 +293,9 @@ impl Turn {
     fn check_doubt(&self) -> Result<(), Error> {
         let now_ms = (self.owners.clock)();
         let shard = self.owners.shard(&self.id);
-        let doubt_ms = shard
-            .records
-            .get(&self.id)
-            .map_or(0, |record| if self.minds_reads_alone { record.read_doubt_ms } else { record.doubt_ms });
+        let doubt_ms = shard.records.get(&self.id).map_or(0, |record| {
+            if self.blocked_by_reads_only { record.read_doubt_ms } else { record.doubt_ms }
+        });
         if doubt_ms > now_ms {
             return Err(Error::new(
                 ErrorKind::OwnerInDoubt,

@@ -215,7 +215,7 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         drop(pending);
         if leads {
-            self.lanes.leave(&lease.keys, self.others_heard(lease, &outcome));
+            self.lanes.release_finished(&lease.keys, self.others_heard(lease, &outcome));
         }
         outcome.map(|(unlocked, _)| unlocked)
     }
@@ -266,10 +266,10 @@ impl Core {
             match leaving {
                 Leaving::Transfer(heir) => {
                     self.lanes.requeue(&lease.keys, heir.queued);
-                    self.lanes.leave(&lease.keys, false);
+                    self.lanes.release_finished(&lease.keys, false);
                 }
                 Leaving::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
-                Leaving::Release { leads: true } => self.lanes.leave(&lease.keys, false),
+                Leaving::Release { leads: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
                 Leaving::Passed => self.keeper.recheck(),
                 Leaving::Release { leads: false } => {}
@@ -386,7 +386,7 @@ impl Core {
     /// may rightly read at any moment: what comes late of a release of all would take its read hold. Of two that count down, the late one
     /// would, too, but that is sent once, and one count is as good as the other.
     pub(super) fn way(&self, lease: &Lease) -> Way {
-        if lease.owner.is_shared() || self.write_hold_beside(&lease.keys, &lease.owner).is_some() {
+        if lease.owner.is_shared() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             Way::OneHold
         } else {
             Way::Whole
@@ -547,7 +547,7 @@ impl Core {
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
     pub(super) fn leaves_word(&self, lease: &Lease, now_ms: u64) {
-        if let Some(writing) = self.write_hold_beside(&lease.keys, &lease.owner) {
+        if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
             writing.asks_until(lease.kept_until_ms(now_ms));
         }
     }
@@ -567,7 +567,8 @@ impl Core {
     pub(super) fn others_heard(&self, lease: &Lease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
         let own = lease.recipe.channel(&lease.keys, &lease.owner);
         let own = own.map_or(0, |channel| self.store.own_receivers(&channel));
-        let readers = || lease.keys.readers.as_ref().is_some_and(|keys| self.lanes.are_waiting_beside(keys));
+        let readers =
+            || lease.keys.readers.as_ref().is_some_and(|keys| self.lanes.has_concurrent_waiters(keys));
         outcome.as_ref().is_ok_and(|(_, heard)| *heard > own || readers())
     }
 }

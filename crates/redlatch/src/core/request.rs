@@ -35,7 +35,7 @@ pub(crate) struct Request {
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
     /// Its owner has the write hold that this read hold is taken beside.
-    pub(crate) beside_writing: bool,
+    pub(crate) under_own_write_lock: bool,
     /// What replicas have confirmed of the hold that this one is to stand for.
     pub(crate) stands_for: Option<Confirmed>,
     /// Whether the task that asks is still polled.
@@ -75,7 +75,7 @@ impl Request {
             backoff: None,
             yields_to: None,
             ack: None,
-            beside_writing: false,
+            under_own_write_lock: false,
             stands_for: None,
             pulse: Pulse::default(),
             outcome_unknown: OutcomeUnknown::default(),

@@ -105,7 +105,7 @@ impl Core {
         // A place in a queue on the server keeps others out for longer than a short lease would.
         let place_ms = match request.recipe.lane() {
             LanePolicy::Ordered => FAIR_WAIT.as_millis() as u64,
-            LanePolicy::Queue | LanePolicy::Beside => 0,
+            LanePolicy::Queue | LanePolicy::Concurrent => 0,
         };
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
@@ -116,7 +116,7 @@ impl Core {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-            if self.write_hold_beside(&request.keys, owner).is_some() {
+            if self.own_write_lease(&request.keys, owner).is_some() {
                 // Counted down late, it would be the read hold that another process enters under the writer's owner.
                 if !owner.is_shared() {
                     self.undo_when_let_go(request, owner, over_ms);
@@ -194,7 +194,7 @@ impl Core {
                 if left.is_zero() {
                     return;
                 }
-                if let Some(writing) = core.write_hold_beside(&request.keys, &owner) {
+                if let Some(writing) = core.own_write_lease(&request.keys, &owner) {
                     // Its length of time is what ends it at the latest.
                     let _ = tokio::time::timeout(left, writing.ended()).await;
                     continue;
@@ -207,7 +207,7 @@ impl Core {
                         continue;
                     }
                 };
-                if core.write_hold_beside(&request.keys, &owner).is_some() {
+                if core.own_write_lease(&request.keys, &owner).is_some() {
                     continue;
                 }
                 if owner.is_shared() || core.lanes.find(&request.keys).iter().any(|held| held.owner == owner)
@@ -315,7 +315,7 @@ impl Core {
                 let Ok(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
                     continue;
                 };
-                if core.write_hold_beside(&lease.keys, &lease.owner).is_some() {
+                if core.own_write_lease(&lease.keys, &lease.owner).is_some() {
                     let over_ms = core.now_ms().saturating_add(lease.longest_ms().max(0) as u64);
                     return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
                 }

@@ -128,7 +128,7 @@ pub(super) struct Place {
 
 enum Kind {
     /// Beside the lane, which another task leads.
-    Aside,
+    Bypass,
     /// The lane's leader.
     Leader(Arc<Request>),
     /// In line.
@@ -143,8 +143,8 @@ impl Place {
         Place { core: core.clone(), keys: request.keys.clone(), kind }
     }
 
-    pub(super) fn aside(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
-        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Aside }
+    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
+        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Bypass }
     }
 
     pub(super) fn queued(core: &Arc<Core>, line: InLine) -> Place {
@@ -201,8 +201,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.kind, Kind::Left) {
-            Kind::Aside | Kind::Left => {}
-            Kind::Leader(request) => self.core.lanes.leave_to_the_next(&request, false),
+            Kind::Bypass | Kind::Left => {}
+            Kind::Leader(request) => self.core.lanes.give_up_lead(&request, false),
             Kind::Queued(mut line) => {
                 line.handoff.close();
                 let request = &line.request;
@@ -217,9 +217,9 @@ impl Drop for Place {
                         self.core.drop_hold(&lease, lease.term());
                     }
                     Ok(Handoff::Contend { after_others }) => {
-                        self.core.lanes.leave_to_the_next(&line.request, after_others);
+                        self.core.lanes.give_up_lead(&line.request, after_others);
                     }
-                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.left_line(&self.keys),
+                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }
             }
         }

@@ -149,7 +149,7 @@ pub(crate) enum LanePolicy {
     /// One holder: a single task contends at the server, the others queue in the lane.
     Queue,
     /// Any number of holders: every task asks the server for itself.
-    Beside,
+    Concurrent,
     /// Every task queues at the server; the lane knows them, in order, so that a release can hand over at once.
     Ordered,
 }

@@ -54,7 +54,7 @@ fn give(keys: &Keys, owner: &Owner, publish: &'static str, replies: [&'static st
 
 impl Recipe for Permits {
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Beside
+        LanePolicy::Concurrent
     }
 
     /// Permits in use stand in the set of times.

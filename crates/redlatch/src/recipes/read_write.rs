@@ -52,7 +52,7 @@ fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
 
 impl Recipe for Read {
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Beside
+        LanePolicy::Concurrent
     }
 
     fn leaves_traces(&self) -> bool {

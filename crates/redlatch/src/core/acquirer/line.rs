@@ -21,7 +21,7 @@ pub(super) enum Line {
 impl Drop for Acquirer {
     fn drop(&mut self) {
         if self.waits_beside {
-            self.core.lanes.waited_beside(&self.request.keys);
+            self.core.lanes.remove_concurrent_waiter(&self.request.keys);
         }
         let lined_up = self.step_out();
         if self.granted {

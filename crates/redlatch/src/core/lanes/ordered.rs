@@ -76,13 +76,13 @@ impl Lanes {
         drop(left);
     }
 
-    /// A task waits at the server for a hold beside others, until [`waited_beside`](Self::waited_beside).
-    pub(crate) fn wait_beside(&self, keys: &Arc<Keys>) {
+    /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
+    pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.shard(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
-    pub(crate) fn waited_beside(&self, keys: &Arc<Keys>) {
+    pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
             let crowd = lane.crowd_mut();
             crowd.waiting = crowd.waiting.saturating_sub(1);
@@ -90,7 +90,7 @@ impl Lanes {
     }
 
     /// Whether such tasks wait.
-    pub(crate) fn are_waiting_beside(&self, keys: &Arc<Keys>) -> bool {
+    pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
         self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
     }
 }

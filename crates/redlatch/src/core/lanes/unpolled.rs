@@ -40,7 +40,7 @@ impl Lanes {
             if !leader.pulse.ask() || leader.pulse.is_missing(now_ms) {
                 self.look_for_those_behind(&leader.keys, now_ms);
                 tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
-                self.leave_to_the_next(&leader, false);
+                self.give_up_lead(&leader, false);
             }
         }
         queued || !stuck.is_empty()

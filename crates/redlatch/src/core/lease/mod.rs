@@ -165,7 +165,7 @@ impl Lease {
     }
 
     /// The same hold for the next guard, under an identity of its own for loss signals.
-    pub(crate) fn succeed(&self) -> Self {
+    pub(crate) fn successor(&self) -> Self {
         self.owner.holds_on();
         let next = Lease {
             keys: self.keys.clone(),
@@ -187,7 +187,7 @@ impl Lease {
             schedule: Schedule::default(),
             rare: OnceLock::new(),
         };
-        if let Some(rare) = self.rare.get().and_then(|rare| rare.succeed()) {
+        if let Some(rare) = self.rare.get().and_then(|rare| rare.successor()) {
             _ = next.rare.set(Box::new(rare));
         }
         let (from, to) = (&self.schedule, &next.schedule);
@@ -260,7 +260,7 @@ impl Lease {
         self.owner.asked_until_ms() > now_ms
     }
 
-    /// It was turned from a outcome_unknown hold.
+    /// It was turned from a hold of which an outcome is unknown.
     pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
         if before.outcome_unknown.load(Ordering::Relaxed) {
             _ = self.rare().before.set(before.clone());
@@ -269,7 +269,7 @@ impl Lease {
         }
     }
 
-    /// The outcome_unknown hold that it was turned from.
+    /// The hold that it was turned from, if an outcome is unknown there.
     pub(crate) fn before(&self) -> Option<&Arc<Lease>> {
         self.rare.get()?.before.get()
     }

@@ -15,7 +15,7 @@ pub(super) struct Rare {
     pub(super) loss: OnceLock<LossReason>,
     /// How replicas confirmed the grant.
     pub(super) replicated: OnceLock<Confirmed>,
-    /// The outcome_unknown write hold that a read hold was turned from: what is late for the one is looked after when the other ends.
+    /// The write hold that a read hold was turned from, if an outcome was unknown there: what is late for the one is looked after when the other ends.
     pub(super) before: OnceLock<Arc<Lease>>,
     /// Serialises re-entries and their releases, which are counted on the server.
     pub(super) turns: OnceLock<Arc<Turns>>,
@@ -33,7 +33,7 @@ impl Rare {
     }
 
     /// What the next guard's lease has of it; `None` if nothing.
-    pub(super) fn succeed(&self) -> Option<Rare> {
+    pub(super) fn successor(&self) -> Option<Rare> {
         let Rare { replicated, before, asked_until_ms, .. } = self;
         let asked_until_ms = asked_until_ms.load(Ordering::Acquire);
         let has_any = replicated.get().is_some() || before.get().is_some() || asked_until_ms > 0;

@@ -30,7 +30,7 @@ fn what_one_server_was_seen_to_have_another_may_lack() {
     lease.seen(Sending { at_ms: 20, reign: 1 });
     assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
     lease.seen(Sending { at_ms: 10, reign: 0 });
-    assert!(lease.is_seen_since(doubt(20, 1)) && lease.succeed().is_seen_since(doubt(20, 1)));
+    assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor().is_seen_since(doubt(20, 1)));
 }
 
 #[test]

@@ -17,14 +17,13 @@ use std::{
 
 use tokio::{runtime::Handle, time::Sleep};
 
-use super::{Core, echo::Echo};
+use super::Core;
 use crate::{
     config::url::StoreUrl,
     error::{Error, ErrorKind},
     jitter::jittered,
-    replica_ack::ReplicaCount,
     scripts::{Declaring, Fact, Script},
-    store::{AckedFuture, Arg, Call, Fault, Reply, RunFuture},
+    store::{Arg, Call, Fault, Reply},
 };
 
 /// How often a script is sent with all keys of all holders, before others' keys that came in meanwhile may be missing.
@@ -75,86 +74,15 @@ impl Strictness {
 }
 
 impl Core {
-    /// Runs a script, with all its keys declared where the server wants that. Where it runs on the background thread, which watches keys
-    /// over the same connection, their holds are watched on.
-    pub(crate) fn run(&self, mut call: Call) -> RunFuture {
-        let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.echoes.number(&mut call);
-        let shard = self.shard_of(&call);
-        let run = Echo::awaited(echo, self.outages.noted(shard, self.run_here(call)), |reply| reply);
-        self.watched_after(keys, run)
-    }
-
-    fn run_here(&self, call: Call) -> RunFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run(call) };
-        let store = self.store.clone();
-        Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
-    }
-
-    /// As [`run`](Self::run), over the connection of the background thread.
-    pub(crate) fn run_apart(&self, call: Call) -> RunFuture {
-        let keys = self.unwatched_by(&call, true);
-        let run = self.run_apart_unwatched(call);
-        self.watched_after(keys, run)
-    }
-
-    /// The same for those that have the keys watched anew themselves.
-    pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
-        let echo = self.echoes.number(&mut call);
-        let shard = self.shard_of(&call);
-        Echo::awaited(echo, self.outages.noted(shard, self.run_apart_here(call)), |reply| reply)
-    }
-
-    fn run_apart_here(&self, call: Call) -> RunFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
-        let store = self.store.clone();
-        Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
-    }
-
-    /// As [`run`](Self::run), for calls that replicas are to confirm.
-    pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.echoes.number(&mut call);
-        let shard = self.shard_of(&call);
-        let run = self.outages.noted(shard, self.run_acked_here(call, count, must));
-        let run = Echo::awaited(echo, run, |(reply, _)| reply);
-        self.watched_after(keys, run)
-    }
-
-    fn run_acked_here(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
-        let store = self.store.clone();
-        let send = move |call| store.run_acked(call, count, must);
-        Box::pin(self.declarer(declaring).run(call, send, |(reply, _)| reply))
-    }
-
-    /// Runs a script that changes nothing, so that no watching ends by it.
-    pub(crate) fn look(&self, call: Call) -> RunFuture {
-        self.outages.noted(self.shard_of(&call), self.store.run(call))
-    }
-
-    fn shard_of(&self, call: &Call) -> u16 {
-        call.keys.first().map_or(0, |key| self.store.shard(key))
-    }
-
-    /// The same at the server of one shard.
-    pub(crate) fn look_in(&self, shard: u16, call: Call) -> RunFuture {
-        self.outages.noted(shard, self.store.run_at(shard, call))
-    }
-
-    /// The same over the connection of the background thread.
-    pub(super) fn look_apart(&self, call: Call) -> RunFuture {
-        self.outages.noted(self.shard_of(&call), self.store.run_apart(call))
-    }
-
-    fn declarer(&self, declaring: &'static Declaring) -> Declarer {
+    /// What sends a script that touches timeout keys.
+    pub(super) fn declarer(&self, declaring: &'static Declaring) -> Declarer {
         let (strictness, timers) = (self.strictness.clone(), self.keeper.handle().clone());
         Declarer { declaring, strictness, timers }
     }
 }
 
 /// One call of a script that touches timeout keys.
-struct Declarer {
+pub(super) struct Declarer {
     declaring: &'static Declaring,
     strictness: Arc<Strictness>,
     timers: Handle,
@@ -162,7 +90,7 @@ struct Declarer {
 
 impl Declarer {
     /// Sends the call as it is, and with its keys declared if the server turns out to want that or is known to.
-    async fn run<T, F>(
+    pub(super) async fn run<T, F>(
         self,
         call: Call,
         send: impl Fn(Call) -> F + Send,

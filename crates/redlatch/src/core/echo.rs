@@ -53,13 +53,14 @@ impl Echo {
 
     pub(super) fn awaited<T: 'static>(
         echo: Option<Echo>,
-        run: BoxFuture<'static, Result<T, Fault>>,
+        run: impl Future<Output = Result<T, Fault>> + Send + 'static,
         reply: fn(&mut T) -> &mut Reply,
     ) -> BoxFuture<'static, Result<T, Fault>> {
-        let Some(echo) = echo else { return run };
         run.map(move |outcome| {
             outcome.map(|mut answer| {
-                echo.read(reply(&mut answer));
+                if let Some(echo) = echo {
+                    echo.read(reply(&mut answer));
+                }
                 answer
             })
         })

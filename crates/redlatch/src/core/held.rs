@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Numbers, lease::Lease};
+use super::{lease::Lease, send::Numbers};
 use crate::{
     error::{Error, ErrorKind},
     store::Fault,

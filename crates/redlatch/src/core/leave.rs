@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Core, Numbers,
+    Core,
     lease::Lease,
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
+    send::Numbers,
 };
 use crate::{
     error::{Error, LossReason},

@@ -32,6 +32,7 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 mod request;
+mod send;
 pub(crate) mod shared;
 mod shutdown;
 mod undo;
@@ -44,19 +45,21 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 pub use self::request::Wait;
-pub(crate) use self::request::{Grant, Request};
 use self::{
     gate::Gates,
     keeper::Keeper,
     lane::Lost,
     lanes::{Bounds, Lanes},
     lease::{LastDoubt, Lease, Sending},
-    owners::{Owners, Pending},
+    owners::Owners,
     undo::Certainty,
+};
+pub(crate) use self::{
+    request::{Grant, Request},
+    send::Numbers,
 };
 use crate::{
     config::{Config, TURN_PASSES_MAX},
@@ -66,8 +69,7 @@ use crate::{
     keys::Keys,
     owner::{Identity, Owner},
     recipes::Term,
-    scripts::Script,
-    store::{self, Call, Fault, Reply, Store, protocol_error},
+    store::{self, Store},
 };
 
 /// What all handles and guards of one client share.
@@ -312,101 +314,6 @@ impl Core {
         Error::new(ErrorKind::Closed, "the client was shut down")
     }
 
-    /// Runs a script whose reply begins with a number that we sent.
-    pub(crate) async fn run_checked(
-        self: &Arc<Self>,
-        call: Call,
-        number: i64,
-        apart: bool,
-    ) -> Result<Numbers, Fault> {
-        debug_assert!(call.numbered, "{}", call.script.name());
-        let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.touch();
-        let run = if apart { self.run_apart(call) } else { self.run(call) };
-        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
-    }
-
-    /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
-    /// anew themselves, where the script has ended that.
-    pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
-        debug_assert!(call.numbered, "{}", call.script.name());
-        let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.touch();
-        let run = self.run_apart_unwatched(call);
-        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
-    }
-
-    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it, and it is
-    /// made and sent when no attempt of the owner asks.
-    pub(crate) async fn run_ending(
-        self: &Arc<Self>,
-        call: impl FnOnce() -> Call,
-        number: i64,
-        apart: bool,
-        pending: &Pending,
-    ) -> Result<Numbers, Fault> {
-        self.alone(pending).await;
-        self.run_undoing(call(), number, apart, pending).await
-    }
-
-    /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
-    pub(crate) async fn run_undoing(
-        self: &Arc<Self>,
-        call: Call,
-        number: i64,
-        apart: bool,
-        pending: &Pending,
-    ) -> Result<Numbers, Fault> {
-        let sent = pending.sent();
-        let reply = self.run_checked(call, number, apart).await;
-        sent.answered(&reply);
-        reply
-    }
-
-    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon. One that waits for a lock in which it
-    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this, and then does not trust
-    /// what it is granted.
-    pub(crate) async fn alone(&self, pending: &Pending) {
-        if !pending.is_alone() {
-            tokio::select! {
-                biased;
-                () = pending.alone() => {}
-                () = self.keeper.sleep(self.config.response_timeout) => pending.goes_first(),
-            }
-        }
-    }
-
-    /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
-    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown
-    /// (decision D16).
-    pub(crate) fn read(
-        &self,
-        script: &Script,
-        key: &[u8],
-        outcome: Result<Reply, Fault>,
-        number: i64,
-    ) -> Result<Numbers, Fault> {
-        let reply = outcome?;
-        match numbers(&reply) {
-            Some(items) if items.first() == Some(&number) => Ok(items),
-            Some(items) if items.len() > 1 => {
-                let script = script.name();
-                tracing::error!(
-                    script,
-                    expected = number,
-                    got = items[0],
-                    "a reply belongs to another request; connections are dropped"
-                );
-                self.store.distrust(key);
-                Err(Fault::Unknown(Error::new(ErrorKind::Protocol, "the reply belonged to another request")))
-            }
-            _ => {
-                self.store.distrust(key);
-                Err(Fault::Unknown(protocol_error(script.name(), &reply)))
-            }
-        }
-    }
-
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
@@ -554,13 +461,6 @@ impl Drop for Core {
 
 fn forked() -> Error {
     Error::new(ErrorKind::Forked, "it was made before fork() and belongs to the parent process")
-}
-
-/// A reply of a few integers.
-pub(crate) type Numbers = SmallVec<[i64; 4]>;
-
-fn numbers(reply: &Reply) -> Option<Numbers> {
-    reply.array()?.iter().map(Reply::int).collect()
 }
 
 #[cfg(test)]

@@ -41,8 +41,8 @@ pub(super) struct Outage {
 }
 
 /// The requests for one shard of the keyspace.
-#[derive(Default)]
 struct Requests {
+    clock: Arc<dyn Clock>,
     under_way: AtomicU32,
     /// Since when none was answered, while some are under way or have just failed.
     since_ms: AtomicU64,
@@ -52,6 +52,12 @@ struct Requests {
 }
 
 impl Requests {
+    fn new(clock: &Arc<dyn Clock>) -> Arc<Self> {
+        let (under_way, error) = (AtomicU32::new(0), Mutex::new(None));
+        let [since_ms, failed_ms] = [(); 2].map(|()| AtomicU64::new(0));
+        Arc::new(Requests { clock: clock.clone(), under_way, since_ms, failed_ms, error })
+    }
+
     fn begin(&self, now_ms: u64) {
         let failed_ms = self.failed_ms.load(Ordering::Relaxed);
         let is_news = failed_ms != 0 && now_ms.saturating_sub(failed_ms) <= NEWS_MS;
@@ -71,6 +77,14 @@ impl Requests {
     fn failed(&self, now_ms: u64, error: Option<Error>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
         self.failed_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// A caller no longer waits for an answer.
+    fn given_up(&self, now_ms: u64) {
+        let silent_ms = now_ms.saturating_sub(self.since_ms.load(Ordering::Relaxed));
+        if silent_ms >= SILENT_MS && self.failed_ms.load(Ordering::Relaxed) == 0 {
+            self.failed(now_ms, None);
+        }
     }
 
     /// Whether there may be an outage for some of those who wait.
@@ -115,7 +129,12 @@ pub(super) struct Outages {
 
 impl Outages {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Outages { clock, first: Arc::default(), others: Mutex::default(), troubled: AtomicBool::default() }
+        Outages {
+            first: Requests::new(&clock),
+            clock,
+            others: Mutex::default(),
+            troubled: AtomicBool::default(),
+        }
     }
 
     /// Looks whether some may wait for a server that is away. The keeper does so while there are lines, and wakes those in them then.
@@ -132,7 +151,7 @@ impl Outages {
             return self.first.clone();
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.entry(shard).or_default().clone()
+        others.entry(shard).or_insert_with(|| Requests::new(&self.clock)).clone()
     }
 
     /// Makes a request of which it is noted whether it is answered.
@@ -140,27 +159,27 @@ impl Outages {
         &self,
         shard: u16,
         run: BoxFuture<'static, Result<T, Fault>>,
-    ) -> BoxFuture<'static, Result<T, Fault>> {
-        let (requests, clock) = (self.requests(shard), self.clock.clone());
-        requests.begin(clock.boot_ms());
-        let owed = Owed { requests, clock };
+    ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
+        let requests = self.requests(shard);
+        requests.begin(requests.clock.boot_ms());
+        let owed = Owed { requests, has_come: false };
         run.map(move |outcome| {
-            owed.has_come(outcome.as_ref().err());
+            owed.comes(outcome.as_ref().err());
             outcome
         })
-        .boxed()
     }
 }
 
 /// An answer that the server owes.
 struct Owed {
     requests: Arc<Requests>,
-    clock: Arc<dyn Clock>,
+    has_come: bool,
 }
 
 impl Owed {
-    fn has_come(&self, fault: Option<&Fault>) {
-        let now_ms = self.clock.boot_ms();
+    fn comes(mut self, fault: Option<&Fault>) {
+        self.has_come = true;
+        let now_ms = self.requests.clock.boot_ms();
         match fault {
             // A refusal is an answer, but one that another try may get rid of says nothing of what is asked. Keys that are on their way
             // are the trouble of one name.
@@ -172,11 +191,8 @@ impl Owed {
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        let now_ms = self.clock.boot_ms();
-        let silent_ms = now_ms.saturating_sub(self.requests.since_ms.load(Ordering::Relaxed));
-        // One that has ended was noted just now, so what is silent for long was given up by its caller.
-        if silent_ms >= SILENT_MS && self.requests.failed_ms.load(Ordering::Relaxed) == 0 {
-            self.requests.failed(now_ms, None);
+        if !self.has_come {
+            self.requests.given_up(self.requests.clock.boot_ms());
         }
         self.requests.under_way.fetch_sub(1, Ordering::AcqRel);
     }
@@ -283,11 +299,17 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use redlatch_engine::SystemClock;
+
     use super::*;
+
+    fn requests() -> Arc<Requests> {
+        Requests::new(&(Arc::new(SystemClock) as Arc<dyn Clock>))
+    }
 
     #[test]
     fn a_server_is_silent_when_it_owes_an_answer_for_long() {
-        let requests = Requests::default();
+        let requests = requests();
         assert!(requests.outage(0, 5_000).is_none(), "it was never asked");
         requests.begin(5_000);
         assert!(requests.outage(5_050, 5_099).is_none());
@@ -299,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_news_until_there_is_an_answer_and_for_a_second() {
-        let (requests, error) = (Requests::default(), Error::new(ErrorKind::Unreachable, "away"));
+        let (requests, error) = (requests(), Error::new(ErrorKind::Unreachable, "away"));
         requests.begin(100);
         requests.failed(200, Some(error));
         requests.under_way.store(0, Ordering::Relaxed);

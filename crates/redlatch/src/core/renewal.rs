@@ -12,9 +12,10 @@ use std::{
 };
 
 use super::{
-    Core, Numbers,
+    Core,
     held::{Held, parts},
     lease::{Lease, Sending, keys_and_owners, left_ms},
+    send::Numbers,
 };
 use futures_util::{
     FutureExt, StreamExt,

@@ -148,7 +148,7 @@ fn one_file_of_the_core_sends_scripts() {
             }
         }
     }
-    assert_eq!(senders, BTreeSet::from([PathBuf::from("core/declare.rs")]));
+    assert_eq!(senders, BTreeSet::from([PathBuf::from("core/send.rs")]));
 }
 
 #[test]

@@ -1,0 +1,190 @@
+//! The one way to the server: a script is sent, its request is numbered and noted, and its reply is read.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use smallvec::SmallVec;
+
+use super::{Core, echo::Echo, owners::Pending};
+use crate::{
+    error::{Error, ErrorKind},
+    replica_ack::ReplicaCount,
+    scripts::Script,
+    store::{AckedFuture, Call, Fault, Reply, RunFuture, protocol_error},
+};
+
+/// A reply of a few integers.
+pub(crate) type Numbers = SmallVec<[i64; 4]>;
+
+impl Core {
+    /// Runs a script, with all its keys declared where the server wants that. Where it runs on the background thread, which watches keys
+    /// over the same connection, their holds are watched on.
+    pub(crate) fn run(&self, mut call: Call) -> RunFuture {
+        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let echo = self.echoes.number(&mut call);
+        let shard = self.shard_of(&call);
+        let run = Echo::awaited(echo, self.outages.noted(shard, self.run_here(call)), |reply| reply);
+        self.watched_after(keys, run)
+    }
+
+    fn run_here(&self, call: Call) -> RunFuture {
+        let Some(declaring) = call.script.declaring() else { return self.store.run(call) };
+        let store = self.store.clone();
+        Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
+    }
+
+    /// As [`run`](Self::run), over the connection of the background thread.
+    pub(crate) fn run_apart(&self, call: Call) -> RunFuture {
+        let keys = self.unwatched_by(&call, true);
+        let run = self.run_apart_unwatched(call);
+        self.watched_after(keys, run)
+    }
+
+    /// The same for those that have the keys watched anew themselves.
+    pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
+        let echo = self.echoes.number(&mut call);
+        let shard = self.shard_of(&call);
+        Echo::awaited(echo, self.outages.noted(shard, self.run_apart_here(call)), |reply| reply)
+    }
+
+    fn run_apart_here(&self, call: Call) -> RunFuture {
+        let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
+        let store = self.store.clone();
+        Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
+    }
+
+    /// As [`run`](Self::run), for calls that replicas are to confirm.
+    pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let echo = self.echoes.number(&mut call);
+        let shard = self.shard_of(&call);
+        let run = self.outages.noted(shard, self.run_acked_here(call, count, must));
+        let run = Echo::awaited(echo, run, |(reply, _)| reply);
+        self.watched_after(keys, run)
+    }
+
+    fn run_acked_here(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+        let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
+        let store = self.store.clone();
+        let send = move |call| store.run_acked(call, count, must);
+        Box::pin(self.declarer(declaring).run(call, send, |(reply, _)| reply))
+    }
+
+    /// Runs a script that changes nothing, so that no watching ends by it.
+    pub(crate) fn look(&self, call: Call) -> RunFuture {
+        self.outages.noted(self.shard_of(&call), self.store.run(call)).boxed()
+    }
+
+    fn shard_of(&self, call: &Call) -> u16 {
+        call.keys.first().map_or(0, |key| self.store.shard(key))
+    }
+
+    /// The same at the server of one shard.
+    pub(crate) fn look_in(&self, shard: u16, call: Call) -> RunFuture {
+        self.outages.noted(shard, self.store.run_at(shard, call)).boxed()
+    }
+
+    /// The same over the connection of the background thread.
+    pub(super) fn look_apart(&self, call: Call) -> RunFuture {
+        self.outages.noted(self.shard_of(&call), self.store.run_apart(call)).boxed()
+    }
+
+    /// Runs a script whose reply begins with a number that we sent.
+    pub(crate) async fn run_checked(
+        self: &Arc<Self>,
+        call: Call,
+        number: i64,
+        apart: bool,
+    ) -> Result<Numbers, Fault> {
+        debug_assert!(call.numbered, "{}", call.script.name());
+        let (script, key) = (call.script, call.keys.first().cloned());
+        self.keeper.touch();
+        let run = if apart { self.run_apart(call) } else { self.run(call) };
+        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
+    }
+
+    /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
+    /// anew themselves, where the script has ended that.
+    pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
+        debug_assert!(call.numbered, "{}", call.script.name());
+        let (script, key) = (call.script, call.keys.first().cloned());
+        self.keeper.touch();
+        let run = self.run_apart_unwatched(call);
+        self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
+    }
+
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it, and it is
+    /// made and sent when no attempt of the owner asks.
+    pub(crate) async fn run_ending(
+        self: &Arc<Self>,
+        call: impl FnOnce() -> Call,
+        number: i64,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<Numbers, Fault> {
+        self.alone(pending).await;
+        self.run_undoing(call(), number, apart, pending).await
+    }
+
+    /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
+    pub(crate) async fn run_undoing(
+        self: &Arc<Self>,
+        call: Call,
+        number: i64,
+        apart: bool,
+        pending: &Pending,
+    ) -> Result<Numbers, Fault> {
+        let sent = pending.sent();
+        let reply = self.run_checked(call, number, apart).await;
+        sent.answered(&reply);
+        reply
+    }
+
+    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon. One that waits for a lock in which it
+    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this, and then does not trust
+    /// what it is granted.
+    pub(crate) async fn alone(&self, pending: &Pending) {
+        if !pending.is_alone() {
+            tokio::select! {
+                biased;
+                () = pending.alone() => {}
+                () = self.keeper.sleep(self.config.response_timeout) => pending.goes_first(),
+            }
+        }
+    }
+
+    /// Reads a reply that must begin with a number that we sent; any other number means that replies and requests have
+    /// lost step, so the connections to the server that has the key are dropped, and the outcome counts as unknown
+    /// (decision D16).
+    pub(crate) fn read(
+        &self,
+        script: &Script,
+        key: &[u8],
+        outcome: Result<Reply, Fault>,
+        number: i64,
+    ) -> Result<Numbers, Fault> {
+        let reply = outcome?;
+        match numbers(&reply) {
+            Some(items) if items.first() == Some(&number) => Ok(items),
+            Some(items) if items.len() > 1 => {
+                let script = script.name();
+                tracing::error!(
+                    script,
+                    expected = number,
+                    got = items[0],
+                    "a reply belongs to another request; connections are dropped"
+                );
+                self.store.distrust(key);
+                Err(Fault::Unknown(Error::new(ErrorKind::Protocol, "the reply belonged to another request")))
+            }
+            _ => {
+                self.store.distrust(key);
+                Err(Fault::Unknown(protocol_error(script.name(), &reply)))
+            }
+        }
+    }
+}
+
+fn numbers(reply: &Reply) -> Option<Numbers> {
+    reply.array()?.iter().map(Reply::int).collect()
+}

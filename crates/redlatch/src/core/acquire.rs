@@ -2,8 +2,8 @@
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
-//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and counts
-//! one more if there is one: then an unknown outcome may leave a hold too many, which its lease ends, and never one too few.
+//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and enters
+//! the one that is there. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -80,7 +80,7 @@ impl Core {
         let key = &*request.keys.key;
         loop {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
-                // The whole hold may be gone. It is given back, and asked for once that is through.
+                // A late request may have removed the hold. It is given back, and then asked for again.
                 Entered::Done(Some(grant)) if turn.is_disturbed() => {
                     turn.rests();
                     self.drop_hold(&grant.lease, grant.term);
@@ -90,7 +90,7 @@ impl Core {
             }
             // What is under way for the owner waits for its attempt.
             turn.rests();
-            // One who does not wait for others waits no longer for the release of what it was granted.
+            // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.moment();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
             match Waker::default().take_turn(self, key, turn.quiet(), deadline).await? {
@@ -202,7 +202,7 @@ impl Core {
         turn: Option<&Turn>,
     ) -> Result<Entered, Error> {
         self.check_kind(request)?;
-        // Who needs no turn has just come.
+        // A task that needs no turn has just come.
         let mut now_ms = if turn.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
             match self.enter_lane(request, deadline, turn, now_ms).await? {
@@ -247,7 +247,7 @@ impl Core {
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, outcome_unknown }) => {
                         let place = Place::lead(self, request);
-                        // It need not find out once more what those before it have, unless its owner may have been given the lock unseen.
+                        // Those before it have used the time up that an outage is ridden out for; unless its owner may have the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.rides_out(&request.keys.key, deadline)?;
                         }

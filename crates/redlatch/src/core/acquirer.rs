@@ -1,4 +1,4 @@
-//! The one who asks: the owner of one acquire, from its first request to a grant or to the end of the wait.
+//! The task that acquires, for one owner: from its first request to a grant or to the end of the wait.
 
 mod line;
 
@@ -34,7 +34,7 @@ const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
 
-/// How long the answer to a request that was given up is waited for before what it may have left is removed without it.
+/// How long the answer to a request is waited for whose task has gone. After that what it may have left is removed without the answer.
 const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 /// What a task knows that has stood in line before it contends.
@@ -55,8 +55,8 @@ pub(super) struct Acquirer {
     /// A request had an unknown outcome.
     pub(super) outcome_unknown: bool,
     pub(super) granted: bool,
-    /// What a task of this process handed over was taken back before this one took it, and is being released: nothing that the
-    /// owner has may be believed.
+    /// The keeper has taken back what a task of this process handed over, before this task took it. It is being released, so nothing that
+    /// the server has of the owner may be believed.
     pub(super) passed_over: bool,
     looks: u32,
     /// The last item of the last answer.
@@ -147,7 +147,7 @@ impl Contender for Acquirer {
                     None => outcome,
                 }
             }
-            // Those who pass the lock on among themselves let this task in between; unless it is to stand back anyway.
+            // The lane learns that a reader waits at the server, and lets it go first after its next release there.
             Ok(Attempt::Busy(_)) if self.waits_beside() => {
                 self.core.lanes.add_concurrent_waiter(&self.request.keys);
                 self.waits_beside = true;

@@ -44,8 +44,8 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet, and not before others that wait on the server; a message will come. `recount`: some of them may subtract
-    /// from this one's time there, and have to be counted again next time.
+    /// Not yet, and not before others that wait on the server; a message will come. `recount`: waiters of
+    /// Redisson before this one may change its time there, so the next request has to count them again.
     Behind { recount: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,

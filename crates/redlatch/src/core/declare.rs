@@ -1,7 +1,7 @@
 //! Declaring the timeout keys of read holds, where the server wants every key of a script declared.
 //!
-//! Their names follow from who holds what, which only the server knows. So the script begins with a look, and answers which keys
-//! it needs if one was not declared; then it is sent again with these (`scripts/declared.lua`). Whether a server is of that kind
+//! There the scripts of read locks are sent twice: the names of the keys follow from who holds what, which only the server knows. So the script
+//! begins with a look, and replies which keys it needs if one was not declared; then it is sent again with these (`scripts/declared.lua`). Whether a server is of that kind
 //! shows in its first refusal. The scripts touch such a key before they change anything, so a call that was refused may be
 //! repeated. Only a release of read holds changes something first, so it declares its keys until a hold has shown that the server
 //! is not strict.

@@ -30,7 +30,7 @@ pub(crate) enum Rest<T> {
     Within(Duration, Box<dyn FnOnce(Result<T, Work<T>>) + Send>),
 }
 
-/// What is done with the outcome of a flight that was abandoned; `None` if nothing.
+/// The same; `None` if nothing is to be done.
 pub(crate) type After<T> = Option<Rest<T>>;
 
 /// A future that is driven by its caller, or by the keeper when the caller drops it after it was started.

@@ -1,4 +1,4 @@
-//! When the keeper has to look at leases that it has not taken in yet.
+//! Tells the keeper when it must next look through the lanes for leases that it has not taken in yet.
 //!
 //! A lease comes into being in a lane, and nowhere else; the lane notes it here in the same step. So there is no lease that
 //! nobody watches, whichever way it came: granted, passed on, transferred, handed over, turned from writing, adopted.

@@ -123,8 +123,8 @@ pub(super) struct Lane {
 pub(super) struct Crowd {
     /// The leases of a kind that has several at a time.
     concurrent: Vec<Arc<Lease>>,
-    /// Leases of which a later grant to the same owner has taken the place, and whose holders do not know yet. They take no part
-    /// in the lane; the keeper finds them here.
+    /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
+    /// keeper finds them here.
     displaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
@@ -206,8 +206,8 @@ impl Lane {
         }
     }
 
-    /// Takes the first task in line that still waits. One that is missing is left standing for those behind it, unless all are; where the
-    /// server has a line of its own, that one decides.
+    /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
+    /// its own, that one decides.
     pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<Queued> {
         let queue = &mut self.crowd_if_any()?.queue;
         while queue.front().is_some_and(|queued| queued.tell.is_closed()) {

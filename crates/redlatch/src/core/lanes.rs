@@ -37,8 +37,8 @@ use crate::{
 
 const SHARDS: usize = 64;
 
-/// For how long the last sight of a hold on the server is good enough to call a lock busy without asking, and to pass it on. A hold may have
-/// been forced free since, and then it must not keep its own process out for longer than others.
+/// A hold that was seen on the server less than this ago is believed to be there: the lock is called busy without asking, and the hold is passed
+/// on. An older one may have been forced free, and must not keep its own process out for longer than others.
 const SIGHT_MS: u64 = 100;
 
 /// How to come in.
@@ -264,7 +264,8 @@ impl Lanes {
     }
 
     /// A grant has come from the server, to the task that made the request `leader` if that one leads. Returns the leases of other
-    /// owners that the grant shows to be gone; or the one that was seen there after this grant was asked for, which has gone then.
+    /// owners that this grant has displaced. The error is a lease that was seen there after this grant was asked for: the grant is the older
+    /// news, and has gone.
     pub(super) fn granted(
         &self,
         lease: &Arc<Lease>,
@@ -301,9 +302,9 @@ impl Lanes {
         Ok(lost)
     }
 
-    /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if that
-    /// is no news of who holds any more: the task has gone on with what it was granted, the lease is over, or the lock has
-    /// been granted to another task since.
+    /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
+    /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
+    /// another task since.
     pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Lost> {
         let mut shard = self.shard(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::Queue;
@@ -330,8 +331,8 @@ impl Lanes {
         Some(lost)
     }
 
-    /// The last guard of a lease gives it back. What has not been seen since the last doubt is not passed on unseen: those who look for it
-    /// there know this guard only, and a server that has taken over may lack it.
+    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last doubt: a server
+    /// that has taken over may lack it, and the task that looks for it there knows this guard only.
     pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> Leaving {
         let at = Moment { now_ms, doubt };
         let mut hand = match self.take_out(lease, at) {

@@ -1,4 +1,4 @@
-//! A hold of this process that other tasks of it wait for: it must not keep them out for longer than it keeps out strangers.
+//! A hold of this process that other tasks of it wait for: if it is freed by force, they must learn of that as fast as other processes do.
 //!
 //! The tasks in line ask nobody, because the holder is one of their own. If the hold is forced free or deleted, its holder is told
 //! with the next renewal, and they would wait until then. So where a task waits behind a hold for longer than a moment, the

@@ -17,7 +17,7 @@ use crate::{
     store::{Call, Fault, Reply},
 };
 
-/// How long finding out how holds ended may take; that they have is told then at the latest. They are not valid meanwhile.
+/// How long the look for the reason may take. After that the guards are told without one. They are invalid from the start.
 const LIMIT: Duration = Duration::from_millis(500);
 /// The most fields of one hash that are looked through for another owner.
 const FIELDS_MAX: i64 = 16;

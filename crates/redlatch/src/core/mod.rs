@@ -1,6 +1,6 @@
 //! The engine behind all primitives: acquiring, waiting, renewing, releasing, and finishing what was interrupted.
 //!
-//! A primitive is a face and a [`Recipe`] (`recipe.rs`); it has no waiting or renewing code of its own.
+//! A primitive is a face and a [`Recipe`] (`recipes/`); it has no waiting or renewing code of its own.
 
 pub(crate) mod acquire;
 mod acquirer;

@@ -1,7 +1,7 @@
 //! Whether the server answers, as far as the requests of this process have shown.
 //!
-//! A task that waits behind another one of its process asks nobody itself. What it knows of an outage it knows from here: each for itself
-//! those in line would learn of it one after the other, and one whose time is up would call the lock busy.
+//! A task that waits behind another one of its process asks nobody itself, so it learns of an outage from here. Otherwise the tasks in line
+//! would find the outage one after the other, and a task whose time is up would call the lock busy.
 
 use std::{
     collections::HashMap,
@@ -228,8 +228,8 @@ impl Core {
         Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
     }
 
-    /// Waits in a line of the lanes, as [`behind`](Self::behind), whose tasks the keeper wakes in trouble and shutting down sends home:
-    /// to listen, or to have a timer, would cost more than to hand the lock on.
+    /// Waits in a lane, as [`behind`](Self::behind). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
+    /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
     pub(super) async fn in_line<T>(
         &self,
         key: &[u8],

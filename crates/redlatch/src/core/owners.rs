@@ -1,11 +1,11 @@
 //! Who may act for an owner: the one place that decides it, for all kinds of lock and all paths.
 //!
-//! An owner that can be used again (it was asked for, written out, or is a thread's) must not be granted anything while an
+//! An owner can be used again if the program asked for it, wrote it out, or bound it to a thread. It must be granted nothing while an
 //! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
-//! away, and two holders would be valid. So each attempt takes the owner's [`Turn`], of which there is one a name, and each request
-//! that may take a hold away is covered by a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask
-//! when nothing is pending, and what is pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name for
-//! as long as a network may deliver what was sent.
+//! away, and two holders would be valid. So each attempt takes the owner's [`Turn`]; a name has one. Each request that may take a hold away
+//! has a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask when nothing is pending, and what is
+//! pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
+//! for as long as a network may deliver what was sent.
 //!
 //! The two sides of a read-write lock are one name here. Owners that nobody can use again cost nothing: they have no entry.
 
@@ -258,8 +258,8 @@ impl Turn {
         Ok(self.wait_or_begin().is_none())
     }
 
-    /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has: doubt is no matter then,
-    /// because an owner in doubt is granted nothing, so what was never answered belongs to this very hold.
+    /// Begins, once nothing is under way that could take a hold away. It is for a hold that the owner has. A request that was
+    /// never answered does not matter then: it belongs to this very hold, because an owner in doubt is granted no other.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,7 @@
 //! Releasing: first the renewal stops, then the lease is passed on or the server is told.
 //!
-//! The owner field makes a release harmless to repeat: it removes one owner's field and nobody else's, so a lost reply
-//! is answered by asking again, until the lease has certainly ended.
+//! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
+//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -109,8 +109,7 @@ impl Core {
         self.as_told(lease, outcome).await
     }
 
-    /// What the task is told that gives a hold back. A release that was the first to find it gone knows no more than that: how the hold ended
-    /// is looked for now.
+    /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
     pub(super) async fn as_told(
         &self,
         lease: &Arc<Lease>,
@@ -382,9 +381,9 @@ impl Core {
         told(outcome).await?
     }
 
-    /// How the last hold of a lease is to be ended now. Beside a write hold whose guard can hand the owner out, a process that is handed it
-    /// may rightly read at any moment: what comes late of a release of all would take its read hold. Of two that count down, the late one
-    /// would, too, but that is sent once, and one count is as good as the other.
+    /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
+    /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
+    /// request is sent once.
     pub(super) fn way(&self, lease: &Lease) -> Way {
         if lease.owner.is_shared() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             Way::OneHold

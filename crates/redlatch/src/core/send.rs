@@ -103,8 +103,8 @@ impl Core {
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
-    /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks: those that call it have the keys watched
-    /// anew themselves, where the script has ended that.
+    /// As [`run_checked`](Self::run_checked), on the keeper's connection, for renewals and looks. The caller has the keys watched again,
+    /// where the script has ended that.
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
@@ -140,9 +140,8 @@ impl Core {
         reply
     }
 
-    /// Waits until no attempt of an owner asks. An owner that has a hold has its answer soon. One that waits for a lock in which it
-    /// has another hold, taken over from elsewhere, keeps that from being given back no longer than this, and then does not trust
-    /// what it is granted.
+    /// Waits until no attempt of the owner asks, at most for the response timeout: an owner can wait for a lock under which it has another
+    /// hold, taken over from elsewhere. After that the request goes first, and the attempt does not trust what it is granted.
     pub(crate) async fn alone(&self, pending: &Pending) {
         if !pending.is_alone() {
             tokio::select! {

@@ -37,7 +37,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) rate: bool,
     /// A hash with a field that looks like an owner.
     pub(crate) owner: bool,
-    /// Somebody is in the queue beside it.
+    /// A waiter is in the queue beside it.
     pub(crate) queue: bool,
     /// A string that is a number.
     pub(crate) number: bool,

@@ -1,5 +1,5 @@
-//! What each kind of lock and permit says of itself to those who look from outside: accounts and their rights, `inspect`, `doctor`, the
-//! command, and the documents. How it does its work is in its recipe and its scripts.
+//! One description of each kind of lock and permit, for the rights of accounts, `inspect`, `doctor`, the command and the documents. Locking
+//! itself does not use it: how a kind does its work is in its recipe and its scripts.
 
 pub(crate) mod found;
 pub(crate) mod place;

@@ -28,12 +28,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
-    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a [`Refusal`] below 0.
+    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a refusal below 0.
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
-    /// As [`acquire`](Self::acquire), with all that is known: whether the owner `waits` if it is busy, which lines it up in
-    /// kinds with a queue on the server; whether only its first hold is wanted, and otherwise the reply is `{number, 0,`
-    /// [`OWN_HOLD`]`}`; and the command to publish with.
+    /// As [`acquire`](Self::acquire), with all that is known. An owner that `waits` lines up in kinds with a queue on the server. With
+    /// `first_only` a hold of the owner that is there is not entered, and the reply is `{number, 0,` [`OWN_HOLD`]`}`.
     fn acquire_with(
         &self,
         keys: &Keys,

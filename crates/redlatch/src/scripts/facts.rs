@@ -3,11 +3,11 @@
 /// One thing that is true of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// It touches keys that it does not name, or several keys with one command: it is not told to a node that may have some of the keys only.
+    /// It touches keys that it does not name, or several keys with one command: it is not sent to a node that may lack some of them.
     Ungathered,
     /// Its callers go on in another way while the keys are in two places.
     DoneOtherwise,
-    /// It has a key that is none, and touches what may be absent before it changes anything.
+    /// One of its keys is no key of Redis, and it touches what may be absent before it changes anything.
     LooksFirst,
     /// It calls commands that a server without free memory refuses, and gives something back, which such a server should let it do.
     GivesBack,

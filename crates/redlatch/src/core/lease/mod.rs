@@ -58,7 +58,7 @@ pub(crate) struct Lease {
     lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
     sight: Sight,
-    /// The same for what it is passed on as, and for nothing else: an owner can hold twice within a millisecond.
+    /// The number of the hold on the server. All leases that were passed on from one grant share it.
     hold: u64,
     state: AtomicU8,
     holds: Mutex<Holds>,

@@ -9,8 +9,8 @@ pub(crate) struct Sending {
     pub(crate) reign: u64,
 }
 
-/// Since when, and in which [reign](crate::store::Store::reign), a hold must have been seen so that it is not asked about: holders were told to
-/// look after their locks then, and another server may lack what an earlier one had.
+/// The moment, and the [reign](crate::store::Store::reign), since which a hold must have been seen on the server. One that was seen before that
+/// is looked at again: another server may lack what an earlier one had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastDoubt {
     pub(crate) since_ms: u64,

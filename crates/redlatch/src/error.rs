@@ -93,7 +93,7 @@ struct Inner {
     lock: Option<LockName>,
     owner: Option<String>,
     remedy: Option<&'static str>,
-    is_split: bool,
+    is_migrating: bool,
     is_answered: bool,
     is_elsewhere: bool,
 }
@@ -120,7 +120,7 @@ impl Error {
             lock: None,
             owner: None,
             remedy: remedy(kind),
-            is_split: false,
+            is_migrating: false,
             is_answered: false,
             is_elsewhere: false,
         }))
@@ -152,12 +152,12 @@ impl Error {
 
     /// Says that nothing has run because the keys of one call were in two places.
     pub(crate) fn split(mut self) -> Self {
-        self.0.is_split = true;
+        self.0.is_migrating = true;
         self
     }
 
-    pub(crate) fn is_split(&self) -> bool {
-        self.0.is_split
+    pub(crate) fn is_migrating(&self) -> bool {
+        self.0.is_migrating
     }
 
     /// Says that the call was answered, by a server that does not count any more. So it does not arrive later.

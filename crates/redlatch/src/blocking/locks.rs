@@ -66,7 +66,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lock(&self) -> Result<Guard<K::Guard>, Error> {
-        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.endless())
+        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.unlimited_wait_ended())
     }
 
     /// Takes the lock if it is free now.

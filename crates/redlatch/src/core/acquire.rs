@@ -17,7 +17,7 @@ use super::{
     lease::Lease,
     owners::{AttemptMode, Turn},
     shared::already_held,
-    wait::{Deadline, Handed, Place, Waker},
+    wait::{Deadline, Handed, LaneSlot, Waiter},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -91,9 +91,9 @@ impl Core {
             // What is under way for the owner waits for its attempt.
             turn.rests();
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
-            let moment = self.moment();
+            let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waker::default().take_turn(self, key, turn.quiet(), deadline).await? {
+            match Waiter::default().take_turn(self, key, turn.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -112,18 +112,18 @@ impl Core {
             Ok(turn) => return Ok(Some(turn)),
             Err(other) => other,
         };
-        let moment = self.moment();
+        let moment = self.response_deadline();
         let deadline = match (what, other) {
             (AttemptMode::Waits, _) => deadline,
             (AttemptMode::Once, AttemptMode::Once) => &moment,
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let turn = self.owners.turn(&request.keys, owner, what);
-        Waker::default().take_turn(self, &request.keys.key, turn, deadline).await
+        Waiter::default().take_turn(self, &request.keys.key, turn, deadline).await
     }
 
     /// What another request of an owner is given to come to its end, by a call that does not wait.
-    fn moment(self: &Arc<Self>) -> Deadline {
+    fn response_deadline(self: &Arc<Self>) -> Deadline {
         Deadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
@@ -139,11 +139,11 @@ impl Core {
         owner: &Owner,
     ) -> Result<Turn, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
-        let moment = self.moment();
+        let moment = self.response_deadline();
         let turn = self.owners.turn(keys, owner, AttemptMode::Once);
-        let turn = Waker::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
+        let turn = Waiter::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
-        Waker::default()
+        Waiter::default()
             .take_turn(self, &keys.key, turn.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
@@ -224,11 +224,11 @@ impl Core {
         let grant = match self.lanes.enter(request, turn, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Lead => {
-                let place = Place::lead(self, request);
+                let place = LaneSlot::lead(self, request);
                 return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Bypass => {
-                let place = Place::bypass(self, &request.keys);
+                let place = LaneSlot::bypass(self, &request.keys);
                 return Box::pin(self.contend(request, deadline, place, After::default())).await;
             }
             Enter::Busy => None,
@@ -236,17 +236,17 @@ impl Core {
             Enter::AwaitRelease => return Ok(Entered::NotYet),
             Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
-                let mut place = Place::queued(self, line);
+                let mut place = LaneSlot::queued(self, line);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.touch();
                 // A task that does not wait is in line only for a release that is on its way.
-                let deadline = &if waits { *deadline } else { self.moment() };
+                let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, outcome_unknown }) => {
-                        let place = Place::lead(self, request);
+                        let place = LaneSlot::lead(self, request);
                         // Those before it have used the time up that an outage is ridden out for; unless its owner may have the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.rides_out(&request.keys.key, deadline)?;
@@ -294,7 +294,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-        place: Place,
+        place: LaneSlot,
         after: After,
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());

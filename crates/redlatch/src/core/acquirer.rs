@@ -212,7 +212,7 @@ impl Acquirer {
         let (outcome, confirm) =
             core.send_acquire(request, owner, call, SendContext { shared, lines_up, sending }).await;
         if let Err(fault) = &outcome
-            && fault.is_split()
+            && fault.is_migrating()
             && let Some(ttl_ms) = core.held_by_another(request, owner).await
         {
             return Ok(Attempt::Busy(u64::try_from(ttl_ms).ok().map(Duration::from_millis)));

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::{
     Core,
-    lease::{Lease, Left},
+    lease::{DetachedHold, Lease},
     owners::{Pending, Turn},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
@@ -35,7 +35,11 @@ pub(crate) enum Taken {
 
 impl Core {
     /// Moves the one hold of an owner to a fresh one. A move that no task waits for any more, or that was not answered, is undone.
-    pub(crate) async fn take_up(self: &Arc<Self>, left: &Arc<Left>, turn: Turn) -> Result<Taken, Fault> {
+    pub(crate) async fn take_up(
+        self: &Arc<Self>,
+        left: &Arc<DetachedHold>,
+        turn: Turn,
+    ) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let pending = self.owners.pending(&left.keys, &left.owner);
         let core = self.clone();
@@ -59,10 +63,10 @@ impl Core {
     /// The cover goes with a hold that was moved: it lasts until a task takes that, and no longer.
     async fn move_to_own(
         self: Arc<Self>,
-        left: Arc<Left>,
+        left: Arc<DetachedHold>,
         pending: Pending,
     ) -> Result<(Taken, Option<Pending>), Fault> {
-        let Left { term, fenced, .. } = *left;
+        let DetachedHold { term, fenced, .. } = *left;
         let (own, sending) = (self.fresh_owner(), self.sending(&left.keys));
         let heir = Heir::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
@@ -103,7 +107,11 @@ impl Core {
     }
 
     /// Gives a hold back to its owner that no task has yet, when the client is shut down.
-    pub(super) async fn leave_again(self: &Arc<Self>, left: &Left, own: &Owner) -> Result<Unlocked, Error> {
+    pub(super) async fn leave_again(
+        self: &Arc<Self>,
+        left: &DetachedHold,
+        own: &Owner,
+    ) -> Result<Unlocked, Error> {
         let _cover = self.owners.pending(&left.keys, &left.owner);
         if self.move_back(left, own).await {
             return Ok(Unlocked::Released);
@@ -115,7 +123,7 @@ impl Core {
     /// A request that was not answered may still arrive and take the hold up again, so this looks again later.
     fn move_back_later(
         self: &Arc<Self>,
-        left: &Arc<Left>,
+        left: &Arc<DetachedHold>,
         own: Owner,
         may_arrive_later: bool,
         pending: Pending,
@@ -138,7 +146,7 @@ impl Core {
     }
 
     /// Whether there was something to give back. Asks until it is answered, or the lease is over.
-    async fn move_back(self: &Arc<Self>, left: &Left, own: &Owner) -> bool {
+    async fn move_back(self: &Arc<Self>, left: &DetachedHold, own: &Owner) -> bool {
         let over_ms = self.now_ms().saturating_add(left.term.lease_ms.max(0) as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {

@@ -17,10 +17,10 @@ use super::{
     lanes::Enter,
     lease::{Lease, Sending},
     owners::{AttemptMode, Pending, Turn},
-    release::{Step, Unlocked, Way, expected, found},
+    release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     request::all_shown,
     undo::Certainty,
-    wait::{Deadline, Place},
+    wait::{Deadline, LaneSlot},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -125,8 +125,8 @@ impl Core {
                 }
             }
             match self.lanes.enter(request, turns.last(), now_ms)? {
-                Enter::Lead => places.push(Place::lead(self, request)),
-                Enter::Bypass => places.push(Place::bypass(self, keys)),
+                Enter::Lead => places.push(LaneSlot::lead(self, request)),
+                Enter::Bypass => places.push(LaneSlot::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Reenter(_) => return Ok(Batch::OneByOne),
                 Enter::AwaitRelease | Enter::ReleaseInFlight => {
@@ -134,7 +134,7 @@ impl Core {
                     return Ok(Batch::Busy(at));
                 }
                 Enter::Queue(line) => {
-                    drop(Place::queued(self, line));
+                    drop(LaneSlot::queued(self, line));
                     return Ok(Batch::OneByOne);
                 }
             }
@@ -310,18 +310,18 @@ impl Core {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         for (at, (lease, term)) in holds.into_iter().enumerate() {
-            let step = self.begin(&lease, term);
+            let step = self.release_locally(&lease, term);
             // Not before: until the last guard has gone, it can be entered.
             let simple = lease.recipe.batches()
-                && !lease.has_turns()
+                && !lease.was_reentered()
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match step {
-                Step::Release { leads, pending } if simple && pending.is_alone() => {
+                ReleaseStep::Release { leads, pending } if simple && pending.is_alone() => {
                     together.push(Ending { at, lease, leads, pending })
                 }
                 step => {
-                    let work = self.clone().complete(lease.clone(), step);
+                    let work = self.clone().finish_release(lease.clone(), step);
                     alone.push((at, lease, work));
                 }
             }
@@ -383,7 +383,9 @@ impl Core {
                     self.released(&lease, leads, pending, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
-                    self.clone().settle(lease.clone(), leads, pending, Way::Whole, Err(fault.clone())).await
+                    self.clone()
+                        .settle(lease.clone(), leads, pending, ReleaseMode::AllHolds, Err(fault.clone()))
+                        .await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {

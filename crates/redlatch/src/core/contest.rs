@@ -15,7 +15,7 @@ use super::{
     Core, Wait,
     gate::Turn,
     pulse::{PULSE_MS, Pulse},
-    wait::{Deadline, Waker},
+    wait::{Deadline, Waiter},
 };
 use crate::{
     config::POLL_INTERVAL_MAX,
@@ -116,8 +116,8 @@ impl Core {
         deadline: &Deadline,
         after_others: bool,
     ) -> Result<Option<C::Prize>, Error> {
-        let mut waker = Waker::default();
-        contender.woken_by(|| waker.notify());
+        let mut waiter = Waiter::default();
+        contender.woken_by(|| waiter.notify());
         let mut trouble = Trouble::default();
         // One that does not wait is given an answer to its first request, and so much time to find out what became of that.
         let mut limit = *deadline;
@@ -125,16 +125,16 @@ impl Core {
         let mut last = Last::Nothing;
         if after_others {
             if let Some(channel) = contender.channel() {
-                waker.subscribe(self, channel);
+                waiter.subscribe(self, channel);
             }
-            waker.wait(self, YIELD_TIME, deadline).await?;
+            waiter.wait(self, YIELD_TIME, deadline).await?;
         }
         if wait != Wait::No
             && let Some(gate) = gate
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
+            turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
             if turn.is_none() {
                 return self.time_is_up(contender.key(), deadline);
             }
@@ -183,7 +183,7 @@ impl Core {
                     if turn.is_none()
                         && let Some(gate) = gate
                     {
-                        turn = self.take_turn(contender, gate, &mut waker, deadline).await?;
+                        turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
                         if turn.is_none() {
                             return self.time_is_up(contender.key(), deadline);
                         }
@@ -192,7 +192,7 @@ impl Core {
                     // What is missed meanwhile is found by the look after the subscription.
                     if std::mem::take(&mut fresh)
                         && contender.naps()
-                        && waker.nap(self, NAP_TIME, deadline).await?
+                        && waiter.nap(self, NAP_TIME, deadline).await?
                     {
                         continue;
                     }
@@ -200,14 +200,14 @@ impl Core {
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
                         turn.nothing_left(sent_ms, hint);
                     }
-                    match contender.channel().map(|channel| waker.subscribe(self, channel)) {
+                    match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
-                        Some(true) => waker.confirmed(self, deadline).await?,
+                        Some(true) => waiter.confirmed(self, deadline).await?,
                         Some(false) if matches!(busy, Attempt::Behind { .. }) => {
-                            waker.wait_behind(self, deadline).await?;
+                            waiter.wait_behind(self, deadline).await?;
                         }
-                        Some(false) => waker.wait_for_turn(self, hint, deadline).await?,
-                        None => waker.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
+                        Some(false) => waiter.wait_for_turn(self, hint, deadline).await?,
+                        None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
                 Ok(Attempt::PassedOver) => return Ok(None),
@@ -236,7 +236,7 @@ impl Core {
                     let Some(pause) = pause else {
                         return Err(error);
                     };
-                    waker.wait_in_trouble(self, pause, moves, deadline).await?;
+                    waiter.wait_in_trouble(self, pause, moves, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }
@@ -256,23 +256,23 @@ impl Core {
         &self,
         contender: &C,
         gate: &Gated,
-        waker: &mut Waker,
+        waiter: &mut Waiter,
         deadline: &Deadline,
     ) -> Result<Option<Turn>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
-            waker.subscribe(self, channel);
+            waiter.subscribe(self, channel);
         }
         let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.intake().look_by(self.now_ms() + PULSE_MS);
-        let Some(turn) = waker.take_turn(self, contender.key(), turn, deadline).await? else {
+        let Some(turn) = waiter.take_turn(self, contender.key(), turn, deadline).await? else {
             return Ok(None);
         };
-        let hears_ms = waker.hears_since_ms();
+        let hears_ms = waiter.hears_since_ms();
         let nothing = hears_ms.and_then(|hears_ms| turn.known_to_be_nothing(hears_ms, self.now_ms()));
         if let Some(again) = nothing {
-            waker.wait_for_turn(self, again, deadline).await?;
+            waiter.wait_for_turn(self, again, deadline).await?;
         }
         Ok(Some(turn))
     }
@@ -340,7 +340,7 @@ impl Trouble {
         let patience = match wait {
             // An unknown outcome is worth resolving even for a caller that does not wait: the answer may be yes.
             // And keys that are on their way are mostly soon there.
-            Wait::No if unknown || self.tries > 0 || error.is_split() => core.config.response_timeout,
+            Wait::No if unknown || self.tries > 0 || error.is_migrating() => core.config.response_timeout,
             Wait::No => Duration::ZERO,
             Wait::AtMost(_) => Duration::MAX,
             Wait::Forever => core.config.outage_tolerance,

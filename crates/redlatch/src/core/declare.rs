@@ -108,7 +108,7 @@ impl Declarer {
                     }
                 }
                 // The name that all its timeout keys begin with is no key, and a slot that moves cannot be asked for it.
-                Err(fault) if fault.is_split() => {}
+                Err(fault) if fault.is_migrating() => {}
                 Ok(answer) => {
                     self.strictness.learn_loose(call.script, reply(&answer));
                     return Ok(answer);

@@ -8,7 +8,7 @@ use super::{
     lanes::NextTask,
     lease::Lease,
     owners::Pending,
-    release::{Unlocked, Way, expected},
+    release::{ReleaseMode, Unlocked, expected},
     undo::Certainty,
 };
 use crate::{
@@ -28,7 +28,7 @@ impl Core {
         let NextTask { queued: next, pending: heir_pending } = *heir;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.request.ack.is_some()
-            || lease.has_turns()
+            || lease.was_reentered()
             || lease.outcome_unknown.load(Ordering::Relaxed)
             || lease.owner.is_shared();
         // One that other processes may use, too, asks for itself: its own look may be on its way, and would count a second hold.
@@ -75,7 +75,7 @@ impl Core {
             }
             outcome => {
                 self.lanes.handed_over(&lease.keys, Some(next));
-                let read = outcome.and_then(|items| self.released_as(lease, Way::Whole, &items));
+                let read = outcome.and_then(|items| self.released_as(lease, ReleaseMode::AllHolds, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
                     Err(fault) => self.release_again(lease, pending, fault).await,

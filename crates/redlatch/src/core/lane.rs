@@ -68,7 +68,7 @@ impl Queued {
 }
 
 /// Leases that are gone from the server, as a grant to another owner has shown.
-pub(super) type Lost = SmallVec<[Arc<Lease>; 1]>;
+pub(super) type Displaced = SmallVec<[Arc<Lease>; 1]>;
 
 /// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
 #[must_use = "a task that is not woken sleeps on"]
@@ -113,7 +113,7 @@ pub(super) struct Lane {
     lease: Option<Arc<Lease>>,
     /// What is done at the server for those in line.
     pub(super) work: Work,
-    pub(super) turn: Turn,
+    pub(super) passing: Passing,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
     crowd: Option<Box<Crowd>>,
 }
@@ -270,8 +270,8 @@ impl Lane {
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
     /// taken, which therefore are lost.
     #[must_use = "what has lost its place is told so"]
-    pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Lost {
-        let mut lost = Lost::new();
+    pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Displaced {
+        let mut lost = Displaced::new();
         match lease.recipe.lane() {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());
@@ -320,7 +320,7 @@ impl Lane {
 
 /// How long this process has been passing the lock around.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Turn {
+pub(super) struct Passing {
     pub(super) since_ms: u64,
     pub(super) passes: u32,
 }

@@ -23,7 +23,7 @@ use std::{
 use super::{
     Request, Wait,
     intake::Intake,
-    lane::{Handoff, InLine, Lane, Lost, Queued, Turn, Wakes, Work},
+    lane::{Displaced, Handoff, InLine, Lane, Passing, Queued, Wakes, Work},
     lease::{LastDoubt, Lease},
     owners::{self, Owners, Pending},
     pulse::PULSE_MS,
@@ -103,9 +103,9 @@ pub(crate) struct Lanes {
     intake: Arc<Intake>,
     owners: Arc<Owners>,
     /// A task may stand in line behind a hold that nothing looks out for.
-    lined: AtomicBool,
+    waiters_behind_lease: AtomicBool,
     /// Tasks may stand in line.
-    queued: AtomicBool,
+    has_waiters: AtomicBool,
     kinds: kinds::Kinds,
 }
 
@@ -155,8 +155,8 @@ impl Lanes {
             bounds,
             intake,
             owners,
-            lined: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
+            waiters_behind_lease: AtomicBool::new(false),
+            has_waiters: AtomicBool::new(false),
             kinds: kinds::Kinds::default(),
         }
     }
@@ -248,7 +248,8 @@ impl Lanes {
                 lane.crowd_mut().queue.push_back(queued);
                 self.note_line(lane);
                 // The keeper takes the note away before it looks into this shard.
-                if !self.queued.load(Ordering::Acquire) && !self.queued.swap(true, Ordering::AcqRel) {
+                if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
+                {
                     self.intake.look_by(now_ms + PULSE_MS);
                 }
                 Ok(Enter::Queue(handoff))
@@ -258,8 +259,11 @@ impl Lanes {
 
     /// Notes that tasks may stand in line behind a hold.
     fn note_line(&self, lane: &Lane) {
-        if lane.held().is_some() && !lane.crowd().queue.is_empty() && !self.lined.load(Ordering::Relaxed) {
-            self.lined.store(true, Ordering::Relaxed);
+        if lane.held().is_some()
+            && !lane.crowd().queue.is_empty()
+            && !self.waiters_behind_lease.load(Ordering::Relaxed)
+        {
+            self.waiters_behind_lease.store(true, Ordering::Relaxed);
         }
     }
 
@@ -271,13 +275,13 @@ impl Lanes {
         lease: &Arc<Lease>,
         leader: Option<&Arc<Request>>,
         now_ms: u64,
-    ) -> Result<Lost, Arc<Lease>> {
+    ) -> Result<Displaced, Arc<Lease>> {
         let mut shard = self.shard(&lease.keys);
         let others = self.of_other_kinds(&shard, lease, now_ms);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.work = Work::Nothing;
-            lane.turn = Turn { since_ms: now_ms, passes: 0 };
+            lane.passing = Passing { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.asked_ms() > lease.asked_ms()).cloned();
         if lease.recipe.lane() != LanePolicy::Concurrent {
@@ -294,7 +298,7 @@ impl Lanes {
             drop(shard);
             self.change(&lease.keys, |_| {});
             self.promote(&lease.keys, false);
-            return Ok(Lost::new());
+            return Ok(Displaced::new());
         }
         let mut lost = lane.add(lease, &self.intake, now_ms);
         lost.extend(others);
@@ -305,7 +309,7 @@ impl Lanes {
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
-    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Lost> {
+    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Displaced> {
         let mut shard = self.shard(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::Queue;
         // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
@@ -426,15 +430,15 @@ impl Lanes {
         spent: &mut Vec<Pending>,
     ) -> Result<Hand, Leaving> {
         let Moment { now_ms, .. } = at;
-        let turn_over = now_ms.saturating_sub(lane.turn.since_ms) >= self.bounds.turn_ms_max
-            || lane.turn.passes >= self.bounds.passes_max;
+        let turn_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.turn_ms_max
+            || lane.passing.passes >= self.bounds.passes_max;
         if turn_over || lease.owner.is_shared() {
             return Err(Leaving::Release { leads: true });
         }
         let Some(next) = self.first_heir(lane, lease, now_ms, spent) else {
             return Err(Leaving::Release { leads: true });
         };
-        lane.turn.passes += 1;
+        lane.passing.passes += 1;
         if !is_passable(lease, &next.queued, at) {
             return Err(Leaving::Transfer(Box::new(next)));
         }
@@ -558,7 +562,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()
         // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
-        && !lease.has_turns()
+        && !lease.was_reentered()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }
 

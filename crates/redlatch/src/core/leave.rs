@@ -22,15 +22,15 @@ impl Core {
         lease: Arc<Lease>,
         pending: Pending,
     ) -> Result<Unlocked, Error> {
-        let turns = lease.turns();
-        let _next = turns.next.lock().await;
+        let reentries = lease.reentries();
+        let _next = reentries.next.lock().await;
         let mut over_ms = None;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
             // counting, because an entry is an attempt of the owner, and counts.
             self.alone(&pending).await;
-            let counting = turns.counting.lock().await;
+            let counting = reentries.counting.lock().await;
             let limit_ms = self.config.response_timeout.as_millis() as u64;
             let over_ms = *over_ms.get_or_insert_with(|| self.now_ms() + limit_ms);
             let outcome = match self.leave_once(&lease, &pending).await {

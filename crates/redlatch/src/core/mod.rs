@@ -51,7 +51,7 @@ pub use self::request::Wait;
 use self::{
     gate::Gates,
     keeper::Keeper,
-    lane::Lost,
+    lane::Displaced,
     lanes::{Bounds, Lanes},
     lease::{LastDoubt, Lease, Sending},
     owners::Owners,
@@ -317,7 +317,7 @@ impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
-            self.leaves_word(lease, self.now_ms());
+            self.extend_write_lease_bound(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.clear_away(lease);
@@ -373,8 +373,8 @@ impl Core {
             let pending = self.owners.pending(&lease.keys, &lease.owner);
             self.keeper.spawn(async move {
                 // Those that are just being given back are answered first, or are not sent any more.
-                let turns = held.turns();
-                let _next = turns.next.lock().await;
+                let reentries = held.reentries();
+                let _next = reentries.next.lock().await;
                 if held.is_count_in_doubt() {
                     return;
                 }
@@ -433,7 +433,7 @@ impl Core {
         if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Lost, lease: &Arc<Lease>) {
+    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Displaced, lease: &Arc<Lease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
             // The same grant that shows it to be gone may be over by now, and then this one came later.

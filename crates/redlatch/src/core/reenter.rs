@@ -6,7 +6,7 @@ use super::{
     Core, Grant,
     lease::{Change, Lease},
     owners::Pending,
-    release::Way,
+    release::ReleaseMode,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -23,7 +23,7 @@ impl Core {
     pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
         self.check_open()?;
         // Noted here and not in the background: a lease that is entered is not passed on from now on.
-        let change = lease.turns().changes();
+        let change = lease.reentries().changes();
         let (core, held) = (self.clone(), lease.clone());
         // Other guards of the lease wait for it.
         let entry = self.drive(self.clone().enter_again(lease.clone(), term, change), move |outcome| {
@@ -45,8 +45,8 @@ impl Core {
         term: Term,
         change: Change,
     ) -> Result<(), Error> {
-        let turns = lease.turns();
-        let _counting = turns.counting.lock().await;
+        let reentries = lease.reentries();
+        let _counting = reentries.counting.lock().await;
         let owner = &lease.owner;
         let over_ms = self.now_ms() + self.config.response_timeout.as_millis() as u64;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -68,7 +68,7 @@ impl Core {
                     if !self.keeps(&lease, sending, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
-                        if self.way(&lease) == Way::Whole {
+                        if self.way(&lease) == ReleaseMode::AllHolds {
                             lease.doubts_count();
                         } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
@@ -80,8 +80,8 @@ impl Core {
                                 self.keeper.spawn(async move {
                                     let _change = change;
                                     core.alone(&pending).await;
-                                    let turns = held.turns();
-                                    let _counting = turns.counting.lock().await;
+                                    let reentries = held.reentries();
+                                    let _counting = reentries.counting.lock().await;
                                     core.leave_entered(&held, sending.reign, &pending).await;
                                 });
                             }

@@ -36,9 +36,9 @@ const ABANDONED_TIME: Duration = Duration::from_millis(50);
 
 /// How the last hold of a lease is ended on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReleaseMode {
     /// The owner's field goes, whatever it counts.
-    Whole,
+    AllHolds,
     /// One hold goes, because other processes may have holds of the owner.
     OneHold,
 }
@@ -68,7 +68,7 @@ pub enum Unlocked {
 }
 
 /// What giving back one hold comes to.
-pub(super) enum Step {
+pub(super) enum ReleaseStep {
     Lost(LossReason),
     Passed,
     Leave { pending: Pending },
@@ -89,12 +89,12 @@ impl Core {
             // Boxed, as it is rare, and the future of a release stays small.
             Box::pin(self.end_is_found(lease)).await;
         }
-        let outcome = match self.begin(lease, held) {
-            Step::Passed => Ok(Unlocked::Released),
-            Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Release { leads, pending }
+        let outcome = match self.release_locally(lease, held) {
+            ReleaseStep::Passed => Ok(Unlocked::Released),
+            ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
+            ReleaseStep::Release { leads, pending }
                 if (polled == Polled::Through || !pending.holds_up())
-                    && !lease.has_turns()
+                    && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && pending.is_alone() =>
             {
@@ -102,7 +102,8 @@ impl Core {
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner.
             step => {
-                let done = self.drive(self.clone().complete(lease.clone(), step), |_| {}).outcome().await;
+                let done =
+                    self.drive(self.clone().finish_release(lease.clone(), step), |_| {}).outcome().await;
                 done.and_then(std::convert::identity)
             }
         };
@@ -166,7 +167,7 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
-        way: Way,
+        way: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<Unlocked, Error> {
         let outcome = match self.read_release(&lease, &pending, way, outcome) {
@@ -183,11 +184,11 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
-        way: Way,
+        way: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
-            Err(work) if way == Way::Whole => work,
+            Err(work) if way == ReleaseMode::AllHolds => work,
             Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
             Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
         };
@@ -221,10 +222,11 @@ impl Core {
 
     /// Gives back one hold without waiting for it: for guards that are dropped.
     pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) {
-        match self.begin(lease, held) {
-            Step::Passed | Step::Lost(_) => {}
+        match self.release_locally(lease, held) {
+            ReleaseStep::Passed | ReleaseStep::Lost(_) => {}
             step => {
-                let (name, work) = (lease.keys.name.clone(), self.clone().complete(lease.clone(), step));
+                let (name, work) =
+                    (lease.keys.name.clone(), self.clone().finish_release(lease.clone(), step));
                 self.keeper.spawn(async move {
                     if let Err(error) = work.await {
                         tracing::warn!(lock = %name, %error, "a dropped lock could not be released; its lease ends it");
@@ -235,9 +237,9 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    pub(super) fn begin(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) -> Step {
+    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) -> ReleaseStep {
         if let Some(reason) = lease.loss() {
-            return Step::Lost(reason.clone());
+            return ReleaseStep::Lost(reason.clone());
         }
         let now_ms = self.now_ms();
         if !lease.is_valid(now_ms) {
@@ -245,16 +247,16 @@ impl Core {
             if now_ms >= lease.deadline_ms() {
                 self.lose(lease, LossReason::Expired);
             }
-            return Step::Lost(lease.missing(now_ms));
+            return ReleaseStep::Lost(lease.missing(now_ms));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let cover = || self.owners.pending(&lease.keys, &lease.owner);
         let covered = lease.owner.is_exposed().then(cover);
         let before = lease.leave(held);
         if before > 1 {
-            return Step::Leave { pending: covered.unwrap_or_else(cover) };
+            return ReleaseStep::Leave { pending: covered.unwrap_or_else(cover) };
         }
-        self.leaves_word(lease, now_ms);
+        self.extend_write_lease_bound(lease, now_ms);
         if let Some(pending) = covered.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
@@ -273,7 +275,7 @@ impl Core {
                 Leaving::Passed => self.keeper.recheck(),
                 Leaving::Release { leads: false } => {}
             }
-            return Step::Lost(lease.missing(now_ms));
+            return ReleaseStep::Lost(lease.missing(now_ms));
         }
         match leaving {
             Leaving::Passed => {
@@ -281,38 +283,40 @@ impl Core {
                 self.look_if_in_doubt(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.touch();
-                Step::Passed
+                ReleaseStep::Passed
             }
-            Leaving::Transfer(heir) => Step::Transfer { heir, pending: covered.unwrap_or_else(cover) },
-            Leaving::HandOver(heir) => Step::HandOver { heir, pending: covered.unwrap_or_else(cover) },
-            Leaving::Release { leads } => Step::Release { leads, pending: covered.unwrap_or_else(cover) },
+            Leaving::Transfer(heir) => ReleaseStep::Transfer { heir, pending: covered.unwrap_or_else(cover) },
+            Leaving::HandOver(heir) => ReleaseStep::HandOver { heir, pending: covered.unwrap_or_else(cover) },
+            Leaving::Release { leads } => {
+                ReleaseStep::Release { leads, pending: covered.unwrap_or_else(cover) }
+            }
         }
     }
 
     /// What is left to do. From the call on, what waits for the count of the lease waits for it.
-    pub(super) fn complete(
+    pub(super) fn finish_release(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        step: Step,
+        step: ReleaseStep,
     ) -> impl Future<Output = Result<Unlocked, Error>> + Send {
         let change = lease.changes_count();
         async move {
             let _change = change;
-            self.completed(lease, step).await
+            self.run_step(lease, step).await
         }
     }
 
-    async fn completed(self: Arc<Self>, lease: Arc<Lease>, step: Step) -> Result<Unlocked, Error> {
+    async fn run_step(self: Arc<Self>, lease: Arc<Lease>, step: ReleaseStep) -> Result<Unlocked, Error> {
         match step {
-            Step::Passed => Ok(Unlocked::Released),
-            Step::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            Step::Leave { pending } => self.leave_one(lease, pending).await,
-            Step::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
-            Step::HandOver { heir, pending } => {
+            ReleaseStep::Passed => Ok(Unlocked::Released),
+            ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
+            ReleaseStep::Leave { pending } => self.leave_one(lease, pending).await,
+            ReleaseStep::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
+            ReleaseStep::HandOver { heir, pending } => {
                 let outcome = self.hand_over(&lease, heir, &pending).await;
                 self.released(&lease, false, pending, outcome)
             }
-            Step::Release { leads, pending } => {
+            ReleaseStep::Release { leads, pending } => {
                 let outcome = self.release_whole(&lease, false, &pending).await;
                 self.released(&lease, leads, pending, outcome)
             }
@@ -326,11 +330,11 @@ impl Core {
         apart: bool,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
-        if lease.has_turns() {
+        if lease.was_reentered() {
             // Partial releases and an entry may be on their way; they must reach the server first.
-            let turns = lease.turns();
-            drop(turns.next.lock().await);
-            drop(turns.counting.lock().await);
+            let reentries = lease.reentries();
+            drop(reentries.next.lock().await);
+            drop(reentries.counting.lock().await);
         }
         let outcome = match self.release_once(lease, apart, pending).await {
             Ok(outcome) => Ok(outcome),
@@ -384,21 +388,25 @@ impl Core {
     /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
     /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
     /// request is sent once.
-    pub(super) fn way(&self, lease: &Lease) -> Way {
+    pub(super) fn way(&self, lease: &Lease) -> ReleaseMode {
         if lease.owner.is_shared() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
-            Way::OneHold
+            ReleaseMode::OneHold
         } else {
-            Way::Whole
+            ReleaseMode::AllHolds
         }
     }
 
     /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
     /// before that.
-    fn release_call(&self, lease: &Lease) -> (Call, Way) {
+    fn release_call(&self, lease: &Lease) -> (Call, ReleaseMode) {
         let (publish, way) = (self.store.publish_command(), self.way(lease));
         let call = match way {
-            Way::OneHold => lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.stays_ms()),
-            Way::Whole => lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease)),
+            ReleaseMode::OneHold => {
+                lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.stays_ms())
+            }
+            ReleaseMode::AllHolds => {
+                lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease))
+            }
         };
         (call, way)
     }
@@ -411,17 +419,17 @@ impl Core {
     ) -> Result<(Unlocked, i64), Fault> {
         self.alone(pending).await;
         let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
-        if way == Way::OneHold && lease.is_end_in_doubt() {
+        if way == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
                 "an earlier release was not answered",
             )));
         }
-        if way == Way::OneHold && lease.is_over(self.now_ms()) {
+        if way == ReleaseMode::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
         }
-        let is_entry = way == Way::OneHold && lease.is_guest();
+        let is_entry = way == ReleaseMode::OneHold && lease.is_guest();
         if is_entry && !lease.is_counted_in(self.store.reign(&lease.keys.key)) {
             return Ok((Unlocked::StillHeld(1), 0));
         }
@@ -432,7 +440,7 @@ impl Core {
             Err(fault) => Err(fault),
         };
         match reply {
-            Err(fault) if fault.is_split() && way == Way::Whole => {
+            Err(fault) if fault.is_migrating() && way == ReleaseMode::AllHolds => {
                 self.alone(pending).await;
                 let unheard = lease.recipe.release_unheard(&lease.keys, &lease.owner, expected(lease));
                 let Some(call) = unheard else { return Err(fault) };
@@ -447,10 +455,10 @@ impl Core {
         &self,
         lease: &Lease,
         pending: &Pending,
-        way: Way,
+        way: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
-        let script = if way == Way::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
+        let script = if way == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
         pending.ended(&reply);
         self.released_as(lease, way, &reply?)
@@ -461,22 +469,22 @@ impl Core {
     pub(super) fn released_as(
         &self,
         lease: &Lease,
-        way: Way,
+        way: ReleaseMode,
         reply: &[i64],
     ) -> Result<(Unlocked, i64), Fault> {
         let (gone, heard) = match (way, reply) {
-            (Way::OneHold, [_, left, heard]) if *left >= 1 => {
+            (ReleaseMode::OneHold, [_, left, heard]) if *left >= 1 => {
                 return Ok((Unlocked::StillHeld(*left as u32), *heard));
             }
-            (Way::OneHold, [_, left, heard]) => (*left == 0, *heard),
-            (Way::Whole, [_, -1, count]) => {
+            (ReleaseMode::OneHold, [_, left, heard]) => (*left == 0, *heard),
+            (ReleaseMode::AllHolds, [_, -1, count]) => {
                 lease.set_server_count(u32::try_from(*count).unwrap_or(u32::MAX));
                 return Err(Fault::NotSent(Error::new(
                     ErrorKind::Timeout,
                     "the owner has other holds than this process counts",
                 )));
             }
-            (Way::Whole, [_, released, heard]) => (*released == 1, *heard),
+            (ReleaseMode::AllHolds, [_, released, heard]) => (*released == 1, *heard),
             _ => {
                 return Err(Fault::Unknown(Error::new(
                     ErrorKind::Protocol,
@@ -502,11 +510,11 @@ impl Core {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
             let way = self.way(lease);
-            if way == Way::Whole {
+            if way == ReleaseMode::AllHolds {
                 over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
             }
             // What is only watched may be another process's, which has no end here.
-            let outcome = if way == Way::OneHold && lease.is_end_in_doubt() {
+            let outcome = if way == ReleaseMode::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms => {
@@ -545,7 +553,7 @@ impl Core {
     }
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
-    pub(super) fn leaves_word(&self, lease: &Lease, now_ms: u64) {
+    pub(super) fn extend_write_lease_bound(&self, lease: &Lease, now_ms: u64) {
         if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
             writing.asks_until(lease.kept_until_ms(now_ms));
         }

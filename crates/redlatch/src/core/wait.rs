@@ -120,13 +120,13 @@ pub(super) enum Handed {
 }
 
 /// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
-pub(super) struct Place {
+pub(super) struct LaneSlot {
     core: Arc<Core>,
     keys: Arc<Keys>,
-    kind: Kind,
+    role: Role,
 }
 
-enum Kind {
+enum Role {
     /// Beside the lane, which another task leads.
     Bypass,
     /// The lane's leader.
@@ -134,34 +134,34 @@ enum Kind {
     /// In line.
     Queued(InLine),
     /// Gone on to be something else.
-    Left,
+    Gone,
 }
 
-impl Place {
-    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> Place {
-        let kind = Kind::Leader(request.clone());
-        Place { core: core.clone(), keys: request.keys.clone(), kind }
+impl LaneSlot {
+    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> LaneSlot {
+        let role = Role::Leader(request.clone());
+        LaneSlot { core: core.clone(), keys: request.keys.clone(), role }
     }
 
-    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> Place {
-        Place { core: core.clone(), keys: keys.clone(), kind: Kind::Bypass }
+    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> LaneSlot {
+        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::Bypass }
     }
 
-    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> Place {
-        Place { core: core.clone(), keys: line.request.keys.clone(), kind: Kind::Queued(line) }
+    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> LaneSlot {
+        LaneSlot { core: core.clone(), keys: line.request.keys.clone(), role: Role::Queued(line) }
     }
 
     /// The grant came: the lane has a lease now. An error as in [`Core::took`].
     pub(super) fn granted(mut self, lease: &Arc<Lease>) -> Result<(), Error> {
-        match std::mem::replace(&mut self.kind, Kind::Left) {
-            Kind::Leader(request) => self.core.took(lease, Some(&request)),
+        match std::mem::replace(&mut self.role, Role::Gone) {
+            Role::Leader(request) => self.core.took(lease, Some(&request)),
             _ => self.core.took(lease, None),
         }
     }
 
     /// Waits in line. `None` when time is up.
     pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
-        let Kind::Queued(line) = &mut self.kind else { return Ok(None) };
+        let Role::Queued(line) = &mut self.role else { return Ok(None) };
         let handoff = &mut line.handoff;
         let core = &self.core;
         // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
@@ -181,7 +181,7 @@ impl Place {
             }
             return Err(core.closed_error());
         }
-        self.kind = Kind::Left;
+        self.role = Role::Gone;
         match handed {
             Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
             Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
@@ -198,12 +198,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LaneSlot {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.kind, Kind::Left) {
-            Kind::Bypass | Kind::Left => {}
-            Kind::Leader(request) => self.core.lanes.give_up_lead(&request, false),
-            Kind::Queued(mut line) => {
+        match std::mem::replace(&mut self.role, Role::Gone) {
+            Role::Bypass | Role::Gone => {}
+            Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
+            Role::Queued(mut line) => {
                 line.handoff.close();
                 let request = &line.request;
                 if line.is_outcome_unknown()
@@ -228,7 +228,7 @@ impl Drop for Place {
 
 /// What wakes a waiter: a message, the return of a subscription, or time.
 #[derive(Default)]
-pub(super) struct Waker {
+pub(super) struct Waiter {
     /// Made when it is asked for: most acquires find the lock free.
     notify: Option<Arc<Notify>>,
     state: State,
@@ -246,7 +246,7 @@ enum State {
     Refused,
 }
 
-impl Waker {
+impl Waiter {
     pub(super) fn notify(&mut self) -> Arc<Notify> {
         self.notify.get_or_insert_default().clone()
     }

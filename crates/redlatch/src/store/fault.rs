@@ -34,8 +34,8 @@ impl Fault {
     }
 
     /// Whether nothing has run because the keys of the call were in two places.
-    pub(crate) fn is_split(&self) -> bool {
-        matches!(self, Fault::Server(error) if error.is_split())
+    pub(crate) fn is_migrating(&self) -> bool {
+        matches!(self, Fault::Server(error) if error.is_migrating())
     }
 
     /// Whether a call of several keys may have been refused because of one of them.
@@ -44,7 +44,7 @@ impl Fault {
             use ErrorKind::{Permission, Server, UndeclaredKey, WrongType};
             matches!(kind, Permission | Server | UndeclaredKey | WrongType)
         };
-        matches!(self, Fault::Server(error) if error.is_split() || of_one(error.kind()))
+        matches!(self, Fault::Server(error) if error.is_migrating() || of_one(error.kind()))
     }
 
     /// Whether nothing was sent because another server than the one that counted would have run it.
@@ -55,7 +55,8 @@ impl Fault {
     /// Whether the server could not be asked, or says that it cannot be asked now. Keys that are on their way are the trouble of one name, and
     /// what is right for one server alone was not asked of another.
     pub(crate) fn is_outage(&self) -> bool {
-        let kept_back = self.is_elsewhere() || self.is_split() || self.error().kind() == ErrorKind::Closed;
+        let kept_back =
+            self.is_elsewhere() || self.is_migrating() || self.error().kind() == ErrorKind::Closed;
         !kept_back
             && !self.error().is_answered()
             && (!matches!(self, Fault::Server(_)) || self.error().is_retryable())

@@ -13,7 +13,7 @@ use std::{
 use super::{LaneKey, Lanes, Shard};
 use crate::{
     core::{
-        lane::{Lane, Lost, Work},
+        lane::{Displaced, Lane, Work},
         lease::Lease,
     },
     keys::{Keys, Kind},
@@ -97,7 +97,12 @@ impl Lanes {
     }
 
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
-    pub(super) fn of_other_kinds(&self, shard: &MutexGuard<'_, Shard>, lease: &Lease, now_ms: u64) -> Lost {
+    pub(super) fn of_other_kinds(
+        &self,
+        shard: &MutexGuard<'_, Shard>,
+        lease: &Lease,
+        now_ms: u64,
+    ) -> Displaced {
         let held = self.held_as_other_kinds(shard, &lease.keys, now_ms);
         held.filter(|held| held.owner != lease.owner).cloned().collect()
     }

@@ -46,13 +46,13 @@ impl Lanes {
 
     /// Has the next look find lines that were looked at before.
     pub(in crate::core) fn look_at_lines(&self) {
-        self.lined.store(true, Ordering::Relaxed);
+        self.waiters_behind_lease.store(true, Ordering::Relaxed);
     }
 
     /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
     pub(in crate::core) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
         let mut found = Vec::new();
-        if !self.lined.swap(false, Ordering::Relaxed) {
+        if !self.waiters_behind_lease.swap(false, Ordering::Relaxed) {
             return found;
         }
         for shard in &self.shards {
@@ -62,7 +62,7 @@ impl Lanes {
                     found.push(lease.clone());
                 } else {
                     // It may be worth it by the next time.
-                    self.lined.store(true, Ordering::Relaxed);
+                    self.waiters_behind_lease.store(true, Ordering::Relaxed);
                 }
             }
         }

@@ -16,7 +16,7 @@ impl Lanes {
     /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
     /// polled, either. In trouble with the server all in line look at what is known of it. Answers whether there is a line.
     pub(in crate::core) fn pass_over_the_unpolled(&self, now_ms: u64, troubled: bool) -> bool {
-        if !self.queued.swap(false, Ordering::AcqRel) {
+        if !self.has_waiters.swap(false, Ordering::AcqRel) {
             return false;
         }
         let (mut queued, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
@@ -33,7 +33,7 @@ impl Lanes {
                 }
             }
         }
-        self.queued.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
+        self.has_waiters.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
         stuck.iter().for_each(|keys| self.promote(keys, false));
         told.iter().for_each(|request| request.pulse.wake());
         for leader in leaders {

@@ -21,7 +21,7 @@ impl Lease {
 
     /// The longest lease that the server was ever told for it, extensions apart.
     pub(in crate::core) fn longest_ms(&self) -> i64 {
-        self.turns_if_any().map_or(0, |turns| turns.lengths().longest_ms).max(self.lease_ms())
+        self.reentries_if_any().map_or(0, |reentries| reentries.lengths().longest_ms).max(self.lease_ms())
     }
 
     /// Until when the server may keep it, whatever was on its way for it at that moment.
@@ -54,7 +54,7 @@ impl Lease {
     /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
     /// their guards count on it by now.
     pub(super) fn lasts_without(&self, term: Term) {
-        if term.renewed && self.has_turns() {
+        if term.renewed && self.was_reentered() {
             self.lengths_change(|lengths| {
                 let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);
                 at.map(|at| lengths.renewed_ms.swap_remove(at));
@@ -63,8 +63,8 @@ impl Lease {
     }
 
     fn lengths_change(&self, change: impl FnOnce(&mut Lengths)) {
-        let turns = self.turns();
-        let mut lengths = turns.lengths();
+        let reentries = self.reentries();
+        let mut lengths = reentries.lengths();
         change(&mut lengths);
         if let Some(longest_ms) = lengths.renewed_ms.iter().max() {
             self.lease_ms.store(*longest_ms, Ordering::Relaxed);

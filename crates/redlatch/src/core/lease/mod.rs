@@ -5,7 +5,7 @@
 //! before it can be over on the server.
 
 mod deadline;
-mod left;
+mod detached;
 mod lengths;
 mod rare;
 mod sight;
@@ -25,9 +25,9 @@ use crate::{
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
-pub(crate) use left::Left;
+pub(crate) use detached::DetachedHold;
 pub(super) use rare::Change;
-use rare::{NEVER, Rare, Turns};
+use rare::{NEVER, Rare, Reentries};
 use sight::Sight;
 pub(crate) use sight::{LastDoubt, Sending};
 
@@ -483,44 +483,45 @@ impl Lease {
         }
     }
 
-    fn turns_if_any(&self) -> Option<&Arc<Turns>> {
-        self.rare.get()?.turns.get()
+    fn reentries_if_any(&self) -> Option<&Arc<Reentries>> {
+        self.rare.get()?.reentries.get()
     }
 
-    pub(crate) fn turns(&self) -> Arc<Turns> {
-        self.rare().turns.get_or_init(|| Arc::new(Turns::of(self.term()))).clone()
+    pub(crate) fn reentries(&self) -> Arc<Reentries> {
+        self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.term()))).clone()
     }
 
     /// The server of this reign has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
     /// owner another process holds.
     pub(super) fn entered_in(&self, reign: u64, guest: bool) {
-        let turns = self.turns();
-        let before = turns.entered_in.swap(reign, Ordering::AcqRel);
+        let reentries = self.reentries();
+        let before = reentries.entered_in.swap(reign, Ordering::AcqRel);
         // What was entered before may have been lost since, and stays so.
-        turns.scattered.fetch_or(before != NEVER && before != reign, Ordering::AcqRel);
-        turns.guest.fetch_or(guest, Ordering::AcqRel);
+        reentries.scattered.fetch_or(before != NEVER && before != reign, Ordering::AcqRel);
+        reentries.guest.fetch_or(guest, Ordering::AcqRel);
     }
 
     /// The reign in which all that was entered is counted; `None` if nothing was.
     pub(super) fn counted_in(&self) -> Option<u64> {
-        let reign = self.turns_if_any()?.entered_in.load(Ordering::Acquire);
+        let reign = self.reentries_if_any()?.entered_in.load(Ordering::Acquire);
         (reign != NEVER).then_some(reign)
     }
 
     /// Whether the server of this reign has counted all that was entered. Another one may lack some of it, and what it counts may be
     /// another process's.
     pub(super) fn is_counted_in(&self, reign: u64) -> bool {
-        let scattered = self.turns_if_any().is_some_and(|turns| turns.scattered.load(Ordering::Acquire));
+        let scattered =
+            self.reentries_if_any().is_some_and(|reentries| reentries.scattered.load(Ordering::Acquire));
         !scattered && self.counted_in().is_none_or(|counted| counted == reign)
     }
 
     /// Whether another process held under the owner before this lease began.
     pub(super) fn is_guest(&self) -> bool {
-        self.turns_if_any().is_some_and(|turns| turns.guest.load(Ordering::Acquire))
+        self.reentries_if_any().is_some_and(|reentries| reentries.guest.load(Ordering::Acquire))
     }
 
-    pub(crate) fn has_turns(&self) -> bool {
-        self.turns_if_any().is_some()
+    pub(crate) fn was_reentered(&self) -> bool {
+        self.reentries_if_any().is_some()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::watch;
 
-use super::{Lease, left::Left, lengths::Lengths};
+use super::{Lease, detached::DetachedHold, lengths::Lengths};
 use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
@@ -18,17 +18,17 @@ pub(super) struct Rare {
     /// The write hold that a read hold was turned from, if an outcome was unknown there: what is late for the one is looked after when the other ends.
     pub(super) before: OnceLock<Arc<Lease>>,
     /// Serialises re-entries and their releases, which are counted on the server.
-    pub(super) turns: OnceLock<Arc<Turns>>,
+    pub(super) reentries: OnceLock<Arc<Reentries>>,
     /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
     pub(super) asked_until_ms: AtomicU64,
     /// What the server had of it after its end was counted down.
     pub(super) counted_down: AtomicBool,
     /// The hold of another process that it was taken up from, until a task has it or it is given back there.
-    left: Mutex<Option<Arc<Left>>>,
+    left: Mutex<Option<Arc<DetachedHold>>>,
 }
 
 impl Rare {
-    fn left(&self) -> MutexGuard<'_, Option<Arc<Left>>> {
+    fn left(&self) -> MutexGuard<'_, Option<Arc<DetachedHold>>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,7 +47,7 @@ impl Rare {
 }
 
 /// What the guards of a lease that was ever entered share.
-pub(crate) struct Turns {
+pub(crate) struct Reentries {
     /// Holds that go are told to the server in the order in which they go, the last one after all others.
     pub(in crate::core) next: tokio::sync::Mutex<()>,
     /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
@@ -66,13 +66,13 @@ pub(crate) struct Turns {
 
 pub(super) const NEVER: u64 = u64::MAX;
 
-impl Turns {
+impl Reentries {
     /// Those of a lease that has one guard, with this term.
     pub(super) fn of(first: Term) -> Self {
         let (next, counting, scattered, guest, changes) = Default::default();
         let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();
         let lengths = Mutex::new(Lengths { renewed_ms, longest_ms: first.lease_ms });
-        Turns { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, changes, lengths }
+        Reentries { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, changes, lengths }
     }
 
     /// Notes a request that changes the count, until what it answers is dropped.
@@ -94,7 +94,7 @@ impl Turns {
 
 /// A request that changes the count of a lease is under way, until dropped.
 #[must_use = "dropping it says that no such request is under way"]
-pub(in crate::core) struct Change(Arc<Turns>);
+pub(in crate::core) struct Change(Arc<Reentries>);
 
 impl Drop for Change {
     fn drop(&mut self) {
@@ -105,30 +105,30 @@ impl Drop for Change {
 impl Lease {
     /// Notes a request that changes the count, if the lease was ever entered: otherwise the only such request is its last.
     pub(in crate::core) fn changes_count(&self) -> Option<Change> {
-        self.turns_if_any().map(Turns::changes)
+        self.reentries_if_any().map(Reentries::changes)
     }
 
     /// Notes where it was taken up from, before others can see it.
-    pub(in crate::core) fn taken_up_from(&self, left: Arc<Left>) {
+    pub(in crate::core) fn taken_up_from(&self, left: Arc<DetachedHold>) {
         *self.rare().left() = Some(left);
     }
 
     /// Where it was taken up from, unless that was asked before: the one that asks has the hold now, for its task or to give it back there.
-    pub(in crate::core) fn claim(&self) -> Option<Arc<Left>> {
+    pub(in crate::core) fn claim(&self) -> Option<Arc<DetachedHold>> {
         self.rare.get()?.left().take()
     }
 
     /// No task takes what was taken up for it: where it is to be given back. `None` if a task has it, or a shutdown that has ended it gives it
     /// back.
-    pub(in crate::core) fn give_up(&self) -> Option<Arc<Left>> {
+    pub(in crate::core) fn give_up(&self) -> Option<Arc<DetachedHold>> {
         let is_shutdowns = !self.give_back() && self.loss() == Some(&LossReason::Shutdown);
         if is_shutdowns { None } else { self.claim() }
     }
 
     /// Waits until the server counts what the guards here do, as far as can be known.
     pub(crate) async fn count_stays(&self) {
-        if let Some(turns) = self.turns_if_any() {
-            turns.stays().await;
+        if let Some(reentries) = self.reentries_if_any() {
+            reentries.stays().await;
         }
     }
 }

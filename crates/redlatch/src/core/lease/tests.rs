@@ -58,7 +58,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
     let renewed = |lease_ms| Term { lease_ms, renewed: true };
     let fixed = |lease_ms| Term { lease_ms, renewed: false };
     let enter = |lease: &Lease, term: Term| {
-        lease.turns();
+        lease.reentries();
         lease.lasts(term);
         assert!(lease.enter(term.renewed));
     };

@@ -108,7 +108,7 @@ impl<K: LockMarker> Lock<K> {
     /// [outage tolerance](crate::ClientBuilder::outage_tolerance); a key of another type, or a lock of another kind,
     /// under the name.
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        self.acquire().wait(Wait::Forever).await?.ok_or_else(|| self.0.endless())
+        self.acquire().wait(Wait::Forever).await?.ok_or_else(|| self.0.unlimited_wait_ended())
     }
 
     /// Takes the lock if it is free now; `None` if it is busy.
@@ -150,7 +150,11 @@ impl<K: LockMarker> Lock<K> {
     /// As [`lock`](Self::lock), and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for a lease out
     /// of range.
     pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
-        self.acquire().wait(Wait::Forever).lease(Lease::Fixed(lease)).await?.ok_or_else(|| self.0.endless())
+        self.acquire()
+            .wait(Wait::Forever)
+            .lease(Lease::Fixed(lease))
+            .await?
+            .ok_or_else(|| self.0.unlimited_wait_ended())
     }
 
     /// An acquire with options; `await` it.

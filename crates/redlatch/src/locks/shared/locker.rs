@@ -9,7 +9,7 @@ use crate::{
     core::{
         adopt::Taken,
         home::Home,
-        lease::{Lease as CoreLease, Left},
+        lease::{DetachedHold, Lease as CoreLease},
         owners::Turn,
         release::Unlocked,
     },
@@ -125,7 +125,7 @@ impl Locker {
         let term = self.term_of(lease)?;
         self.owner_here(owner)?;
         let (keys, owner) = (self.keys.clone(), owner.clone());
-        let left = Arc::new(Left { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
+        let left = Arc::new(DetachedHold { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
         let owner = &left.owner;
         // What is under way for the owner here has come to its end.
         let turn = self.turn(owner).await?;
@@ -217,7 +217,7 @@ impl Locker {
     }
 
     /// A wait without limit ended as if it had one.
-    pub(crate) fn endless(&self) -> Error {
+    pub(crate) fn unlimited_wait_ended(&self) -> Error {
         Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
     }
 }

@@ -46,7 +46,7 @@ struct Inner {
     /// A thread is this owner.
     of_thread: AtomicBool,
     /// Until when the server was asked to keep a hold of it.
-    asked_until_ms: AtomicU64,
+    pending_extension_ms: AtomicU64,
 }
 
 impl Owner {
@@ -67,17 +67,17 @@ impl Owner {
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
             of_thread: AtomicBool::new(false),
-            asked_until_ms: AtomicU64::new(0),
+            pending_extension_ms: AtomicU64::new(0),
         }))
     }
 
     /// A request is about to have the server keep a hold of it until then.
-    pub(crate) fn asks_until(&self, until_ms: u64) {
-        self.0.asked_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+    pub(crate) fn note_pending_extension(&self, until_ms: u64) {
+        self.0.pending_extension_ms.fetch_max(until_ms, Ordering::AcqRel);
     }
 
-    pub(crate) fn asked_until_ms(&self) -> u64 {
-        self.0.asked_until_ms.load(Ordering::Acquire)
+    pub(crate) fn pending_extension_ms(&self) -> u64 {
+        self.0.pending_extension_ms.load(Ordering::Acquire)
     }
 
     /// The owner of permits, whose text is their ids.
@@ -94,7 +94,7 @@ impl Owner {
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
             of_thread: AtomicBool::new(false),
-            asked_until_ms: AtomicU64::new(0),
+            pending_extension_ms: AtomicU64::new(0),
         }))
     }
 
@@ -290,7 +290,7 @@ impl FromStr for Owner {
                 pinned: AtomicBool::new(false),
                 staying: AtomicU32::new(0),
                 of_thread: AtomicBool::new(false),
-                asked_until_ms: AtomicU64::new(0),
+                pending_extension_ms: AtomicU64::new(0),
             }))),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
                 .remedy("pass the owner as its guard or `redlatch lock` wrote it out")),

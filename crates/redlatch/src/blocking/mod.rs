@@ -64,7 +64,7 @@ impl fmt::Debug for Stake {
 
 impl Stake {
     fn of(core: &Arc<Core>) -> Stake {
-        core.stakes.fetch_add(1, Ordering::SeqCst);
+        core.blocking_handles.fetch_add(1, Ordering::SeqCst);
         Stake(core.clone())
     }
 }
@@ -78,7 +78,7 @@ impl Clone for Stake {
 impl Drop for Stake {
     fn drop(&mut self) {
         let core = &self.0;
-        if core.stakes.fetch_sub(1, Ordering::SeqCst) > 1
+        if core.blocking_handles.fetch_sub(1, Ordering::SeqCst) > 1
             || core.is_forked()
             || core.keeper.jobs() == 0
             || is_inside()

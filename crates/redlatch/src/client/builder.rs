@@ -10,7 +10,7 @@ use crate::{
         AddressMap, Config, Notice, REDISSON_URL_SCHEME, RedissonYaml, ScriptMode, Secret, ShardedPubSub,
         TlsOptions, settings::Settings,
     },
-    core::{Core, Origin, home::Home, keeper::Keeper},
+    core::{Core, Origin, fork_safe::ForkSafeCore, keeper::Keeper},
     error::{Error, ErrorKind},
     store::{self, Store},
 };
@@ -348,7 +348,7 @@ impl ClientBuilder {
             Some(store) => (Origin::Given, store),
             None => (Origin::Lazy, store::open_lazily(&self.config, keeper.handle())?),
         };
-        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
+        Ok(Client { core: ForkSafeCore::new(Core::new(self.config, origin, store, keeper)) })
     }
 
     /// Settles what is to be used, and logs what is not followed.
@@ -369,7 +369,7 @@ impl ClientBuilder {
             }
             None => (Origin::Connected, store::open(&self.config, keeper.handle()).await?),
         };
-        Ok(Client { core: Home::new(Core::new(self.config, origin, store, keeper)) })
+        Ok(Client { core: ForkSafeCore::new(Core::new(self.config, origin, store, keeper)) })
     }
 }
 

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 pub use self::builder::ClientBuilder;
 use crate::{
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     error::Error,
     locks::{
         fair::FairLock,
@@ -32,7 +32,7 @@ const DEFAULT_URL: &str = "local:";
 /// One client is enough for a process. Its identity (a UUID) stands in the owner of every lock taken through it.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) core: Home,
+    pub(crate) core: ForkSafeCore,
 }
 
 impl fmt::Debug for Client {

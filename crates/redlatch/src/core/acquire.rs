@@ -3,7 +3,7 @@
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
 //! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and enters
-//! the one that is there. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
+//! the one that is there. ContestStart an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Core, Grant, Request, Wait,
-    acquirer::{Acquirer, After},
+    acquirer::{Acquirer, ContestStart},
     lanes::Enter,
     lease::Lease,
     owners::{AttemptMode, Turn},
@@ -20,8 +20,8 @@ use super::{
     wait::{Deadline, Handed, LaneSlot, Waiter},
 };
 use crate::{
+    catch_panic::catch_panic,
     error::{Error, ErrorKind},
-    harmless::harmless,
     keys::{Keys, Kind},
     owner::Owner,
     replica_ack::Replication,
@@ -54,7 +54,7 @@ impl Core {
             let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
             let after_ms = self.now_ms() - began_ms;
             // A log that panics would take the grant with it.
-            harmless(|| {
+            catch_panic(|| {
                 tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired = grant.is_some(), "an acquire has ended");
             });
         }
@@ -225,14 +225,14 @@ impl Core {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Lead => {
                 let place = LaneSlot::lead(self, request);
-                return Box::pin(self.contend(request, deadline, place, After::default())).await;
+                return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
             Enter::Bypass => {
                 let place = LaneSlot::bypass(self, &request.keys);
-                return Box::pin(self.contend(request, deadline, place, After::default())).await;
+                return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
             Enter::Busy => None,
-            Enter::ReleaseInFlight => self.time_is_up(&request.keys.key, deadline)?,
+            Enter::ReleaseInFlight => self.busy_or_outage(&request.keys.key, deadline)?,
             Enter::AwaitRelease => return Ok(Entered::NotYet),
             Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
@@ -249,9 +249,9 @@ impl Core {
                         let place = LaneSlot::lead(self, request);
                         // Those before it have used the time up that an outage is ridden out for; unless its owner may have the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
-                            self.rides_out(&request.keys.key, deadline)?;
+                            self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
-                        let after = After { others: after_others, outcome_unknown };
+                        let after = ContestStart { yield_first: after_others, outcome_unknown };
                         return Box::pin(self.contend(request, deadline, place, after)).await;
                     }
                 }
@@ -295,11 +295,11 @@ impl Core {
         request: &Arc<Request>,
         deadline: &Deadline,
         place: LaneSlot,
-        after: After,
+        after: ContestStart,
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, after);
-        let won = self.contest(&mut acquirer, request.wait, deadline, after.others).await?;
+        let won = self.contest(&mut acquirer, request.wait, deadline, after.yield_first).await?;
         if acquirer.passed_over {
             return Ok(Entered::PassedOver);
         }

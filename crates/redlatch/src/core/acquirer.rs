@@ -34,14 +34,14 @@ const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
 
-/// How long the answer to a request is waited for whose task has gone. After that what it may have left is removed without the answer.
+/// How long the answer to a request is waited for whose task has gone. ContestStart that what it may have left is removed without the answer.
 const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 /// What a task knows that has stood in line before it contends.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct After {
+pub(super) struct ContestStart {
     /// Other processes go first.
-    pub(super) others: bool,
+    pub(super) yield_first: bool,
     /// Its owner may have been given the lock unseen.
     pub(super) outcome_unknown: bool,
 }
@@ -179,7 +179,7 @@ impl Acquirer {
         request: &Arc<Request>,
         owner: Owner,
         deadline: Deadline,
-        after: After,
+        after: ContestStart,
     ) -> Self {
         Acquirer {
             core: core.clone(),
@@ -334,7 +334,7 @@ impl Core {
         let pending = self.owners.pending(&request.keys, &owner);
         move |outcome| match outcome {
             Ok(outcome) => {
-                core.undo_unheard(&request, &owner, outcome, context);
+                core.undo_abandoned(&request, &owner, outcome, context);
                 drop(pending);
             }
             Err(work) => {
@@ -342,7 +342,7 @@ impl Core {
                 core.keeper.handle().clone().spawn(async move {
                     // Until it is answered it may still be granted.
                     let outcome = work.await;
-                    core.undo_unheard(&request, &owner, outcome, context);
+                    core.undo_abandoned(&request, &owner, outcome, context);
                     drop(pending);
                 });
             }
@@ -350,7 +350,7 @@ impl Core {
     }
 
     /// Undoes what the answer to an abandoned request tells of.
-    fn undo_unheard(
+    fn undo_abandoned(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,

@@ -13,7 +13,7 @@ use super::{
     Core, Grant, Request,
     confirm::Unconfirmed,
     contest::{Attempt, Contender},
-    flight::{After, Flight, Rest},
+    flight::{Flight, OnAbandon, Rest},
     lanes::Enter,
     lease::{Lease, Sending},
     owners::{AttemptMode, Pending, Turn},
@@ -130,7 +130,7 @@ impl Core {
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Reenter(_) => return Ok(Batch::OneByOne),
                 Enter::AwaitRelease | Enter::ReleaseInFlight => {
-                    self.time_is_up::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
+                    self.busy_or_outage::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }
                 Enter::Queue(line) => {
@@ -197,7 +197,7 @@ impl Core {
             Some(ack) => {
                 let flight = Flight::new(self, self.run_acked(call, ack.count, !ack.keep), || {
                     let after = self.all_abandoned(requests, owner, sending);
-                    let after: After<Result<(Reply, Confirm), Fault>> =
+                    let after: OnAbandon<Result<(Reply, Confirm), Fault>> =
                         Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));
                     after
                 });

@@ -18,9 +18,9 @@ use super::{
     wait::{Deadline, Waiter},
 };
 use crate::{
+    catch_panic::catch_panic,
     config::POLL_INTERVAL_MAX,
     error::{Error, ErrorKind},
-    harmless::harmless,
     jitter::jittered,
     recipes::GateKey,
     store::Fault,
@@ -30,7 +30,7 @@ use crate::{
 const RETRY_DELAY_MS_MIN: u64 = 15;
 const RETRY_DELAY_MS_MAX: u64 = 250;
 /// How long a contender counts on a task of its own process to hand over, before it asks for messages.
-const NAP_TIME: Duration = Duration::from_millis(10);
+const HANDOFF_WAIT: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 
@@ -136,7 +136,7 @@ impl Core {
             // Others of this process wait already; asking before them would be in vain, or unfair.
             turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
             if turn.is_none() {
-                return self.time_is_up(contender.key(), deadline);
+                return self.busy_or_outage(contender.key(), deadline);
             }
         }
         loop {
@@ -178,21 +178,21 @@ impl Core {
                     trouble = Trouble::default();
                     last = Last::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
-                        return self.time_is_up(contender.key(), deadline);
+                        return self.busy_or_outage(contender.key(), deadline);
                     }
                     if turn.is_none()
                         && let Some(gate) = gate
                     {
                         turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
                         if turn.is_none() {
-                            return self.time_is_up(contender.key(), deadline);
+                            return self.busy_or_outage(contender.key(), deadline);
                         }
                         continue;
                     }
                     // What is missed meanwhile is found by the look after the subscription.
                     if std::mem::take(&mut fresh)
                         && contender.naps()
-                        && waiter.nap(self, NAP_TIME, deadline).await?
+                        && waiter.nap(self, HANDOFF_WAIT, deadline).await?
                     {
                         continue;
                     }
@@ -265,7 +265,7 @@ impl Core {
         }
         let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
-        self.keeper.intake().look_by(self.now_ms() + PULSE_MS);
+        self.keeper.scan_timer().schedule_scan(self.now_ms() + PULSE_MS);
         let Some(turn) = waiter.take_turn(self, contender.key(), turn, deadline).await? else {
             return Ok(None);
         };
@@ -292,7 +292,7 @@ impl Core {
     /// Logs that an answer has come again, once after each word of trouble.
     fn tell_recovery(&self) {
         if self.in_trouble.swap(false, Ordering::Relaxed) {
-            harmless(|| tracing::info!("the server answers again"));
+            catch_panic(|| tracing::info!("the server answers again"));
         }
     }
 }

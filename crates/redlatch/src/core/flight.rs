@@ -31,14 +31,14 @@ pub(crate) enum Rest<T> {
 }
 
 /// The same; `None` if nothing is to be done.
-pub(crate) type After<T> = Option<Rest<T>>;
+pub(crate) type OnAbandon<T> = Option<Rest<T>>;
 
 /// A future that is driven by its caller, or by the keeper when the caller drops it after it was started.
 ///
 /// The work must own what it needs and must not use timers of the caller's runtime. `abandon` is called at the moment of
 /// the drop and answers what to do once the outcome is known; it only borrows, so that a flight that is not abandoned
 /// costs nothing but the work itself.
-pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> After<T>> {
+pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> {
     core: &'a Arc<Core>,
     work: Option<Work<T>>,
     started: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> After<T>> {
     _job: Job,
 }
 
-impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
+impl<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Flight<'a, T, A> {
     pub(crate) fn new(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
         let _job = core.keeper.begin();
         Flight { core, work: Some(work), started: false, abandon: Some(abandon), _job }
@@ -55,9 +55,9 @@ impl<'a, T: Send + 'static, A: FnOnce() -> After<T>> Flight<'a, T, A> {
 }
 
 // The closure is only ever called, never pinned.
-impl<T: Send + 'static, A: FnOnce() -> After<T>> Unpin for Flight<'_, T, A> {}
+impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Unpin for Flight<'_, T, A> {}
 
-impl<T: Send + 'static, A: FnOnce() -> After<T>> Future for Flight<'_, T, A> {
+impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Future for Flight<'_, T, A> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -72,7 +72,7 @@ impl<T: Send + 'static, A: FnOnce() -> After<T>> Future for Flight<'_, T, A> {
     }
 }
 
-impl<T: Send + 'static, A: FnOnce() -> After<T>> Drop for Flight<'_, T, A> {
+impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Drop for Flight<'_, T, A> {
     fn drop(&mut self) {
         // What has not begun has sent nothing.
         let Some(mut work) = self.work.take() else { return };

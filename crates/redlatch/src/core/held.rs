@@ -9,7 +9,7 @@ use crate::{
 };
 
 pub(super) enum Held {
-    Known(Vec<Sight>),
+    Known(Vec<HoldStatus>),
     /// The server refuses the call because of one key, or of some. The other holds are there, so it is asked about parts.
     InParts,
     Unknown(Fault),
@@ -19,7 +19,7 @@ impl Held {
     pub(super) fn of(batch: &[Arc<Lease>], outcome: Result<Numbers, Fault>) -> Held {
         match outcome {
             Ok(reply) if reply.len() == batch.len() + 1 => {
-                Held::Known(reply[1..].iter().map(|seen| Sight::of(*seen)).collect())
+                Held::Known(reply[1..].iter().map(|seen| HoldStatus::of(*seen)).collect())
             }
             Ok(_) => {
                 Held::Unknown(Fault::Server(Error::new(ErrorKind::Server, "a reply of the wrong length")))
@@ -27,7 +27,7 @@ impl Held {
             Err(fault) if batch.len() > 1 && fault.may_be_of_one_key() => Held::InParts,
             // Something else has taken the place of the hold: these scripts read no other key of which the type matters.
             Err(Fault::Server(error)) if batch.len() == 1 && error.kind() == ErrorKind::WrongType => {
-                Held::Known(vec![Sight::Gone])
+                Held::Known(vec![HoldStatus::Gone])
             }
             Err(fault) => Held::Unknown(fault),
         }
@@ -36,24 +36,24 @@ impl Held {
 
 /// What a server says of one hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum HoldStatus {
     Gone,
     Held,
     /// Its time to live was too short, and the look has raised it. On the connection that watches that ends the watching.
     Raised,
 }
 
-impl Sight {
-    fn of(number: i64) -> Sight {
+impl HoldStatus {
+    fn of(number: i64) -> HoldStatus {
         match number {
-            1 => Sight::Held,
-            2 => Sight::Raised,
-            _ => Sight::Gone,
+            1 => HoldStatus::Held,
+            2 => HoldStatus::Raised,
+            _ => HoldStatus::Gone,
         }
     }
 
     pub(super) fn is_held(self) -> bool {
-        self != Sight::Gone
+        self != HoldStatus::Gone
     }
 }
 

@@ -24,12 +24,12 @@ use tokio::{
     sync::{Notify, futures::Notified, oneshot},
 };
 
-use super::{Core, intake::Intake, lease::Lease, pulse::PULSE_MS, watch::WATCH_SOON_MS};
+use super::{Core, lease::Lease, pulse::PULSE_MS, scan_timer::ScanTimer, watch::WATCH_SOON_MS};
 use crate::{
     call_hook::CallHook,
+    catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
     fork,
-    harmless::harmless,
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -59,7 +59,7 @@ impl Drop for Keeper {
 struct Shared {
     /// The process that the thread belongs to.
     pid: u64,
-    intake: Arc<Intake>,
+    scan_timer: Arc<ScanTimer>,
     /// Wakes the thread's end.
     stop: Notify,
     stopped: AtomicBool,
@@ -83,7 +83,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         // In a forked child nobody waits, and the lock inside may be held for ever.
         if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 && fork::here() == self.0.pid {
-            harmless(|| self.0.job_done.notify_waiters());
+            catch_panic(|| self.0.job_done.notify_waiters());
         }
     }
 }
@@ -115,7 +115,7 @@ impl Keeper {
     pub(crate) fn on(handle: Handle) -> Keeper {
         let shared = Arc::new(Shared {
             pid: fork::here(),
-            intake: Arc::default(),
+            scan_timer: Arc::default(),
             stop: Notify::new(),
             stopped: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
@@ -198,8 +198,8 @@ impl Keeper {
     }
 
     /// Where lanes note the leases that come into being.
-    pub(crate) fn intake(&self) -> &Arc<Intake> {
-        &self.shared.intake
+    pub(crate) fn scan_timer(&self) -> &Arc<ScanTimer> {
+        &self.shared.scan_timer
     }
 
     /// The next moment of these leases has changed.
@@ -248,7 +248,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        self.intake.wake();
+        self.scan_timer.wake();
     }
 
     fn touch(&self) {
@@ -345,7 +345,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
     let mut agenda = Agenda::default();
     let mut busy_ms = 0;
     loop {
-        let woken = shared.intake.woken();
+        let woken = shared.scan_timer.woken();
         let mut woken = std::pin::pin!(woken);
         woken.as_mut().enable();
         let pause_ms = {
@@ -354,7 +354,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
             core.look_after(&mut agenda, &shared, now_ms);
             let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
             // A lease that waits for its first look is held too, and suspend may outlast it.
-            let holding = !agenda.events.is_empty() || shared.intake.scan_ms() != u64::MAX;
+            let holding = !agenda.events.is_empty() || shared.scan_timer.scan_ms() != u64::MAX;
             let longest = if holding { SLEEP_HOLDING_MS_MAX } else { SLEEP_IDLE_MS_MAX };
             until_ms = until_ms.min(now_ms + longest);
             if shared.ticking.load(Ordering::Acquire) {
@@ -379,7 +379,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                     until_ms = until_ms.min(now_ms + TICK_MS);
                 }
             }
-            shared.intake.sleeps_until(until_ms).saturating_sub(now_ms)
+            shared.scan_timer.sleeps_until(until_ms).saturating_sub(now_ms)
         };
         tokio::select! {
             biased;
@@ -402,7 +402,7 @@ impl Core {
         });
         shared.recheck.store(true, Ordering::Release);
         // It may have been the log that panicked.
-        harmless(|| tracing::error!("the background thread has panicked, and goes on with all leases"));
+        catch_panic(|| tracing::error!("the background thread has panicked, and goes on with all leases"));
     }
 
     /// The next moment of a lease has changed, or may have.
@@ -412,7 +412,7 @@ impl Core {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
         }
-        self.keeper.intake().note(lease, self.now_ms());
+        self.keeper.scan_timer().note(lease, self.now_ms());
     }
 
     /// One round: takes new leases in, announces what is over, renews what is due.
@@ -420,11 +420,11 @@ impl Core {
         let moves = self.store.moves();
         let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
         if moved {
-            harmless(|| shared.moved.notify_waiters());
+            catch_panic(|| shared.moved.notify_waiters());
         }
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
-        if recheck || shared.intake.scan_ms() <= now_ms {
-            shared.intake.begin_scan();
+        if recheck || shared.scan_timer.scan_ms() <= now_ms {
+            shared.scan_timer.begin_scan();
             self.lanes.each_lease(|lease| agenda.adopt(lease));
             let troubled = self.outages.look_for_trouble(now_ms);
             let (in_lanes, at_gates) = (
@@ -432,7 +432,7 @@ impl Core {
                 self.gates.pass_over_the_unpolled(now_ms),
             );
             if in_lanes || at_gates {
-                shared.intake.look_by(now_ms + PULSE_MS);
+                shared.scan_timer.schedule_scan(now_ms + PULSE_MS);
             }
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -8,8 +8,8 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Request, intake::Intake, lease::Lease};
-use crate::{harmless::harmless, owner::Owner, recipes::LanePolicy};
+use super::{Request, lease::Lease, scan_timer::ScanTimer};
+use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who nap are woken when a release handed over to none of them.
 const NAPPERS_WOKEN: usize = 4;
@@ -57,11 +57,11 @@ impl Queued {
     /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
         // A waker that panics does so when the lease has been sent.
-        if let Some(Err(Handoff::Lease(lease))) = harmless(|| self.tell.send(Handoff::Lease(lease))) {
+        if let Some(Err(Handoff::Lease(lease))) = catch_panic(|| self.tell.send(Handoff::Lease(lease))) {
             return Err(lease);
         }
         if let Some(wake) = self.wake {
-            harmless(|| wake.notify_one());
+            catch_panic(|| wake.notify_one());
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ pub(super) struct Wakes(SmallVec<[Arc<Notify>; NAPPERS_WOKEN]>);
 impl Wakes {
     pub(super) fn wake(self) {
         for notify in &self.0 {
-            harmless(|| notify.notify_one());
+            catch_panic(|| notify.notify_one());
         }
     }
 }
@@ -131,7 +131,7 @@ pub(super) struct Crowd {
     /// How many releases are on their way that may hand over.
     pub(super) handing: u32,
     /// One of those that they may serve naps.
-    pub(super) heir_naps: bool,
+    pub(super) heir_expects_handoff: bool,
     pub(super) queue: VecDeque<Queued>,
     /// How many tasks have left the line since those that have left were last swept out of it.
     gone: usize,
@@ -143,7 +143,7 @@ impl Crowd {
         displaced: Vec::new(),
         waiting: 0,
         handing: 0,
-        heir_naps: false,
+        heir_expects_handoff: false,
         queue: VecDeque::new(),
         gone: 0,
     };
@@ -270,7 +270,7 @@ impl Lane {
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
     /// taken, which therefore are lost.
     #[must_use = "what has lost its place is told so"]
-    pub(super) fn add(&mut self, lease: &Arc<Lease>, intake: &Intake, now_ms: u64) -> Displaced {
+    pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> Displaced {
         let mut lost = Displaced::new();
         match lease.recipe.lane() {
             LanePolicy::Queue => {
@@ -290,7 +290,7 @@ impl Lane {
                 }
             }
         }
-        intake.note(lease, now_ms);
+        scan_timer.note(lease, now_ms);
         lost
     }
 
@@ -298,7 +298,7 @@ impl Lane {
     pub(super) fn newer_than(&self, lease: &Lease, now_ms: u64) -> Option<Arc<Lease>> {
         // One that is over says nothing of now, though its holder may not have been told yet.
         let mut others = self.leases().filter(|held| held.is_valid(now_ms) && held.owner != lease.owner);
-        others.find(|held| held.asked_ms() > lease.asked_ms()).cloned()
+        others.find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned()
     }
 
     /// Takes a lease out; `false` if it had no part in the lane.

@@ -22,15 +22,15 @@ use std::{
 
 use super::{
     Request, Wait,
-    intake::Intake,
     lane::{Displaced, Handoff, InLine, Lane, Passing, Queued, Wakes, Work},
     lease::{LastDoubt, Lease},
     owners::{self, Owners, Pending},
     pulse::PULSE_MS,
+    scan_timer::ScanTimer,
 };
 use crate::{
+    catch_panic::catch_panic,
     error::{Error, ErrorKind},
-    harmless::harmless,
     keys::Keys,
     recipes::{LanePolicy, Term},
 };
@@ -39,7 +39,7 @@ const SHARDS: usize = 64;
 
 /// A hold that was seen on the server less than this ago is believed to be there: the lock is called busy without asking, and the hold is passed
 /// on. An older one may have been forced free, and must not keep its own process out for longer than others.
-const SIGHT_MS: u64 = 100;
+const SEEN_RECENTLY_MS: u64 = 100;
 
 /// How to come in.
 pub(crate) enum Enter {
@@ -80,7 +80,7 @@ pub(crate) struct NextTask {
 
 /// When a lease is given back, and since which doubt it must have been seen to be passed on.
 #[derive(Clone, Copy)]
-struct Moment {
+struct ReleaseTime {
     now_ms: u64,
     doubt: LastDoubt,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Lanes {
     shards: Box<[Mutex<Shard>]>,
     bounds: Bounds,
-    intake: Arc<Intake>,
+    scan_timer: Arc<ScanTimer>,
     owners: Arc<Owners>,
     /// A task may stand in line behind a hold that nothing looks out for.
     waiters_behind_lease: AtomicBool,
@@ -149,11 +149,11 @@ impl Hasher for Ready {
 }
 
 impl Lanes {
-    pub(crate) fn new(bounds: Bounds, intake: Arc<Intake>, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(bounds: Bounds, scan_timer: Arc<ScanTimer>, owners: Arc<Owners>) -> Self {
         Lanes {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bounds,
-            intake,
+            scan_timer,
             owners,
             waiters_behind_lease: AtomicBool::new(false),
             has_waiters: AtomicBool::new(false),
@@ -235,7 +235,9 @@ impl Lanes {
                 }
                 if !waits {
                     match lane.held() {
-                        Some(lease) if lease.is_valid(now_ms) && lease.asked_ms() + SIGHT_MS > now_ms => {
+                        Some(lease)
+                            if lease.is_valid(now_ms) && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms =>
+                        {
                             return Ok(Enter::Busy);
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
@@ -250,7 +252,7 @@ impl Lanes {
                 // The keeper takes the note away before it looks into this shard.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
-                    self.intake.look_by(now_ms + PULSE_MS);
+                    self.scan_timer.schedule_scan(now_ms + PULSE_MS);
                 }
                 Ok(Enter::Queue(handoff))
             }
@@ -283,7 +285,7 @@ impl Lanes {
             lane.work = Work::Nothing;
             lane.passing = Passing { since_ms: now_ms, passes: 0 };
         }
-        let mut newer = others.iter().find(|held| held.asked_ms() > lease.asked_ms()).cloned();
+        let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
         if lease.recipe.lane() != LanePolicy::Concurrent {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
@@ -300,7 +302,7 @@ impl Lanes {
             self.promote(&lease.keys, false);
             return Ok(Displaced::new());
         }
-        let mut lost = lane.add(lease, &self.intake, now_ms);
+        let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
         self.note_line(lane);
         Ok(lost)
@@ -315,7 +317,7 @@ impl Lanes {
         // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&shard, lease, now_ms);
-        let since = |held: &Arc<Lease>| held.asked_ms() >= lease.asked_ms();
+        let since = |held: &Arc<Lease>| held.last_seen_ms() >= lease.last_seen_ms();
         let granted_since = others.iter().any(since)
             || shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
                 let valid = |held: &&Arc<Lease>| held.is_valid(now_ms) && held.owner != lease.owner;
@@ -329,7 +331,7 @@ impl Lanes {
         if queues {
             lane.ends_release();
         }
-        let mut lost = lane.add(lease, &self.intake, now_ms);
+        let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
         self.note_line(lane);
         Some(lost)
@@ -338,7 +340,7 @@ impl Lanes {
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last doubt: a server
     /// that has taken over may lack it, and the task that looks for it there knows this guard only.
     pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> Leaving {
-        let at = Moment { now_ms, doubt };
+        let at = ReleaseTime { now_ms, doubt };
         let mut hand = match self.take_out(lease, at) {
             Ok(hand) => hand,
             Err(leaving) => return leaving,
@@ -354,36 +356,36 @@ impl Lanes {
     /// Tells a task that the lease is its own now. It is told without the lane's mutex, because a waker may run anything. If it has given up
     /// this very moment, the lease goes to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on
     /// with it.
-    fn hand_or_choose(&self, lease: &Arc<Lease>, hand: Hand, at: Moment) -> Result<Hand, Leaving> {
+    fn hand_or_choose(&self, lease: &Arc<Lease>, hand: Hand, at: ReleaseTime) -> Result<Hand, Leaving> {
         let Hand { next, heir } = hand;
         let Err(heir) = next.hand(heir) else { return Err(Leaving::Passed) };
         if !heir.take() {
             return Err(Leaving::Passed);
         }
-        let mut spent = Vec::new();
+        let mut dropped_unlocked = Vec::new();
         let again = self.change(&lease.keys, |lane| {
             if !lane.remove(&heir) {
                 return Err(Leaving::Passed);
             }
             lane.work = Work::Releases { since_ms: at.now_ms };
             // What was seen of it meanwhile was noted with the heir.
-            self.choose(lane, &heir, at, &mut spent)
+            self.choose(lane, &heir, at, &mut dropped_unlocked)
         });
-        drop(spent);
+        drop(dropped_unlocked);
         again.unwrap_or(Err(Leaving::Passed))
     }
 
     /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
-    fn take_out(&self, lease: &Arc<Lease>, at: Moment) -> Result<Hand, Leaving> {
+    fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Result<Hand, Leaving> {
         // Dropping a cover wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
-        let (mut wakes, mut spent) = (Wakes::default(), Vec::new());
+        let (mut wakes, mut dropped_unlocked) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
                 return Err(Leaving::Release { leads: false });
             }
             if lease.recipe.lane() != LanePolicy::Queue {
                 if !lease.owner.is_shared()
-                    && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut spent)
+                    && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut dropped_unlocked)
                 {
                     lane.crowd_mut().handing += 1;
                     return Err(Leaving::HandOver(Box::new(heir)));
@@ -395,7 +397,7 @@ impl Lanes {
                 return Err(Leaving::Release { leads: false });
             }
             lane.work = Work::Releases { since_ms: at.now_ms };
-            self.choose(lane, lease, at, &mut spent)
+            self.choose(lane, lease, at, &mut dropped_unlocked)
         });
         wakes.wake();
         outcome.unwrap_or(Err(Leaving::Release { leads: false }))
@@ -407,7 +409,7 @@ impl Lanes {
         lane: &mut Lane,
         lease: &Lease,
         now_ms: u64,
-        spent: &mut Vec<Pending>,
+        dropped_unlocked: &mut Vec<Pending>,
     ) -> Option<NextTask> {
         while let Some(queued) = lane.first_in_line(now_ms) {
             let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
@@ -416,7 +418,7 @@ impl Lanes {
             if !queued.tell.is_closed() {
                 return Some(NextTask { queued, pending });
             }
-            spent.extend(pending);
+            dropped_unlocked.extend(pending);
         }
         None
     }
@@ -426,16 +428,16 @@ impl Lanes {
         &self,
         lane: &mut Lane,
         lease: &Arc<Lease>,
-        at: Moment,
-        spent: &mut Vec<Pending>,
+        at: ReleaseTime,
+        dropped_unlocked: &mut Vec<Pending>,
     ) -> Result<Hand, Leaving> {
-        let Moment { now_ms, .. } = at;
+        let ReleaseTime { now_ms, .. } = at;
         let turn_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.turn_ms_max
             || lane.passing.passes >= self.bounds.passes_max;
         if turn_over || lease.owner.is_shared() {
             return Err(Leaving::Release { leads: true });
         }
-        let Some(next) = self.first_heir(lane, lease, now_ms, spent) else {
+        let Some(next) = self.first_heir(lane, lease, now_ms, dropped_unlocked) else {
             return Err(Leaving::Release { leads: true });
         };
         lane.passing.passes += 1;
@@ -445,7 +447,7 @@ impl Lanes {
         let heir = Arc::new(lease.successor());
         heir.offer(now_ms);
         lane.work = Work::Nothing;
-        let lost = lane.add(&heir, &self.intake, now_ms);
+        let lost = lane.add(&heir, &self.scan_timer, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
         self.note_line(lane);
         Ok(Hand { next: next.queued, heir })
@@ -493,7 +495,7 @@ impl Lanes {
         };
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
-            if !matches!(harmless(|| next.tell.send(Handoff::Contend { after_others })), Some(Err(_))) {
+            if !matches!(catch_panic(|| next.tell.send(Handoff::Contend { after_others })), Some(Err(_))) {
                 return;
             }
             self.change(keys, |lane| {
@@ -546,8 +548,8 @@ impl Lanes {
 }
 
 /// Whether a task can go on with a lease as it is, without the server.
-fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
-    let Moment { now_ms, doubt } = at;
+fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
+    let ReleaseTime { now_ms, doubt } = at;
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
@@ -557,7 +559,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: Moment) -> bool {
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
         && lease.is_seen_since(doubt)
-        && lease.asked_ms() + SIGHT_MS > now_ms
+        && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_exposed()

@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use super::{Core, lease::Lease};
 use crate::{
+    catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
-    harmless::harmless,
     keys::Kind,
     name::LockName,
     owner::Owner,
@@ -84,7 +84,7 @@ impl Core {
             // It may have been passed on while its end was looked for.
             if let Some(held) = self.lanes.present(lease) {
                 // It was told before it was logged.
-                harmless(|| self.lose(&held, reason));
+                catch_panic(|| self.lose(&held, reason));
             }
         }
     }
@@ -125,7 +125,7 @@ fn field(lease: &Lease) -> Arc<[u8]> {
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
 fn reason(lease: &Lease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
-    let seen_for_ms = now_ms.saturating_sub(lease.asked_ms());
+    let seen_for_ms = now_ms.saturating_sub(lease.last_seen_ms());
     if let Some(record) = end[1].bytes().and_then(Record::read)
         && is_of_the_hold(end[2].int(), seen_for_ms)
     {

@@ -13,11 +13,10 @@ mod declare;
 mod downgrade;
 mod echo;
 pub(crate) mod flight;
+pub(crate) mod fork_safe;
 pub(crate) mod gate;
 mod hand_on;
 mod held;
-pub(crate) mod home;
-mod intake;
 pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
@@ -32,6 +31,7 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 mod request;
+mod scan_timer;
 mod send;
 pub(crate) mod shared;
 mod shutdown;
@@ -62,10 +62,10 @@ pub(crate) use self::{
     send::Numbers,
 };
 use crate::{
+    catch_panic::catch_panic,
     config::{Config, TURN_PASSES_MAX},
     error::{Error, ErrorKind, LossReason},
     fork::{self, OfProcess, Successor, Successors},
-    harmless::harmless,
     keys::Keys,
     owner::{Identity, Owner},
     recipes::Term,
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) id: Arc<str>,
     identity: Identity,
     /// The numbers of its requests.
-    echoes: echo::Echoes,
+    request_ids: echo::Echoes,
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) store: OfProcess<Arc<dyn Store>>,
@@ -102,13 +102,13 @@ pub(crate) struct Core {
     in_trouble: AtomicBool,
     pub(crate) closing: Notify,
     /// How many blocking clients and guards there are.
-    pub(crate) stakes: AtomicUsize,
+    pub(crate) blocking_handles: AtomicUsize,
     /// The process that the client belongs to.
     pid: AtomicU64,
     /// Its successors in forked children.
     successors: Successors<Arc<Core>>,
     /// The ids of those that this one succeeds.
-    forebears: Vec<Arc<str>>,
+    ancestor_ids: Vec<Arc<str>>,
 }
 
 /// How a client came to its store.
@@ -132,7 +132,7 @@ impl Core {
         origin: Origin,
         store: Arc<dyn Store>,
         keeper: Keeper,
-        forebears: Vec<Arc<str>>,
+        ancestor_ids: Vec<Arc<str>>,
     ) -> Arc<Core> {
         let bounds =
             Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
@@ -145,13 +145,13 @@ impl Core {
             me: me.clone(),
             id: identity.id.clone(),
             identity,
-            echoes: echo::Echoes::default(),
+            request_ids: echo::Echoes::default(),
             config,
             origin,
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
             outages,
-            lanes: OfProcess::new(Lanes::new(bounds, keeper.intake().clone(), owners.clone())),
+            lanes: OfProcess::new(Lanes::new(bounds, keeper.scan_timer().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
@@ -162,10 +162,10 @@ impl Core {
             trouble_told_ms: AtomicU64::new(0),
             in_trouble: AtomicBool::new(false),
             closing: Notify::new(),
-            stakes: AtomicUsize::new(0),
+            blocking_handles: AtomicUsize::new(0),
             pid: AtomicU64::new(fork::here()),
             successors: Successors::new(),
-            forebears,
+            ancestor_ids,
         });
         let weak = Arc::downgrade(&core);
         core.store.on_interruption(Arc::new(move || {
@@ -268,8 +268,8 @@ impl Core {
         let keeper = Keeper::start()?;
         let config = self.config.clone().of_client(keeper.call_hook());
         let store = store::open_lazily(&config, keeper.handle())?;
-        let forebears = self.forebears.iter().chain([&self.id]).cloned().collect();
-        Ok(Self::of(config, self.origin, store, keeper, forebears))
+        let ancestor_ids = self.ancestor_ids.iter().chain([&self.id]).cloned().collect();
+        Ok(Self::of(config, self.origin, store, keeper, ancestor_ids))
     }
 
     /// An error for what belongs to another process.
@@ -296,9 +296,9 @@ impl Core {
         if self.has_made(owner) {
             return Ok(());
         }
-        // Also as text: the parent does not know that a child has written its owner out. A client that was made in the child knows no forebears,
+        // Also as text: the parent does not know that a child has written its owner out. A client that was made in the child knows no ancestor_ids,
         // and text tells it nothing.
-        if !self.forebears.iter().any(of) && !owner.is_inherited() {
+        if !self.ancestor_ids.iter().any(of) && !owner.is_inherited() {
             if owner.is_foreign() {
                 return Ok(());
             }
@@ -325,7 +325,7 @@ impl Core {
             // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
             self.sweep_if_outcome_unknown(lease);
             let owner = &**lease.owner.field();
-            harmless(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
+            catch_panic(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
         }
     }
 
@@ -401,7 +401,7 @@ impl Core {
         // With the cover no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
-            let asked_ms = lease.asked_until_ms().saturating_sub(self.now_ms());
+            let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let term = Term { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));

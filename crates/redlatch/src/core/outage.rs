@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.
-    pub(super) fn time_is_up<T>(&self, key: &[u8], deadline: &Deadline) -> Result<Option<T>, Error> {
+    pub(super) fn busy_or_outage<T>(&self, key: &[u8], deadline: &Deadline) -> Result<Option<T>, Error> {
         match self.outage(key, deadline.began_ms()) {
             Some(outage) => Err(outage.error),
             None => Ok(None),
@@ -213,8 +213,8 @@ impl Core {
     }
 
     /// An error for a task without a limit that has waited through an outage for as long as one is ridden out.
-    pub(super) fn rides_out(&self, key: &[u8], deadline: &Deadline) -> Result<(), Error> {
-        match self.rides_out_for(key, deadline) {
+    pub(super) fn check_outage_tolerance(&self, key: &[u8], deadline: &Deadline) -> Result<(), Error> {
+        match self.outage_lasts(key, deadline) {
             Some((lasts_ms, error)) if u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis() => {
                 Err(error)
             }
@@ -223,7 +223,7 @@ impl Core {
     }
 
     /// For how long a task has waited through an outage, and which.
-    fn rides_out_for(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
+    fn outage_lasts(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
         let outage = self.outage(key, deadline.began_ms())?;
         Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
     }
@@ -242,9 +242,9 @@ impl Core {
         }
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
-            Poll::Pending if self.outages.troubled.load(Ordering::Relaxed) => {
-                self.rides_out(key, deadline).map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
-            }
+            Poll::Pending if self.outages.troubled.load(Ordering::Relaxed) => self
+                .check_outage_tolerance(key, deadline)
+                .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
             Poll::Pending => Poll::Pending,
         })
         .await
@@ -270,7 +270,7 @@ impl Core {
             let limit = match left {
                 Some(left) => left,
                 None => {
-                    let lasts_ms = self.rides_out_for(key, deadline).map_or(0, |(lasts_ms, _)| lasts_ms);
+                    let lasts_ms = self.outage_lasts(key, deadline).map_or(0, |(lasts_ms, _)| lasts_ms);
                     Duration::from_millis(patience_ms.saturating_sub(lasts_ms)).max(ANSWER_TIME)
                 }
             };
@@ -281,7 +281,7 @@ impl Core {
                 () = self.keeper.sleep(limit) => {}
             }
             if left.is_none() {
-                self.rides_out(key, deadline)?;
+                self.check_outage_tolerance(key, deadline)?;
                 continue;
             }
             // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
@@ -292,7 +292,7 @@ impl Core {
                     () = self.keeper.sleep(ANSWER_READ_TIME) => {}
                 }
             }
-            return self.time_is_up(key, deadline);
+            return self.busy_or_outage(key, deadline);
         }
     }
 }

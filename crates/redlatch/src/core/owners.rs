@@ -18,8 +18,8 @@ use std::{
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
+    catch_panic::catch_panic,
     error::{Error, ErrorKind},
-    harmless::harmless,
     keys::{Keys, Kind},
     owner::Owner,
     randomness::Salted,
@@ -128,7 +128,7 @@ impl Owners {
             entry.remove();
         }
         drop(shard);
-        harmless(|| changed.notify_waiters());
+        catch_panic(|| changed.notify_waiters());
     }
 
     /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](Turn::quiet) before the

@@ -14,7 +14,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::harmless::harmless;
+use crate::catch_panic::catch_panic;
 
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
 pub(super) const PULSE_MS: u64 = 500;
@@ -77,7 +77,7 @@ impl Pulse {
 
     /// Has the task look at what it waits for.
     pub(super) fn wake(&self) {
-        harmless(|| self.waker.wake());
+        catch_panic(|| self.waker.wake());
     }
 
     /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: a future that is moved in is

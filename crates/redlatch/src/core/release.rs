@@ -442,7 +442,7 @@ impl Core {
         match reply {
             Err(fault) if fault.is_migrating() && way == ReleaseMode::AllHolds => {
                 self.alone(pending).await;
-                let unheard = lease.recipe.release_unheard(&lease.keys, &lease.owner, expected(lease));
+                let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected(lease));
                 let Some(call) = unheard else { return Err(fault) };
                 let items = self.run_undoing(call, number, true, pending).await?;
                 self.released_as(lease, way, &items)
@@ -555,7 +555,7 @@ impl Core {
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
     pub(super) fn extend_write_lease_bound(&self, lease: &Lease, now_ms: u64) {
         if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
-            writing.asks_until(lease.kept_until_ms(now_ms));
+            writing.note_pending_extension(lease.kept_until_ms(now_ms));
         }
     }
 

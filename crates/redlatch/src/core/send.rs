@@ -21,7 +21,7 @@ impl Core {
     /// over the same connection, their holds are watched on.
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.echoes.number(&mut call);
+        let echo = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
         let run = Echo::awaited(echo, self.outages.noted(shard, self.run_here(call)), |reply| reply);
         self.watched_after(keys, run)
@@ -42,7 +42,7 @@ impl Core {
 
     /// The same for those that have the keys watched anew themselves.
     pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
-        let echo = self.echoes.number(&mut call);
+        let echo = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
         Echo::awaited(echo, self.outages.noted(shard, self.run_apart_here(call)), |reply| reply)
     }
@@ -56,7 +56,7 @@ impl Core {
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.echoes.number(&mut call);
+        let echo = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
         let run = self.outages.noted(shard, self.run_acked_here(call, count, must));
         let run = Echo::awaited(echo, run, |(reply, _)| reply);

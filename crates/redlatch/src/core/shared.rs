@@ -6,7 +6,7 @@ use super::{Core, Request, acquirer::AcquireReply, confirm::Answered};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
-    recipes::OWN_HOLD,
+    recipes::ALREADY_OWNED,
     store::{Call, Confirm, Fault, Reply},
 };
 
@@ -31,7 +31,7 @@ impl Core {
             |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
         for _ in 0..SHARED_TURNS_MAX {
             let (asked, confirm) = self.send_one(&request, &owner, acquire.clone()).await?;
-            if asked.count != 0 || asked.value != OWN_HOLD {
+            if asked.count != 0 || asked.value != ALREADY_OWNED {
                 return Ok((answer(asked.count, asked.value), confirm));
             }
             if !request.reentrant {

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::{
     Core,
-    held::{Held, Sight, parts},
+    held::{Held, HoldStatus, parts},
     lease::{Lease, keys_and_owners, left_ms},
 };
 use crate::{call::Call, keys::Keys, store::Change};
@@ -194,7 +194,7 @@ impl Core {
             // answered before the watching takes effect.
             let told = core.watch_batch(&batch).await.is_some() || !was_silent;
             let since_ms = core.now_ms().saturating_sub(UNTOLD_MS / 2);
-            let unseen = |lease: &Arc<Lease>| !lease.wants_renewal() && lease.asked_ms() <= since_ms;
+            let unseen = |lease: &Arc<Lease>| !lease.wants_renewal() && lease.last_seen_ms() <= since_ms;
             core.look_at(batch.into_iter().filter(|lease| told || unseen(lease)).collect()).await;
         });
     }
@@ -305,7 +305,7 @@ impl Core {
                     } else {
                         gone.push(lease.clone());
                     }
-                    if held != Sight::Held {
+                    if held != HoldStatus::Held {
                         keys.push(lease.watched().clone());
                     }
                 }

@@ -2,7 +2,7 @@
 //! (`docs/protocol.md`, fair lock).
 
 use crate::{
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     keys::Kind,
     locks::shared::{
         Guard,
@@ -47,7 +47,7 @@ impl LockMarker for Fair {
 pub type FairLock = Lock<Fair>;
 
 impl Lock<Fair> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         Lock::of(Locker::new(core, name, Kind::Fair, &FAIR))
     }
 }

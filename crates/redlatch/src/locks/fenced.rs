@@ -2,7 +2,7 @@
 //! `RFencedLock` (`docs/protocol.md`, fenced lock).
 
 use crate::{
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     error::Error,
     keys::Kind,
     locks::shared::{
@@ -64,7 +64,7 @@ impl LockMarker for Fenced {
 pub type FencedLock = Lock<Fenced>;
 
 impl Lock<Fenced> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         Lock::of(Locker { fenced: true, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 

@@ -2,7 +2,7 @@
 //! Redisson's locks of these names (`docs/protocol.md`, non-reentrant lock).
 
 use crate::{
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     keys::Kind,
     locks::shared::{
         Guard,
@@ -49,7 +49,7 @@ impl LockMarker for NonReentrant {
 pub type NonReentrantLock = Lock<NonReentrant>;
 
 impl Lock<NonReentrant> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         Lock::of(Locker { reentrant: false, ..Locker::new(core, name, Kind::Lock, &PLAIN) })
     }
 }
@@ -72,7 +72,7 @@ impl LockMarker for NonReentrantFair {
 pub type NonReentrantFairLock = Lock<NonReentrantFair>;
 
 impl Lock<NonReentrantFair> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         Lock::of(Locker { reentrant: false, ..Locker::new(core, name, Kind::Fair, &FAIR) })
     }
 }

@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     error::Error,
     keys::{Keys, Kind},
     locks::shared::{
@@ -58,7 +58,7 @@ impl fmt::Debug for ReadWriteLock {
 }
 
 impl ReadWriteLock {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         let read = Locker::new(core, name.clone(), Kind::Read, &READ);
         let mut write = Locker::new(core, name, Kind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));

@@ -3,7 +3,7 @@
 
 use crate::{
     backoff::Backoff,
-    core::home::Home,
+    core::fork_safe::ForkSafeCore,
     keys::Kind,
     locks::shared::{
         Guard,
@@ -48,7 +48,7 @@ impl LockMarker for Spin {
 pub type SpinLock = Lock<Spin>;
 
 impl Lock<Spin> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         let locker = Locker::new(core, name, Kind::Lock, &SPIN);
         Lock::of(Locker { backoff: Some(Backoff::default()), ..locker })
     }

@@ -9,8 +9,8 @@ use crate::{
     config::lease_ms,
     core::{
         Numbers,
-        flight::{After, Flight},
-        home::Home,
+        flight::{Flight, OnAbandon},
+        fork_safe::ForkSafeCore,
     },
     error::{Error, ErrorKind},
     name::LockName,
@@ -23,7 +23,7 @@ fn stopped() -> Error {
 }
 
 pub(crate) struct Counter {
-    pub(crate) core: Home,
+    pub(crate) core: ForkSafeCore,
     pub(crate) name: LockName,
     pub(crate) channel: Arc<[u8]>,
     key: Arc<[u8]>,
@@ -33,7 +33,12 @@ pub(crate) struct Counter {
 
 impl Counter {
     /// `fault` is what its kind has against the name, besides what every kind has.
-    pub(crate) fn new(core: &Home, name: LockName, channel: Vec<u8>, fault: Option<Error>) -> Arc<Self> {
+    pub(crate) fn new(
+        core: &ForkSafeCore,
+        name: LockName,
+        channel: Vec<u8>,
+        fault: Option<Error>,
+    ) -> Arc<Self> {
         Arc::new(Counter {
             core: core.clone(),
             channel: channel.into(),
@@ -66,7 +71,7 @@ impl Counter {
         &self,
         script: &'static Script,
         args: impl FnOnce(Call) -> Call + Send,
-        abandoned: impl FnOnce(i64) -> After<Result<Reply, Fault>> + Send,
+        abandoned: impl FnOnce(i64) -> OnAbandon<Result<Reply, Fault>> + Send,
     ) -> Result<Numbers, Fault> {
         let number = self.core.fresh_number();
         let call = args(Call::new(script).key(&self.key).number(number));

@@ -7,7 +7,7 @@ use crate::{
     core::{
         Core, Wait,
         contest::{Attempt, Contender},
-        home::Home,
+        fork_safe::ForkSafeCore,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -32,7 +32,7 @@ impl fmt::Debug for CountDownLatch {
 }
 
 impl CountDownLatch {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         // It has braces of its own, whatever the name looks like.
         let channel = LATCH_CHANNEL.of(name.as_bytes());
         let fault = (hash_tag(&channel) != hash_tag(name.as_bytes())).then(|| {

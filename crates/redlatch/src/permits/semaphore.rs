@@ -6,8 +6,8 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::{After, Rest},
-        home::Home,
+        flight::{OnAbandon, Rest},
+        fork_safe::ForkSafeCore,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -44,7 +44,7 @@ impl fmt::Debug for Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         let channel = PERMITS_CHANNEL.of(name.as_bytes());
         Semaphore(Counter::new(core, name, channel, None))
     }
@@ -280,7 +280,7 @@ impl Semaphore {
         args: impl FnOnce(Call) -> Call + Send,
         taken: impl FnOnce(&[i64]) -> i64 + Send + 'static,
     ) -> Result<Numbers, Fault> {
-        let abandoned = |number| -> After<_> {
+        let abandoned = |number| -> OnAbandon<_> {
             let semaphore = self.clone();
             Some(Rest::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {

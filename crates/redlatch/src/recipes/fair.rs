@@ -77,7 +77,7 @@ impl Recipe for Fair {
     }
 
     /// A waiter in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
-    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
         Some(PLAIN.release(keys, owner, "", expected))
     }
 

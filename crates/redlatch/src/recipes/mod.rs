@@ -32,7 +32,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
 
     /// As [`acquire`](Self::acquire), with all that is known. An owner that `waits` lines up in kinds with a queue on the server. With
-    /// `first_only` a hold of the owner that is there is not entered, and the reply is `{number, 0,` [`OWN_HOLD`]`}`.
+    /// `first_only` a hold of the owner that is there is not entered, and the reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
     fn acquire_with(
         &self,
         keys: &Keys,
@@ -63,7 +63,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 
     /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
     /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
-    fn release_unheard(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
         let _ = (keys, owner, expected);
         None
     }
@@ -168,7 +168,7 @@ pub(crate) struct Term {
 pub(crate) const BEHIND: i64 = -3;
 
 /// The time of a reply that means: the owner holds it already, and its first hold was asked for.
-pub(crate) const OWN_HOLD: i64 = -5;
+pub(crate) const ALREADY_OWNED: i64 = -5;
 
 /// What else a request says.
 #[derive(Debug, Clone, Copy)]

@@ -58,7 +58,7 @@ impl Lanes {
         for shard in &self.shards {
             for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 let Some(lease) = lane.held().filter(|_| !lane.crowd().queue.is_empty()) else { continue };
-                if lease.asked_ms() + unseen_ms <= now_ms {
+                if lease.last_seen_ms() + unseen_ms <= now_ms {
                     found.push(lease.clone());
                 } else {
                     // It may be worth it by the next time.

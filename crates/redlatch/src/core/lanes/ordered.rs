@@ -38,14 +38,16 @@ impl Lanes {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Crowd { queue, handing, heir_naps, .. }) = lane.crowd_if_any() else { return false };
+        let Some(Crowd { queue, handing, heir_expects_handoff, .. }) = lane.crowd_if_any() else {
+            return false;
+        };
         let is_handing = *handing > 0;
         let held = is_handing || has_leases;
         let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
             Some(queued) => queued.naps = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *heir_naps = is_handing,
+            None => *heir_expects_handoff = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
@@ -55,9 +57,9 @@ impl Lanes {
         let wakes = self.change(keys, |lane| {
             let crowd = lane.crowd_mut();
             crowd.handing = crowd.handing.saturating_sub(1);
-            let heir_naps = std::mem::take(&mut crowd.heir_naps);
+            let heir_expects_handoff = std::mem::take(&mut crowd.heir_expects_handoff);
             let Some(mut queued) = waits_on else { return Wakes::default() };
-            queued.naps |= heir_naps;
+            queued.naps |= heir_expects_handoff;
             if !queued.tell.is_closed() {
                 let at = if queued.placed { 0 } else { lane.placed() };
                 lane.crowd_mut().queue.insert(at, queued);

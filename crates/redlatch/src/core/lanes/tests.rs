@@ -47,7 +47,7 @@ impl Rig {
     }
 
     /// The holder gives the lease back, and stands still before it tells the next task, which gives up.
-    fn stalls_before_it_tells(&self, line: InLine, at: Moment) -> Hand {
+    fn stalls_before_it_tells(&self, line: InLine, at: ReleaseTime) -> Hand {
         let Ok(hand) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
         drop(line);
         hand
@@ -55,7 +55,7 @@ impl Rig {
 }
 
 const SURE: LastDoubt = LastDoubt { since_ms: 0, reign: 0 };
-const AT: Moment = Moment { now_ms: 1, doubt: SURE };
+const AT: ReleaseTime = ReleaseTime { now_ms: 1, doubt: SURE };
 
 /// The holder released it on the server, though the keeper had taken it back, and passed it on again.
 #[test]

@@ -32,7 +32,7 @@ impl Lease {
         let lease_ms = u64::try_from(longest_ms).unwrap_or(0);
         let granted_ms = (self.deadline_ms() + margin_ms(longest_ms)).max(renewed_ms + lease_ms);
         // So may an extension that was not answered.
-        granted_ms.max(self.asked_until_ms()) + 1
+        granted_ms.max(self.pending_extension_ms()) + 1
     }
 
     /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed

@@ -6,9 +6,9 @@
 
 mod deadline;
 mod detached;
+mod last_seen;
 mod lengths;
 mod rare;
-mod sight;
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
@@ -18,18 +18,18 @@ use std::sync::{
 use tokio::sync::Notify;
 
 use crate::{
+    catch_panic::catch_panic,
     error::LossReason,
-    harmless::harmless,
     keys::Keys,
     owner::Owner,
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
 pub(crate) use detached::DetachedHold;
+use last_seen::LastSeen;
+pub(crate) use last_seen::{LastDoubt, Sending};
 pub(super) use rare::Change;
 use rare::{NEVER, Rare, Reentries};
-use sight::Sight;
-pub(crate) use sight::{LastDoubt, Sending};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -57,7 +57,7 @@ pub(crate) struct Lease {
     /// The length of each renewal, which is that of the longest hold that is renewed; also what a hold without renewal was granted for.
     lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
-    sight: Sight,
+    last_seen: LastSeen,
     /// The number of the hold on the server. All leases that were passed on from one grant share it.
     hold: u64,
     state: AtomicU8,
@@ -145,7 +145,7 @@ impl Lease {
             token,
             lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
-            sight: Sight::of(sending),
+            last_seen: LastSeen::of(sending),
             hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
@@ -174,7 +174,7 @@ impl Lease {
             token: self.token,
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
-            sight: self.sight.clone(),
+            last_seen: self.last_seen.clone(),
             hold: self.hold,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
@@ -238,26 +238,27 @@ impl Lease {
 
     /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold. Answers until when an
     /// earlier one may have, of which nothing is known; 0 for none.
-    pub(crate) fn asks_until(&self, until_ms: u64) -> u64 {
-        self.owner.asks_until(until_ms);
-        self.rare().asked_until_ms.fetch_max(until_ms, Ordering::AcqRel)
+    pub(crate) fn note_pending_extension(&self, until_ms: u64) -> u64 {
+        self.owner.note_pending_extension(until_ms);
+        self.rare().pending_extension_ms.fetch_max(until_ms, Ordering::AcqRel)
     }
 
     /// What became of the request to keep it until then is known. What is still unknown is of `before`.
     pub(crate) fn extension_resolved(&self, until_ms: u64, before_ms: u64) {
-        let asked_until_ms = &self.rare().asked_until_ms;
+        let pending_extension_ms = &self.rare().pending_extension_ms;
         // Unless another one asks for longer.
-        let _ = asked_until_ms.compare_exchange(until_ms, before_ms, Ordering::AcqRel, Ordering::Acquire);
+        let _ =
+            pending_extension_ms.compare_exchange(until_ms, before_ms, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Until when an extension that was not answered may have the server keep it; 0 for none.
-    pub(super) fn asked_until_ms(&self) -> u64 {
-        self.rare.get().map_or(0, |rare| rare.asked_until_ms.load(Ordering::Acquire))
+    pub(super) fn pending_extension_ms(&self) -> u64 {
+        self.rare.get().map_or(0, |rare| rare.pending_extension_ms.load(Ordering::Acquire))
     }
 
     /// Whether the server may keep it after this moment, because of a request whose answer is not known.
     pub(crate) fn may_last_after(&self, now_ms: u64) -> bool {
-        self.owner.asked_until_ms() > now_ms
+        self.owner.pending_extension_ms() > now_ms
     }
 
     /// It was turned from a hold of which an outcome is unknown.
@@ -278,23 +279,23 @@ impl Lease {
     /// next hold is told from it by when they were seen.
     pub(crate) fn seen(&self, sending: Sending) {
         if self.is_held() {
-            self.sight.again(sending);
+            self.last_seen.again(sending);
         }
     }
 
     /// When the request was sent that last showed that the server has it.
-    pub(crate) fn asked_ms(&self) -> u64 {
-        self.sight.at_ms()
+    pub(crate) fn last_seen_ms(&self) -> u64 {
+        self.last_seen.at_ms()
     }
 
     /// Whether it has been seen since the last doubt.
     pub(crate) fn is_seen_since(&self, doubt: LastDoubt) -> bool {
-        self.sight.is_since(doubt)
+        self.last_seen.is_since(doubt)
     }
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.
     pub(super) fn goes_on(&self, before: &Lease) -> bool {
-        self.is_held() && self.hold == before.hold && self.asked_ms() <= before.asked_ms()
+        self.is_held() && self.hold == before.hold && self.last_seen_ms() <= before.last_seen_ms()
     }
 
     /// It is about to be handed to a task, which may never be polled again.
@@ -433,7 +434,7 @@ impl Lease {
 
     /// Wakes those who wait for the end. Their wakers are the program's code, and one that panics is not to end what comes after.
     fn tell_end(&self) {
-        harmless(|| self.ended.notify_waiters());
+        catch_panic(|| self.ended.notify_waiters());
     }
 
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.

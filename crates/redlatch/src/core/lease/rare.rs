@@ -20,7 +20,7 @@ pub(super) struct Rare {
     /// Serialises re-entries and their releases, which are counted on the server.
     pub(super) reentries: OnceLock<Arc<Reentries>>,
     /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
-    pub(super) asked_until_ms: AtomicU64,
+    pub(super) pending_extension_ms: AtomicU64,
     /// What the server had of it after its end was counted down.
     pub(super) counted_down: AtomicBool,
     /// The hold of another process that it was taken up from, until a task has it or it is given back there.
@@ -34,13 +34,13 @@ impl Rare {
 
     /// What the next guard's lease has of it; `None` if nothing.
     pub(super) fn successor(&self) -> Option<Rare> {
-        let Rare { replicated, before, asked_until_ms, .. } = self;
-        let asked_until_ms = asked_until_ms.load(Ordering::Acquire);
-        let has_any = replicated.get().is_some() || before.get().is_some() || asked_until_ms > 0;
+        let Rare { replicated, before, pending_extension_ms, .. } = self;
+        let pending_extension_ms = pending_extension_ms.load(Ordering::Acquire);
+        let has_any = replicated.get().is_some() || before.get().is_some() || pending_extension_ms > 0;
         has_any.then(|| Rare {
             replicated: replicated.clone(),
             before: before.clone(),
-            asked_until_ms: asked_until_ms.into(),
+            pending_extension_ms: pending_extension_ms.into(),
             ..Rare::default()
         })
     }

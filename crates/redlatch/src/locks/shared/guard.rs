@@ -273,7 +273,7 @@ impl Guard {
         }
         let sending = self.core.sending(&self.lease.keys);
         let until_ms = sending.at_ms.saturating_add(lease_ms as u64);
-        let before_ms = self.lease.asks_until(until_ms);
+        let before_ms = self.lease.note_pending_extension(until_ms);
         let renewed = match ack {
             None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
             Some(ack) => self.core.renew_acked(&self.lease, lease_ms, ack).await,

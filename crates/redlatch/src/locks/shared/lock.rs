@@ -10,7 +10,7 @@ use super::{
     members::Member,
 };
 use crate::{
-    core::{Wait, home::Home, release::Unlocked},
+    core::{Wait, fork_safe::ForkSafeCore, release::Unlocked},
     error::Error,
     keys::Kind,
     name::LockName,
@@ -78,7 +78,7 @@ impl<K: LockMarker> From<Lock<K>> for Member {
 }
 
 impl Lock<Plain> {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         Lock::of(Locker::new(core, name, Kind::Lock, &PLAIN))
     }
 }

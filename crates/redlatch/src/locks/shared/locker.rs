@@ -8,7 +8,7 @@ use crate::{
     config::lease_ms,
     core::{
         adopt::Taken,
-        home::Home,
+        fork_safe::ForkSafeCore,
         lease::{DetachedHold, Lease as CoreLease},
         owners::Turn,
         release::Unlocked,
@@ -25,7 +25,7 @@ use crate::{
 /// A name, the kind of lock that it is, and the client.
 #[derive(Clone)]
 pub(crate) struct Locker {
-    pub(crate) core: Home,
+    pub(crate) core: ForkSafeCore,
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     /// Every grant draws a token.
@@ -39,7 +39,7 @@ pub(crate) struct Locker {
 }
 
 impl Locker {
-    pub(crate) fn new(core: &Home, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
         Locker {
             core: core.clone(),
             keys: Arc::new(Keys::new(name, kind)),

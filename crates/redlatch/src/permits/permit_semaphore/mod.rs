@@ -13,7 +13,7 @@ pub use request::PermitRequest;
 
 use crate::{
     config::lease_ms,
-    core::{Core, Numbers, Wait, home::Home},
+    core::{Core, Numbers, Wait, fork_safe::ForkSafeCore},
     error::{Error, ErrorKind},
     keys::{Keys, Kind},
     name::LockName,
@@ -32,7 +32,7 @@ use crate::{
 /// by the server's clock, and every call gives back all permits whose time is up.
 #[derive(Clone)]
 pub struct PermitSemaphore {
-    core: Home,
+    core: ForkSafeCore,
     keys: Arc<Keys>,
     counter: Arc<Counter>,
 }
@@ -54,7 +54,7 @@ pub enum PermitLease {
 }
 
 impl PermitSemaphore {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         let keys = Arc::new(Keys::new(name.clone(), Kind::Permits));
         let counter = Counter::new(core, name, keys.channel().to_vec(), None);
         PermitSemaphore { core: core.clone(), keys, counter }

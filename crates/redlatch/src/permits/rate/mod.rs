@@ -11,8 +11,8 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::{After, Rest},
-        home::Home,
+        flight::{OnAbandon, Rest},
+        fork_safe::ForkSafeCore,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -49,7 +49,7 @@ impl fmt::Debug for RateLimiter {
 }
 
 impl RateLimiter {
-    pub(crate) fn new(core: &Home, name: LockName) -> Self {
+    pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
         // Nothing is ever published, so there is no channel.
         RateLimiter(Counter::new(core, name, Vec::new(), None))
     }
@@ -345,7 +345,7 @@ struct Taker<'a> {
 
 impl Taker<'_> {
     /// What to do with the outcome when nobody waits for it any more.
-    fn abandoned(&self, number: i64) -> After<Result<Reply, Fault>> {
+    fn abandoned(&self, number: i64) -> OnAbandon<Result<Reply, Fault>> {
         let (limiter, permits, id) = (self.limiter.clone(), self.permits, self.id.clone());
         let then = move |outcome| match limiter.0.read(&scripts::RATE_TAKE, outcome, number) {
             Ok(reply) if item(&reply, 1) == 1 => limiter.undo(permits, id),

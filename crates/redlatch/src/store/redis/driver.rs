@@ -14,7 +14,7 @@ use std::{
 use redis::RedisError;
 use tokio::sync::Notify;
 
-use crate::harmless::harmless;
+use crate::catch_panic::catch_panic;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -66,7 +66,7 @@ impl DriverWork {
         self.enters(WORKS);
         // It wakes tasks of the program. A waker that panics ends the connection, and dropping that wakes the others: a second panic
         // while the first one unwinds would end the process.
-        if harmless(|| driver.as_mut().poll(cx)).is_some_and(|polled| polled.is_pending()) {
+        if catch_panic(|| driver.as_mut().poll(cx)).is_some_and(|polled| polled.is_pending()) {
             self.rests();
             return Poll::Pending;
         }
@@ -89,8 +89,8 @@ impl DriverWork {
         self.enters(OVER);
         // Without the mutex, because this wakes those who wait for answers.
         drop(work);
-        harmless(|| drop(driver));
-        harmless(|| self.ended.notify_waiters());
+        catch_panic(|| drop(driver));
+        catch_panic(|| self.ended.notify_waiters());
     }
 
     /// Waits for the answer to what is put into the driver's queue, or for the driver's end. The answer stays where its caller has it: a

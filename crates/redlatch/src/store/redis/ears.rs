@@ -29,9 +29,9 @@ use super::{
     topology::Topology,
 };
 use crate::{
+    catch_panic::catch_panic,
     config::addr::Addr,
     error::{Error, ErrorKind},
-    harmless::harmless,
     jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
@@ -255,7 +255,7 @@ impl Task {
                 entry.slot = slot_of(&channel);
                 entry.listeners.push((id, listener));
                 if entry.confirmed {
-                    harmless(|| confirm.send(Ok(())));
+                    catch_panic(|| confirm.send(Ok(())));
                 } else {
                     entry.waiting.push(confirm);
                     self.settle(&channel);
@@ -398,7 +398,7 @@ impl Task {
             Heard::Message { channel, payload } => {
                 if let Some(entry) = self.channels.get(&channel[..]) {
                     for (_, listener) in &entry.listeners {
-                        harmless(|| listener(Event::Message(payload)));
+                        catch_panic(|| listener(Event::Message(payload)));
                     }
                 }
             }
@@ -422,11 +422,11 @@ impl Task {
         self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), place);
         let early = entry.waiting.len();
         for confirm in entry.waiting.drain(..) {
-            harmless(|| confirm.send(Ok(())));
+            catch_panic(|| confirm.send(Ok(())));
         }
         if entry.listeners.len() > early || early == 0 {
             for (_, listener) in &entry.listeners {
-                harmless(|| listener(Event::Resumed));
+                catch_panic(|| listener(Event::Resumed));
             }
         }
     }
@@ -465,7 +465,7 @@ impl Task {
                 }
                 let error = Fault::server(code, detail).into_error();
                 for confirm in entry.waiting.drain(..) {
-                    harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
+                    catch_panic(|| confirm.send(Err(Fault::Server(error.clone()))));
                 }
             }
         }

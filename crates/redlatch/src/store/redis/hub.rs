@@ -24,8 +24,8 @@ use tokio::{
 
 use super::{Dial, backoff::Backoff, lasting::lasting};
 use crate::{
+    catch_panic::catch_panic,
     error::{Error, ErrorKind},
-    harmless::harmless,
     jitter::jittered,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
@@ -294,7 +294,7 @@ impl Task {
                 let entry = self.channels.entry(channel).or_default();
                 entry.listeners.push((id, listener));
                 if entry.confirmed {
-                    harmless(|| confirm.send(Ok(())));
+                    catch_panic(|| confirm.send(Ok(())));
                 } else {
                     entry.waiting.push(confirm);
                 }
@@ -357,11 +357,11 @@ impl Task {
                 self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone());
                 let early = entry.waiting.len();
                 for confirm in entry.waiting.drain(..) {
-                    harmless(|| confirm.send(Ok(())));
+                    catch_panic(|| confirm.send(Ok(())));
                 }
                 if entry.listeners.len() > early || early == 0 {
                     for (_, listener) in &entry.listeners {
-                        harmless(|| listener(Event::Resumed));
+                        catch_panic(|| listener(Event::Resumed));
                     }
                 }
             }
@@ -377,7 +377,7 @@ impl Task {
             Err(Fault::Server(error)) => {
                 entry.request = None;
                 for confirm in entry.waiting.drain(..) {
-                    harmless(|| confirm.send(Err(Fault::Server(error.clone()))));
+                    catch_panic(|| confirm.send(Err(Fault::Server(error.clone()))));
                 }
                 self.ask_later(channel, jittered(REFUSED_PAUSE));
             }
@@ -418,7 +418,7 @@ impl Task {
         };
         if let Some(entry) = self.channels.get(message.get_channel_name().as_bytes()) {
             for (_, listener) in &entry.listeners {
-                harmless(|| listener(event));
+                catch_panic(|| listener(event));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 use futures_util::FutureExt;
 use tokio::{runtime::Handle, task::AbortHandle};
 
-use crate::harmless::harmless;
+use crate::catch_panic::catch_panic;
 
 /// The pause after a panic, so that one that comes each time is no busy loop.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ where
     let task = background.spawn(async move {
         while AssertUnwindSafe(begin()).catch_unwind().await.is_err() {
             // It may have been the log that panicked.
-            harmless(|| {
+            catch_panic(|| {
                 tracing::error!(what, "a task of the background thread has panicked, and begins anew")
             });
             tokio::time::sleep(PAUSE).await;

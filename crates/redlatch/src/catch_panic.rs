@@ -3,6 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Does it; `None` if it has panicked, which the program's panic hook has told by then.
-pub(crate) fn harmless<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call)).ok()
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::lease::Lease;
 
 /// What the keeper's thread sleeps for.
-pub(crate) struct Intake {
+pub(crate) struct ScanTimer {
     /// Wakes the round, of which there is one.
     wake: Notify,
     /// Until when the thread means to sleep.
@@ -19,9 +19,9 @@ pub(crate) struct Intake {
     scan_ms: AtomicU64,
 }
 
-impl Default for Intake {
+impl Default for ScanTimer {
     fn default() -> Self {
-        Intake {
+        ScanTimer {
             wake: Notify::new(),
             sleeping_until_ms: AtomicU64::new(u64::MAX),
             scan_ms: AtomicU64::new(u64::MAX),
@@ -29,7 +29,7 @@ impl Default for Intake {
     }
 }
 
-impl Intake {
+impl ScanTimer {
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -41,11 +41,11 @@ impl Intake {
 
     /// A lease came into being. It is taken in at half the time to its first event, so that short holds cost nothing.
     pub(super) fn note(&self, lease: &Lease, now_ms: u64) {
-        self.look_by(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
+        self.schedule_scan(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
     }
 
     /// A lease needs attention by then at the latest.
-    pub(super) fn look_by(&self, at_ms: u64) {
+    pub(super) fn schedule_scan(&self, at_ms: u64) {
         if at_ms < self.scan_ms.load(Ordering::Relaxed) {
             // One order for this and `sleeps_until`: of two that come at once, one sees what the other has written.
             self.scan_ms.fetch_min(at_ms, Ordering::SeqCst);

@@ -19,15 +19,15 @@ pub(crate) struct LastDoubt {
 
 /// The last requests that have shown that the server has a hold.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct LastSeen {
     at_ms: AtomicU64,
     /// Of one key reigns only grow, so the greatest is the last.
     reign: AtomicU64,
 }
 
-impl Sight {
+impl LastSeen {
     pub(super) fn of(sending: Sending) -> Self {
-        Sight { at_ms: AtomicU64::new(sending.at_ms), reign: AtomicU64::new(sending.reign) }
+        LastSeen { at_ms: AtomicU64::new(sending.at_ms), reign: AtomicU64::new(sending.reign) }
     }
 
     pub(super) fn again(&self, sending: Sending) {
@@ -44,8 +44,8 @@ impl Sight {
     }
 }
 
-impl Clone for Sight {
+impl Clone for LastSeen {
     fn clone(&self) -> Self {
-        Sight::of(Sending { at_ms: self.at_ms(), reign: self.reign.load(Ordering::Acquire) })
+        LastSeen::of(Sending { at_ms: self.at_ms(), reign: self.reign.load(Ordering::Acquire) })
     }
 }

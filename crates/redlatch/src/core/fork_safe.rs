@@ -7,15 +7,15 @@ use super::Core;
 /// Gives the core that this process works with: the one that it was made with, or in a forked child, the child's own. Guards hold
 /// the core itself, because a hold stays with the process that has it.
 #[derive(Clone)]
-pub(crate) struct Home(Arc<Core>);
+pub(crate) struct ForkSafeCore(Arc<Core>);
 
-impl Home {
+impl ForkSafeCore {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Home(core)
+        ForkSafeCore(core)
     }
 }
 
-impl Deref for Home {
+impl Deref for ForkSafeCore {
     type Target = Arc<Core>;
 
     fn deref(&self) -> &Arc<Core> {

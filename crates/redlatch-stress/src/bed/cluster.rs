@@ -108,6 +108,8 @@ fn alone(port: u16) -> Outcome<(ChildProcess, TempDir)> {
         }
     };
     redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).exec(&mut connection)?;
+    // An older cluster than the first: by the epochs alone its picture would be the later one.
+    redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(1_000).exec(&mut connection)?;
     Ok((node, dir))
 }
 

@@ -3,24 +3,22 @@
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
 //! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that.
 
+mod retry;
+
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::sync::oneshot;
-
 use super::{
     Core,
-    flight::{Flight, Rest, Work},
-    keeper::told,
+    flight::{Flight, Rest},
     lanes::{Leaving, NextTask},
     lease::Lease,
     owners::Pending,
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
-    jitter::jittered,
     keys::Keys,
     owner::Owner,
     recipes::{Expected, Term},
@@ -110,22 +108,6 @@ impl Core {
         self.as_told(lease, outcome).await
     }
 
-    /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
-    pub(super) async fn as_told(
-        &self,
-        lease: &Arc<Lease>,
-        outcome: Result<Unlocked, Error>,
-    ) -> Result<Unlocked, Error> {
-        let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
-            return Ok(outcome);
-        }
-        Ok(match Box::pin(self.how_it_ended(lease)).await {
-            Some(reason) => Unlocked::AlreadyLost(reason),
-            None => outcome,
-        })
-    }
-
     /// The ordinary release: one request in the caller's task. Only trouble costs more.
     async fn release_now(
         self: &Arc<Self>,
@@ -159,50 +141,6 @@ impl Core {
                 Flight::new(self, work, || None).await
             }
         }
-    }
-
-    /// Sees a release through whose first request has ended somehow.
-    pub(super) async fn settle(
-        self: Arc<Self>,
-        lease: Arc<Lease>,
-        leads: bool,
-        pending: Pending,
-        way: ReleaseMode,
-        outcome: Result<Reply, Fault>,
-    ) -> Result<Unlocked, Error> {
-        let outcome = match self.read_release(&lease, &pending, way, outcome) {
-            Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(&lease, &pending, fault).await,
-        };
-        self.released(&lease, leads, pending, outcome)
-    }
-
-    /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
-    /// connection, because its own may be driven by a runtime that does not run any more.
-    async fn settle_abandoned(
-        self: Arc<Self>,
-        lease: Arc<Lease>,
-        leads: bool,
-        pending: Pending,
-        way: ReleaseMode,
-        outcome: Result<Outcome, Work<Outcome>>,
-    ) -> Result<Unlocked, Error> {
-        let work = match outcome {
-            Err(work) if way == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
-            Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
-        };
-        lease.doubts_end();
-        let (cover, held, core) = (pending.another(), lease.clone(), self.clone());
-        self.keeper.handle().spawn(async move {
-            // Until it is answered it may still arrive.
-            let _ = core.read_release(&held, &cover, way, work.await);
-        });
-        let outcome = match self.release_once(&lease, true, &pending).await {
-            Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(&lease, &pending, fault).await,
-        };
-        self.released(&lease, leads, pending, outcome)
     }
 
     /// The release is over: the lane goes on.
@@ -345,46 +283,6 @@ impl Core {
         outcome
     }
 
-    /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.
-    pub(super) async fn release_all_holds(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        pending: &Pending,
-    ) -> Result<(Unlocked, i64), Error> {
-        let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
-        for _ in 1..guards {
-            let outcome = self.release_whole(lease, true, pending).await?;
-            if !matches!(outcome.0, Unlocked::StillHeld(_)) {
-                return Ok(outcome);
-            }
-        }
-        self.release_whole(lease, true, pending).await
-    }
-
-    /// After a release that failed: has the keeper repeat it, if that can help.
-    pub(super) async fn release_again(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        pending: &Pending,
-        fault: Fault,
-    ) -> Result<(Unlocked, i64), Error> {
-        if let Fault::Server(error) = &fault
-            && !error.is_retryable()
-        {
-            return Err(error.clone());
-        }
-        let (tell, outcome) = oneshot::channel();
-        let (core, held, pending) = (self.clone(), lease.clone(), pending.another());
-        if fault.is_unknown() {
-            lease.doubts_end();
-        }
-        self.keeper.spawn(async move {
-            let work = async |pending: &Pending| core.release_until_done(&held, pending).await;
-            let _ = tell.send(pending.covers(work).await);
-        });
-        told(outcome).await?
-    }
-
     /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
     /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
     /// request is sent once.
@@ -493,63 +391,6 @@ impl Core {
             }
         };
         Ok(found(lease, gone, heard, || self.now_ms()))
-    }
-
-    /// Repeats a release until its effect is certain or the lease has ended on the server.
-    ///
-    /// A release that was not answered is not repeated where another process may hold under the same owner: two of them would take away
-    /// the other one's hold. Then it is only watched.
-    async fn release_until_done(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        pending: &Pending,
-    ) -> Result<(Unlocked, i64), Error> {
-        let mut over_ms = lease.kept_until_ms(self.now_ms());
-        let mut delay_ms = RETRY_DELAY_MS_MIN;
-        loop {
-            tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
-            delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            let way = self.way(lease);
-            if way == ReleaseMode::AllHolds {
-                over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
-            }
-            // What is only watched may be another process's, which has no end here.
-            let outcome = if way == ReleaseMode::OneHold && lease.is_end_in_doubt() {
-                match self.is_there(lease).await {
-                    Ok(false) => Ok((Unlocked::Released, 0)),
-                    Ok(true) if self.now_ms() >= over_ms => {
-                        return Err(Error::new(
-                            ErrorKind::Timeout,
-                            "the release was never answered, and a hold of this owner is still there",
-                        ));
-                    }
-                    Ok(true) => continue,
-                    Err(fault) => Err(fault),
-                }
-            } else {
-                self.release_once(lease, true, pending).await
-            };
-            if outcome.as_ref().is_err_and(Fault::is_unknown) {
-                lease.doubts_end();
-            }
-            match outcome {
-                // Nothing there within the lease: the first request did it, and only its reply was lost.
-                Ok((Unlocked::AlreadyLost(_), _))
-                    if lease.is_end_in_doubt() && self.now_ms() < lease.deadline_ms() =>
-                {
-                    return Ok((Unlocked::Released, 0));
-                }
-                Ok(outcome) => return Ok(outcome),
-                Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
-                Err(fault) if self.now_ms() >= over_ms || self.is_disconnected() => {
-                    let end =
-                        if self.now_ms() >= over_ms { "the lease ended" } else { "the client was shut down" };
-                    let text = format!("the release could not be confirmed before {end}: {fault}");
-                    return Err(Error::new(ErrorKind::Timeout, text));
-                }
-                Err(_) => {}
-            }
-        }
     }
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.

@@ -75,6 +75,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// Stops the masters for a moment, in which the other cluster alone answers a client that asks who has which slot.
+    fn silence_masters(&self, rng: &mut Rng, log: &Log) -> Outcome<()> {
+        let (masters, time) = (self.cluster.masters()?, rng.ms(100, 800));
+        log.fault(format!("the masters stand still for {time:?}"));
+        for master in &masters {
+            self.cluster.node(*master).pause()?;
+        }
+        std::thread::sleep(time);
+        for master in &masters {
+            self.cluster.node(*master).resume()?;
+        }
+        Ok(())
+    }
+
     /// Kills the replicas and starts the only nodes of other clusters at their addresses.
     fn reuse_addresses(&mut self, log: &Log) -> Outcome<()> {
         for master in self.cluster.masters()? {
@@ -127,6 +141,7 @@ impl Bed for Cluster {
                 // Redirections make clients ask who has which slot.
                 if !self.others.is_empty() && Instant::now() >= self.next {
                     self.move_a_slot(rng, log)?;
+                    self.silence_masters(rng, log)?;
                     self.next = Instant::now() + rng.ms(20, 300);
                 }
             }

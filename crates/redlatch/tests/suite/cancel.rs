@@ -67,7 +67,8 @@ impl Rig {
         };
         let lanes = futures_util::future::join_all((0..LANES).map(one_lane)).await;
         let dropped: usize = lanes.iter().map(|(dropped, _)| dropped).sum();
-        assert!(dropped > DROPS / 3, "the sweep dropped only {dropped} of {DROPS}");
+        // Before the second poll no answer has been read, however few polls a busy machine makes of the rest.
+        assert!(dropped >= DROPS * 2 / (POLLS_MAX + 1), "the sweep dropped only {dropped} of {DROPS}");
         soon("quiet", async {
             while [&self.client, &self.other]
                 .iter()

@@ -74,6 +74,11 @@ impl Call {
         self
     }
 
+    /// Yes or no, as scripts read it.
+    pub(crate) fn flag(self, value: bool) -> Self {
+        self.constant(if value { "1" } else { "0" })
+    }
+
     pub(crate) fn constant(mut self, value: &'static str) -> Self {
         self.args.push(Arg::Static(value));
         self

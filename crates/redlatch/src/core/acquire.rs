@@ -3,7 +3,7 @@
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
 //! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and enters
-//! the one that is there. ContestStart an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
+//! the one that is there. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -13,18 +13,17 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
+    lane::{Displaced, Handoff, InLine},
     lanes::Enter,
     lease::Lease,
-    owners::{AttemptMode, Turn},
-    shared::already_held,
-    wait::{Deadline, Handed, LaneSlot, Waiter},
+    owners::Turn,
+    undo::Certainty,
+    wait::Deadline,
 };
 use crate::{
     catch_panic::catch_panic,
-    error::{Error, ErrorKind},
-    keys::{Keys, Kind},
-    owner::Owner,
-    replica_ack::Replication,
+    error::{Error, LossReason},
+    keys::Keys,
 };
 
 impl Core {
@@ -67,135 +66,7 @@ impl Core {
         })
     }
 
-    /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
-    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is covered.
-    async fn acquire_as(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        owner: &Owner,
-        deadline: &Deadline,
-    ) -> Result<Option<Grant>, Error> {
-        let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
-        turn.blocked_by_reads_only = request.under_own_write_lock;
-        let key = &*request.keys.key;
-        loop {
-            match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
-                // A late request may have removed the hold. It is given back, and then asked for again.
-                Entered::Done(Some(grant)) if turn.is_disturbed() => {
-                    turn.rests();
-                    self.drop_hold(&grant.lease, grant.term);
-                }
-                Entered::Done(grant) => return Ok(grant),
-                Entered::PassedOver | Entered::NotYet => {}
-            }
-            // What is under way for the owner waits for its attempt.
-            turn.rests();
-            // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
-            let moment = self.response_deadline();
-            let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().take_turn(self, key, turn.quiet(), deadline).await? {
-                Some(quiet) => quiet?,
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// Waits for the owner's turn. An attempt that does not wait for others waits for one that does not, either.
-    async fn turn_of(
-        self: &Arc<Self>,
-        request: &Request,
-        owner: &Owner,
-        deadline: &Deadline,
-    ) -> Result<Option<Turn>, Error> {
-        let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
-        let other = match self.owners.try_turn(&request.keys, owner, what) {
-            Ok(turn) => return Ok(Some(turn)),
-            Err(other) => other,
-        };
-        let moment = self.response_deadline();
-        let deadline = match (what, other) {
-            (AttemptMode::Waits, _) => deadline,
-            (AttemptMode::Once, AttemptMode::Once) => &moment,
-            (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
-        };
-        let turn = self.owners.turn(&request.keys, owner, what);
-        Waiter::default().take_turn(self, &request.keys.key, turn, deadline).await
-    }
-
-    /// What another request of an owner is given to come to its end, by a call that does not wait.
-    fn response_deadline(self: &Arc<Self>) -> Deadline {
-        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
-    }
-
-    /// The owner's turn, when nothing of it is under way that could take a hold away.
-    ///
-    /// # Errors
-    ///
-    /// Another attempt or a release of the owner does not come to its end; a guard of this process holds under it,
-    /// and counts for all that the owner has.
-    pub(crate) async fn turn_to_adopt(
-        self: &Arc<Self>,
-        keys: &Arc<Keys>,
-        owner: &Owner,
-    ) -> Result<Turn, Error> {
-        let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
-        let moment = self.response_deadline();
-        let turn = self.owners.turn(keys, owner, AttemptMode::Once);
-        let turn = Waiter::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
-        // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
-        Waiter::default()
-            .take_turn(self, &keys.key, turn.begun_with_a_hold(), &moment)
-            .await?
-            .ok_or_else(busy)?;
-        let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
-        if elsewhere || self.has_guard(keys, owner) {
-            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
-                .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
-        }
-        Ok(turn)
-    }
-
-    /// Whether this client has a guard under an owner, of this kind of lock or of the one that shares its field on the server.
-    pub(crate) fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        let holds = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held());
-        holds(keys) || keys.twin().is_some_and(holds)
-    }
-
-    /// Whether a lease of an owner is here, of this kind of lock or of the one that shares its field on the server: what the server has of
-    /// the owner may be that one's.
-    pub(super) fn has_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        let has = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner);
-        has(keys) || keys.twin().is_some_and(has)
-    }
-
-    /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
-    /// that was handed it may read before a request arrives that is on its way.
-    pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
-        if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
-            return None;
-        }
-        let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
-        self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
-    }
-
-    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
-    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
-        let Some(owner) = &request.owner else { return Ok(()) };
-        // Holds of a shared owner may be noted with another value of it.
-        if !owner.is_shared() && !owner.is_holding() {
-            return Ok(());
-        }
-        let Some(twin) = request.keys.twin() else { return Ok(()) };
-        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
-            return Ok(());
-        }
-        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
-        let message = format!("the owner holds the name already, as {kind}");
-        Err(Error::new(ErrorKind::WrongLockKind, message))
-    }
-
-    async fn acquire_in_lane(
+    pub(super) async fn acquire_in_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
@@ -260,35 +131,6 @@ impl Core {
         Ok(Entered::Done(grant))
     }
 
-    /// Enters a hold that the same owner has.
-    async fn acquire_again(
-        self: &Arc<Self>,
-        request: &Request,
-        lease: &Arc<Lease>,
-    ) -> Result<Entered, Error> {
-        if !request.reentrant {
-            return Err(already_held());
-        }
-        if request.fenced && lease.token.is_none() {
-            return Err(Error::new(
-                ErrorKind::InvalidOption,
-                "the owner holds the lock without a token, and a re-entry draws none",
-            )
-            .remedy("draw the token with the first hold"));
-        }
-        if let Some(error) = unconfirmed(lease, request.ack) {
-            return Err(error);
-        }
-        match self.reenter(lease, request.term).await {
-            Ok(grant) => Ok(Entered::Done(Some(grant))),
-            // Its last guard gave it back meanwhile, so it is to be acquired anew.
-            Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {
-                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::NotYet })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Contends at the server until granted, refused, or out of time.
     async fn contend(
         self: &Arc<Self>,
@@ -320,10 +162,42 @@ impl Core {
         }
         Ok(Entered::Done(Some(Grant { lease, term: request.term })))
     }
+
+    /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
+    /// once, because two must not be valid.
+    ///
+    /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
+    pub(crate) fn add_lease(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        leader: Option<&Arc<Request>>,
+    ) -> Result<(), Error> {
+        match self.lanes.granted(lease, leader, self.now_ms()) {
+            Ok(lost) => self.tell_displaced(lost, lease),
+            Err(newer) => {
+                // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
+                self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
+                self.clear_away(lease);
+                let core = self.clone();
+                self.keeper.spawn(async move { core.recheck_now(newer).await });
+            }
+        }
+        // Last: a shutdown that begins after this look finds the lease where it was put.
+        if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
+    }
+
+    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Displaced, lease: &Arc<Lease>) {
+        for lost in lost {
+            self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
+            // The same grant that shows it to be gone may be over by now, and then this one came later.
+            self.clear_away(&lost);
+        }
+        self.look_if_in_doubt(lease);
+    }
 }
 
 /// What coming into a lane came to.
-enum Entered {
+pub(super) enum Entered {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
     NotYet,
@@ -341,15 +215,119 @@ impl Entered {
     }
 }
 
-/// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.
-fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
-    let ack = ack?;
-    let enough = ack.is_met_by(lease.replicated()) || (ack.keep && lease.replicated().is_some());
-    (!enough).then(|| {
-        Error::new(
-            ErrorKind::InvalidOption,
-            "the owner holds the lock without that acknowledgement by replicas, and a re-entry asks for none",
-        )
-        .remedy("ask for it with the first hold")
-    })
+/// What a task in line has come to.
+pub(super) enum Handed {
+    /// The lease itself.
+    Lease(Arc<Lease>),
+    /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
+    Contend { after_others: bool, outcome_unknown: bool },
+    /// It was handed the lease, and did not take it in time: it has to come in again.
+    PassedOver,
+}
+
+/// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
+pub(super) struct LaneSlot {
+    core: Arc<Core>,
+    keys: Arc<Keys>,
+    role: Role,
+}
+
+enum Role {
+    /// Beside the lane, which another task leads.
+    Bypass,
+    /// The lane's leader.
+    Leader(Arc<Request>),
+    /// In line.
+    Queued(InLine),
+    /// Gone on to be something else.
+    Gone,
+}
+
+impl LaneSlot {
+    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> LaneSlot {
+        let role = Role::Leader(request.clone());
+        LaneSlot { core: core.clone(), keys: request.keys.clone(), role }
+    }
+
+    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> LaneSlot {
+        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::Bypass }
+    }
+
+    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> LaneSlot {
+        LaneSlot { core: core.clone(), keys: line.request.keys.clone(), role: Role::Queued(line) }
+    }
+
+    /// The grant came: the lane has a lease now. An error as in [`Core::add_lease`].
+    pub(super) fn granted(mut self, lease: &Arc<Lease>) -> Result<(), Error> {
+        match std::mem::replace(&mut self.role, Role::Gone) {
+            Role::Leader(request) => self.core.add_lease(lease, Some(&request)),
+            _ => self.core.add_lease(lease, None),
+        }
+    }
+
+    /// Waits in line. `None` when time is up.
+    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
+        let Role::Queued(line) = &mut self.role else { return Ok(None) };
+        let handoff = &mut line.handoff;
+        let core = &self.core;
+        // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
+        if core.is_closed() {
+            return Err(core.closed_error());
+        }
+        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(handoff)).await? else {
+            return Ok(None);
+        };
+        let outcome_unknown = line.is_outcome_unknown();
+        if core.is_closed() {
+            // What it was handed is its own to give back: shutting down may not have seen it.
+            if let Ok(Handoff::Lease(lease)) = handed
+                && lease.take()
+            {
+                core.drop_hold(&lease, lease.term());
+            }
+            return Err(core.closed_error());
+        }
+        self.role = Role::Gone;
+        match handed {
+            Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
+            Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
+            Ok(Handoff::Lease(lease)) => {
+                core.drop_hold(&lease, lease.term());
+                Ok(Some(Handed::PassedOver))
+            }
+            Ok(Handoff::Contend { after_others }) => {
+                Ok(Some(Handed::Contend { after_others, outcome_unknown }))
+            }
+            // Only shutting down sends a line home.
+            Err(_) => Err(self.core.closed_error()),
+        }
+    }
+}
+
+impl Drop for LaneSlot {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.role, Role::Gone) {
+            Role::Bypass | Role::Gone => {}
+            Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
+            Role::Queued(mut line) => {
+                line.handoff.close();
+                let request = &line.request;
+                if line.is_outcome_unknown()
+                    && let Some(owner) = &request.owner
+                {
+                    drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
+                }
+                // What was handed over this very moment must not be lost with this task.
+                match line.handoff.try_recv() {
+                    Ok(Handoff::Lease(lease)) if lease.take() => {
+                        self.core.drop_hold(&lease, lease.term());
+                    }
+                    Ok(Handoff::Contend { after_others }) => {
+                        self.core.lanes.give_up_lead(&line.request, after_others);
+                    }
+                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
+                }
+            }
+        }
+    }
 }

@@ -11,7 +11,6 @@ use super::{
     confirm::{Answered, Unconfirmed},
     contest::{Attempt, Contender},
     flight::{Flight, Rest, Work},
-    lane::Queued,
     lease::{Lease, Sending},
     undo::Certainty,
     upgrade::Reading,
@@ -34,7 +33,7 @@ const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
 
-/// How long the answer to a request is waited for whose task has gone. ContestStart that what it may have left is removed without the answer.
+/// How long the answer to a request is waited for whose task has gone. After that, what it may have left is removed without the answer.
 const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 /// What a task knows that has stood in line before it contends.
@@ -105,11 +104,8 @@ impl Contender for Acquirer {
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
-        if let Some(lease) = self.handed() {
-            return Ok(Attempt::Won(lease));
-        }
-        if self.passed_over {
-            return Ok(Attempt::PassedOver);
+        if let Some(served) = self.served() {
+            return Ok(served);
         }
         if let Some(first) = &self.request.yields_to
             && self.core.now_ms() < self.yields_until_ms
@@ -117,36 +113,13 @@ impl Contender for Acquirer {
         {
             return Ok(Attempt::Busy(Some(YIELD_LOOK)));
         }
-        let lines_up = self.lines_up();
-        if lines_up && matches!(self.line, Line::Outside) {
-            let (queued, line) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-            self.line = Line::Inside(line);
-            self.core.lanes.line_up(&self.request.keys, queued);
+        if self.lines_up() {
+            self.line_up();
+            let outcome = self.try_once().await;
+            return self.looked_in_line(outcome);
         }
-        let outcome = self.try_once(lines_up).await;
+        let outcome = self.try_once().await;
         match outcome {
-            Ok(Attempt::Behind { recount }) => self.recount = recount,
-            // What was not answered may have lined up anew, behind others than were counted.
-            Err(_) => self.recount = true,
-            Ok(_) => {}
-        }
-        match outcome {
-            Ok(Attempt::Won(lease)) => {
-                // A release may have handed over at the same moment; both leases are the same hold.
-                if let Some(same) = self.handed() {
-                    self.core.lanes.forget(&same);
-                }
-                Ok(if self.passed_over { Attempt::PassedOver } else { Attempt::Won(lease) })
-            }
-            Ok(Attempt::Busy(_) | Attempt::Behind { .. }) if lines_up => {
-                self.core.lanes.lined_up(&self.request.keys, &self.owner);
-                // A release that was sent after the request may have handed over before this answer was read.
-                match self.handed() {
-                    Some(lease) => Ok(Attempt::Won(lease)),
-                    None if self.passed_over => Ok(Attempt::PassedOver),
-                    None => outcome,
-                }
-            }
             // The lane learns that a reader waits at the server, and lets it go first after its next release there.
             Ok(Attempt::Busy(_)) if self.waits_beside() => {
                 self.core.lanes.add_concurrent_waiter(&self.request.keys);
@@ -157,12 +130,6 @@ impl Contender for Acquirer {
                 let pause = backoff.pause(self.looks, jitter::fraction());
                 self.looks = self.looks.saturating_add(1);
                 Ok(Attempt::Busy(Some(pause)))
-            }
-            // Another process holds under this owner. Giving up a place in the queue would give back that hold, and a place
-            // from an earlier attempt went with the grant.
-            Err(Fault::Server(error)) if error.kind() == ErrorKind::AlreadyHeld => {
-                self.step_out();
-                Err(Fault::Server(error))
             }
             outcome => outcome,
         }
@@ -201,7 +168,7 @@ impl Acquirer {
     }
 
     /// Asks the server once.
-    async fn try_once(&mut self, lines_up: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn try_once(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // A read hold of the same owner that is just being given back is no reason to refuse it the write lock.
         let leaves = || owner.is_exposed() && core.owners.is_pending(&request.keys, owner);
@@ -209,8 +176,8 @@ impl Acquirer {
         let sending = core.sending(&request.keys);
         let shared = owner.is_shared() || core.own_write_lease(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, self.recount, shared, core);
-        let (outcome, confirm) =
-            core.send_acquire(request, owner, call, SendContext { shared, lines_up, sending }).await;
+        let context = SendContext { shared, lines_up: self.lines_up(), sending };
+        let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
         if let Err(fault) = &outcome
             && fault.is_migrating()
             && let Some(ttl_ms) = core.held_by_another(request, owner).await
@@ -417,13 +384,15 @@ fn refusal(count: i64) -> Error {
 impl Request {
     pub(super) fn acquire_call(&self, owner: &Owner, recount: bool, first_only: bool, core: &Core) -> Call {
         let args = AcquireArgs {
+            lease_ms: self.term.lease_ms,
+            fenced: self.fenced,
             waits: self.wait != Wait::No,
             recount,
             first_only,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),
         };
-        self.recipe.acquire_with(&self.keys, owner, self.term.lease_ms, self.fenced, args)
+        self.recipe.acquire(&self.keys, owner, &args)
     }
 }
 

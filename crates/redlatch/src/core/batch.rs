@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 
 use super::{
     Core, Grant, Request,
+    acquire::LaneSlot,
     confirm::Unconfirmed,
     contest::{Attempt, Contender},
     flight::{Flight, OnAbandon, Rest},
@@ -20,7 +21,7 @@ use super::{
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     request::all_shown,
     undo::Certainty,
-    wait::{Deadline, LaneSlot},
+    wait::Deadline,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -181,11 +182,8 @@ impl Core {
         if first.fenced {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
-        let call = call
-            .number(owner.number())
-            .text(owner.field())
-            .int(first.term.lease_ms)
-            .constant(if first.fenced { "1" } else { "0" });
+        let call =
+            call.number(owner.number()).text(owner.field()).int(first.term.lease_ms).flag(first.fenced);
         self.keeper.touch();
         let (outcome, confirm) = match first.ack {
             None => {

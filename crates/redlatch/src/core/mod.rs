@@ -12,6 +12,7 @@ pub(crate) mod contest;
 mod declare;
 mod downgrade;
 mod echo;
+mod ended;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
 pub(crate) mod gate;
@@ -31,6 +32,7 @@ pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
 mod request;
+mod reused_owner;
 mod scan_timer;
 mod send;
 pub(crate) mod shared;
@@ -51,24 +53,20 @@ pub use self::request::Wait;
 use self::{
     gate::Gates,
     keeper::Keeper,
-    lane::Displaced,
     lanes::{Bounds, Lanes},
     lease::{LastDoubt, Lease, Sending},
     owners::Owners,
-    undo::Certainty,
 };
 pub(crate) use self::{
     request::{Grant, Request},
     send::Numbers,
 };
 use crate::{
-    catch_panic::catch_panic,
     config::{Config, TURN_PASSES_MAX},
-    error::{Error, ErrorKind, LossReason},
+    error::{Error, ErrorKind},
     fork::{self, OfProcess, Successor, Successors},
     keys::Keys,
     owner::{Identity, Owner},
-    recipes::Term,
     store::{self, Store},
 };
 
@@ -312,142 +310,6 @@ impl Core {
 
     pub(crate) fn closed_error(&self) -> Error {
         Error::new(ErrorKind::Closed, "the client was shut down")
-    }
-
-    /// A lease turned out to be lost.
-    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
-        if lease.lose(reason.clone()) {
-            self.extend_write_lease_bound(lease, self.now_ms());
-            self.lanes.forget(lease);
-            if reason == LossReason::Expired && self.outlives_its_time(lease) {
-                self.clear_away(lease);
-            }
-            // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
-            self.sweep_if_outcome_unknown(lease);
-            let owner = &**lease.owner.field();
-            catch_panic(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
-        }
-    }
-
-    /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
-    /// keeps of it is removed then, unless its release is on its way.
-    #[must_use = "a hold that is over stays so"]
-    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sending: Sending, lease_ms: i64) -> bool {
-        if lease.confirmed(sending, lease_ms, self.now_ms()) {
-            return true;
-        }
-        if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
-            // How it ended is being found out, by what has seen it.
-            let (core, held) = (self.clone(), lease.clone());
-            self.keeper.spawn(async move {
-                _ = held.clone().ended().await;
-                core.clean_up_expired(&held, lease_ms);
-            });
-            return false;
-        }
-        if lease.is_held() {
-            self.lose(lease, LossReason::Expired);
-        }
-        self.clean_up_expired(lease, lease_ms);
-        false
-    }
-
-    /// The server has a hold that is over here.
-    fn clean_up_expired(self: &Arc<Self>, lease: &Arc<Lease>, lease_ms: i64) {
-        match lease.loss() {
-            // Its release is on its way, and counts it down.
-            None | Some(LossReason::Shutdown) => {}
-            Some(_) if !lease.owner.is_shared() => self.clear_away(lease),
-            // What a renewal keeps there is over soon; an extension may keep it for an hour.
-            Some(LossReason::Expired) if lease_ms > lease.longest_ms() => self.count_down_late(lease),
-            // The server was seen not to have it, so what it has is another process's.
-            Some(_) => {}
-        }
-    }
-
-    /// Counts a hold down, once, that an extension has kept on the server after its end here. Its owner may have other processes' holds
-    /// there, so nothing more is removed.
-    fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if !lease.mark_counted_down() && !lease.is_count_in_doubt() {
-            let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
-            let pending = self.owners.pending(&lease.keys, &lease.owner);
-            self.keeper.spawn(async move {
-                // Those that are just being given back are answered first, or are not sent any more.
-                let reentries = held.reentries();
-                let _next = reentries.next.lock().await;
-                if held.is_count_in_doubt() {
-                    return;
-                }
-                for _ in 0..held.holds().on_server().max(1) {
-                    core.alone(&pending).await;
-                    let publish = core.store.publish_command();
-                    let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
-                    let counted = core.count_down(call, Some(reign), held.owner.number(), true, &pending);
-                    let Ok(Some(_)) = counted.await else { return };
-                }
-            });
-        }
-    }
-
-    /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again. What
-    /// another process may hold under the same owner is not touched.
-    fn clear_away(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if lease.owner.is_shared() {
-            return;
-        }
-        // A guard that is still there may hand it out from now on, and then it is granted nothing until this is through.
-        lease.owner.expose();
-        let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
-        // With the cover no attempt begins, and one that has ended has put its lease there.
-        if !self.has_lease(&lease.keys, &lease.owner) {
-            // An extension that was not answered may have the server keep it for longer than its lease.
-            let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());
-            let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
-            let term = Term { lease_ms, renewed: false };
-            let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
-            drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
-        }
-        drop(pending);
-    }
-
-    /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
-    /// once, because two must not be valid.
-    ///
-    /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
-    pub(crate) fn took(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        leader: Option<&Arc<Request>>,
-    ) -> Result<(), Error> {
-        match self.lanes.granted(lease, leader, self.now_ms()) {
-            Ok(lost) => self.tell_displaced(lost, lease),
-            Err(newer) => {
-                // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
-                self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
-                self.clear_away(lease);
-                let core = self.clone();
-                self.keeper.spawn(async move { core.recheck_now(newer).await });
-            }
-        }
-        // Last: a shutdown that begins after this look finds the lease where it was put.
-        if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
-    }
-
-    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Displaced, lease: &Arc<Lease>) {
-        for lost in lost {
-            self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // The same grant that shows it to be gone may be over by now, and then this one came later.
-            self.clear_away(&lost);
-        }
-        self.look_if_in_doubt(lease);
-    }
-
-    /// Whether a hold that is over here may still stand on the server, where others keep its hash.
-    fn outlives_its_time(&self, lease: &Arc<Lease>) -> bool {
-        let reads_besides = |readers| self.lanes.find(readers).iter().any(|held| held.owner == lease.owner);
-        let by_traces =
-            lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides);
-        by_traces || lease.may_last_after(self.now_ms())
     }
 }
 

@@ -11,17 +11,11 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{
-    Core, Request, Wait,
-    lane::{Handoff, InLine},
-    lease::Lease,
-    undo::Certainty,
-};
+use super::{Core, Wait};
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
     error::Error,
     jitter::jittered,
-    keys::Keys,
     store::{Fault, SubscribeFuture, Subscription},
 };
 
@@ -103,123 +97,6 @@ impl Deadline {
                             () = core.keeper.sleep(more) => None,
                         }
                     }
-                }
-            }
-        }
-    }
-}
-
-/// What a task in line has come to.
-pub(super) enum Handed {
-    /// The lease itself.
-    Lease(Arc<Lease>),
-    /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
-    Contend { after_others: bool, outcome_unknown: bool },
-    /// It was handed the lease, and did not take it in time: it has to come in again.
-    PassedOver,
-}
-
-/// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
-pub(super) struct LaneSlot {
-    core: Arc<Core>,
-    keys: Arc<Keys>,
-    role: Role,
-}
-
-enum Role {
-    /// Beside the lane, which another task leads.
-    Bypass,
-    /// The lane's leader.
-    Leader(Arc<Request>),
-    /// In line.
-    Queued(InLine),
-    /// Gone on to be something else.
-    Gone,
-}
-
-impl LaneSlot {
-    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> LaneSlot {
-        let role = Role::Leader(request.clone());
-        LaneSlot { core: core.clone(), keys: request.keys.clone(), role }
-    }
-
-    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::Bypass }
-    }
-
-    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: line.request.keys.clone(), role: Role::Queued(line) }
-    }
-
-    /// The grant came: the lane has a lease now. An error as in [`Core::took`].
-    pub(super) fn granted(mut self, lease: &Arc<Lease>) -> Result<(), Error> {
-        match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::Leader(request) => self.core.took(lease, Some(&request)),
-            _ => self.core.took(lease, None),
-        }
-    }
-
-    /// Waits in line. `None` when time is up.
-    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
-        let Role::Queued(line) = &mut self.role else { return Ok(None) };
-        let handoff = &mut line.handoff;
-        let core = &self.core;
-        // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
-        if core.is_closed() {
-            return Err(core.closed_error());
-        }
-        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(handoff)).await? else {
-            return Ok(None);
-        };
-        let outcome_unknown = line.is_outcome_unknown();
-        if core.is_closed() {
-            // What it was handed is its own to give back: shutting down may not have seen it.
-            if let Ok(Handoff::Lease(lease)) = handed
-                && lease.take()
-            {
-                core.drop_hold(&lease, lease.term());
-            }
-            return Err(core.closed_error());
-        }
-        self.role = Role::Gone;
-        match handed {
-            Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
-            Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
-            Ok(Handoff::Lease(lease)) => {
-                core.drop_hold(&lease, lease.term());
-                Ok(Some(Handed::PassedOver))
-            }
-            Ok(Handoff::Contend { after_others }) => {
-                Ok(Some(Handed::Contend { after_others, outcome_unknown }))
-            }
-            // Only shutting down sends a line home.
-            Err(_) => Err(self.core.closed_error()),
-        }
-    }
-}
-
-impl Drop for LaneSlot {
-    fn drop(&mut self) {
-        match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::Bypass | Role::Gone => {}
-            Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
-            Role::Queued(mut line) => {
-                line.handoff.close();
-                let request = &line.request;
-                if line.is_outcome_unknown()
-                    && let Some(owner) = &request.owner
-                {
-                    drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
-                }
-                // What was handed over this very moment must not be lost with this task.
-                match line.handoff.try_recv() {
-                    Ok(Handoff::Lease(lease)) if lease.take() => {
-                        self.core.drop_hold(&lease, lease.term());
-                    }
-                    Ok(Handoff::Contend { after_others }) => {
-                        self.core.lanes.give_up_lead(&line.request, after_others);
-                    }
-                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }
             }
         }

@@ -175,7 +175,7 @@ impl Semaphore {
     }
 
     fn giving(&self, call: Call, permits: i64, if_exists: bool) -> Call {
-        self.0.told(call.int(permits)).constant(if if_exists { "1" } else { "0" })
+        self.0.told(call.int(permits)).flag(if_exists)
     }
 
     /// How many permits are free; 0 if nobody has set any, below 0 after more were [taken out](Self::add) than there were.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{AcquireArgs, Expected, Forcing, Heir, LanePolicy, PLAIN, Recipe};
 use crate::{
     call::Call,
-    config::{FAIR_WAIT, REDISSON_FAIR_WAIT},
+    config::FAIR_WAIT,
     keys::Keys,
     owner::Owner,
     scripts::{self, Script},
@@ -29,36 +29,16 @@ impl Recipe for Fair {
         LanePolicy::Ordered
     }
 
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        let redisson_wait_ms = REDISSON_FAIR_WAIT.as_millis() as i64;
-        let args = AcquireArgs {
-            waits: false,
-            recount: false,
-            first_only: false,
-            redisson_wait_ms,
-            publish: "publish",
-        };
-        self.acquire_with(keys, owner, lease_ms, fenced, args)
-    }
-
-    fn acquire_with(
-        &self,
-        keys: &Keys,
-        owner: &Owner,
-        lease_ms: i64,
-        fenced: bool,
-        args: AcquireArgs,
-    ) -> Call {
-        let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, fenced);
-        let call = call
-            .int(lease_ms)
-            .constant(if fenced { "1" } else { "0" })
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
+        let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, args.fenced)
+            .int(args.lease_ms)
+            .flag(args.fenced)
             .int(if args.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
             .bytes(keys.channel())
             .constant(args.publish)
             .int(args.redisson_wait_ms)
-            .constant(if args.recount { "1" } else { "0" });
-        if args.first_only { call.constant("1") } else { call }
+            .flag(args.recount);
+        if args.first_only { call.flag(true) } else { call }
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
@@ -91,7 +71,7 @@ impl Recipe for Fair {
     ) -> Call {
         let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
         let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
-        expected.named(call.int(heir.lease_ms).constant(if heir.fenced { "1" } else { "0" }))
+        expected.named(call.int(heir.lease_ms).flag(heir.fenced))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {

@@ -29,21 +29,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
     /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a refusal below 0.
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call;
-
-    /// As [`acquire`](Self::acquire), with all that is known. An owner that `waits` lines up in kinds with a queue on the server. With
-    /// `first_only` a hold of the owner that is there is not entered, and the reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
-    fn acquire_with(
-        &self,
-        keys: &Keys,
-        owner: &Owner,
-        lease_ms: i64,
-        fenced: bool,
-        args: AcquireArgs,
-    ) -> Call {
-        let call = self.acquire(keys, owner, lease_ms, fenced);
-        if args.first_only { call.constant("1") } else { call }
-    }
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call;
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
@@ -170,13 +156,18 @@ pub(crate) const BEHIND: i64 = -3;
 /// The time of a reply that means: the owner holds it already, and its first hold was asked for.
 pub(crate) const ALREADY_OWNED: i64 = -5;
 
-/// What else a request says.
+/// What an acquire asks the server for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcquireArgs {
+    pub(crate) lease_ms: i64,
+    /// The grant draws a token.
+    pub(crate) fenced: bool,
+    /// The owner lines up, in kinds with a queue on the server.
     pub(crate) waits: bool,
     /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
     pub(crate) recount: bool,
-    /// Another process may hold under the owner, and then this is no repeat.
+    /// Another process may hold under the owner, and then this is no repeat: a hold of the owner that is there is not entered, and the
+    /// reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
     pub(crate) first_only: bool,
     /// What such a one subtracts.
     pub(crate) redisson_wait_ms: i64,
@@ -272,6 +263,6 @@ impl<'a> Heir<'a> {
             Moves::One => "1",
             Moves::Back => "2",
         };
-        call.constant(if self.fenced { "1" } else { "0" }).constant(moves)
+        call.flag(self.fenced).constant(moves)
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     call::{Call, PUBLISH_LATER},
     keys::Keys,
     owner::Owner,
-    recipes::{Expected, GateKey, Heir, LanePolicy, Recipe},
+    recipes::{AcquireArgs, Expected, GateKey, Heir, LanePolicy, Recipe},
     scripts::{self, Script},
 };
 
@@ -52,6 +52,12 @@ fn give(keys: &Keys, owner: &Owner, publish: &'static str, replies: [&'static st
         .constant(replies[1])
 }
 
+impl Permits {
+    fn take(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+        call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(keys.channel()).constant(self.publish)
+    }
+}
+
 impl Recipe for Permits {
     fn lane(&self) -> LanePolicy {
         LanePolicy::Concurrent
@@ -62,13 +68,13 @@ impl Recipe for Permits {
         &keys.timeouts
     }
 
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, _: bool) -> Call {
-        call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(keys.channel()).constant(self.publish)
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
+        self.take(keys, owner, args.lease_ms)
     }
 
     /// Ids are taken once however often they are asked for, so entering again is asking again.
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        self.acquire(keys, owner, lease_ms, false)
+        self.take(keys, owner, lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: Expected) -> Call {
@@ -81,7 +87,7 @@ impl Recipe for Permits {
 
     /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.
     fn transfer(&self, keys: &Keys, _: &Owner, heir: &Heir<'_>) -> Call {
-        self.acquire(keys, heir.owner, heir.lease_ms, false)
+        self.take(keys, heir.owner, heir.lease_ms)
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Expected, Heir, Recipe};
+use super::{AcquireArgs, Expected, Heir, Recipe};
 use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 
 /// The scripts and the channel of the plain lock.
@@ -11,11 +11,12 @@ pub(crate) struct Plain;
 pub(crate) static PLAIN: Plain = Plain;
 
 impl Recipe for Plain {
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
-        let call = if fenced { call.key(keys.token()) } else { call };
-        call.number(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+        let call = if args.fenced { call.key(keys.token()) } else { call };
+        let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+        if args.first_only { call.flag(true) } else { call }
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {

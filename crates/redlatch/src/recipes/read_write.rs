@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Expected, Forcing, Heir, LanePolicy, Meant, Recipe};
+use super::{AcquireArgs, Expected, Forcing, Heir, LanePolicy, Meant, Recipe};
 use crate::{
     call::Call,
     keys::Keys,
@@ -28,11 +28,12 @@ fn call(script: &'static Script, keys: &Keys) -> Call {
     Call::new(script).key(&keys.key).key(&keys.timeouts)
 }
 
-fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
+fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
     let call = call(script, keys);
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
-    let call = if fenced { call.key(keys.token()) } else { call };
-    call.number(owner.number()).text(owner.field()).int(lease_ms).constant(if fenced { "1" } else { "0" })
+    let call = if args.fenced { call.key(keys.token()) } else { call };
+    let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+    if args.first_only { call.flag(true) } else { call }
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -59,8 +60,8 @@ impl Recipe for Read {
         true
     }
 
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        acquire(&scripts::READ_ACQUIRE, keys, owner, lease_ms, fenced)
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
+        acquire(&scripts::READ_ACQUIRE, keys, owner, args)
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
@@ -109,8 +110,8 @@ impl Recipe for Read {
 }
 
 impl Recipe for Write {
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        acquire(&scripts::WRITE_ACQUIRE, keys, owner, lease_ms, fenced)
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
+        acquire(&scripts::WRITE_ACQUIRE, keys, owner, args)
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Expected, Forcing, Heir, PLAIN, Recipe};
+use super::{AcquireArgs, Expected, Forcing, Heir, PLAIN, Recipe};
 use crate::{call::Call, keys::Keys, owner::Owner};
 
 /// The scripts of the plain lock, without messages.
@@ -14,8 +14,8 @@ pub(crate) static SPIN: Spin = Spin;
 const SILENT: &str = "";
 
 impl Recipe for Spin {
-    fn acquire(&self, keys: &Keys, owner: &Owner, lease_ms: i64, fenced: bool) -> Call {
-        PLAIN.acquire(keys, owner, lease_ms, fenced)
+    fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
+        PLAIN.acquire(keys, owner, args)
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {

@@ -131,6 +131,7 @@ async fn a_channel_whose_right_was_taken_away_is_listened_to_again_when_it_is_ba
     let other = Client::connect(&server.url()).await.unwrap();
     let held = other.lock("x").lock().await.unwrap();
     let lock = client.lock("x");
+    server.reset_command_counts().unwrap();
     let waiter = tokio::spawn(async move { lock.lock().await });
     let channels = async |wanted: usize| {
         let heard = async {
@@ -141,6 +142,13 @@ async fn a_channel_whose_right_was_taken_away_is_listened_to_again_when_it_is_ba
         told("the subscriptions", heard).await;
     };
     channels(1).await;
+    // The waiter knows that it is subscribed when it has looked again. Without that it would be refused, and poll.
+    told("the second look", async {
+        while server.command_count("evalsha").unwrap() < 2 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
     server.cmd(&["ACL", "SETUSER", "u", "resetchannels"]).unwrap();
     channels(0).await;
     // It connects anew at once, and is refused.

@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use super::Acquirer;
-use crate::core::{
-    lane::{Handoff, InLine},
-    lease::Lease,
-    undo::Certainty,
+use crate::{
+    core::{
+        contest::Attempt,
+        lane::{Handoff, InLine, Queued},
+        lease::Lease,
+        undo::Certainty,
+    },
+    error::ErrorKind,
+    store::Fault,
 };
 
 /// The place in a queue on the server, for kinds that have one.
@@ -36,6 +41,56 @@ impl Drop for Acquirer {
 }
 
 impl Acquirer {
+    /// Stands in line before it asks, so that a release which comes after the answer finds it there.
+    pub(super) fn line_up(&mut self) {
+        if matches!(self.line, Line::Outside) {
+            let (queued, line) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            self.line = Line::Inside(line);
+            self.core.lanes.line_up(&self.request.keys, queued);
+        }
+    }
+
+    /// What a task of this process has handed over, or taken back.
+    pub(super) fn served(&mut self) -> Option<Attempt<Arc<Lease>>> {
+        match self.handed() {
+            Some(lease) => Some(Attempt::Won(lease)),
+            None => self.passed_over.then_some(Attempt::PassedOver),
+        }
+    }
+
+    /// What an answer means to a task in line, which another one may have served while it was on its way.
+    pub(super) fn looked_in_line(
+        &mut self,
+        outcome: Result<Attempt<Arc<Lease>>, Fault>,
+    ) -> Result<Attempt<Arc<Lease>>, Fault> {
+        match outcome {
+            Ok(Attempt::Behind { recount }) => self.recount = recount,
+            // What was not answered may have lined up anew, behind others than were counted.
+            Err(_) => self.recount = true,
+            Ok(_) => {}
+        }
+        match outcome {
+            Ok(Attempt::Won(lease)) => {
+                // Both leases are the same hold.
+                if let Some(same) = self.handed() {
+                    self.core.lanes.forget(&same);
+                }
+                Ok(if self.passed_over { Attempt::PassedOver } else { Attempt::Won(lease) })
+            }
+            Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
+                self.core.lanes.lined_up(&self.request.keys, &self.owner);
+                Ok(self.served().unwrap_or(busy))
+            }
+            // Another process holds under this owner. Giving up a place in the queue would give back that hold, and a place
+            // from an earlier attempt went with the grant.
+            Err(Fault::Server(error)) if error.kind() == ErrorKind::AlreadyHeld => {
+                self.step_out();
+                Err(Fault::Server(error))
+            }
+            outcome => outcome,
+        }
+    }
+
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
     fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
@@ -86,7 +141,7 @@ impl Acquirer {
     }
 
     /// The lease that a task of this process has handed over, if any.
-    pub(super) fn handed(&mut self) -> Option<Arc<Lease>> {
+    fn handed(&mut self) -> Option<Arc<Lease>> {
         let Line::Inside(line) = &mut self.line else { return None };
         match line.handoff.try_recv() {
             Ok(Handoff::Lease(lease)) if !lease.take() => {

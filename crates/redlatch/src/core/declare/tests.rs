@@ -10,7 +10,7 @@ use crate::{
     Client,
     keys::{Keys, Kind},
     owner::Owner,
-    recipes::{Expected, Forcing, READ, Recipe, Term},
+    recipes::{AcquireArgs, Expected, Forcing, READ, Recipe, Term},
     scripts::{READ_ACQUIRE, READ_RELEASE},
 };
 
@@ -28,6 +28,18 @@ fn owner(number: i64) -> Owner {
 async fn rig(url: &str) -> Rig {
     let keys = Arc::new(Keys::new("x".into(), Kind::Read));
     Rig { client: Client::connect(url).await.unwrap(), keys, strictness: Arc::default() }
+}
+
+fn asking(lease_ms: i64) -> AcquireArgs {
+    AcquireArgs {
+        lease_ms,
+        fenced: false,
+        waits: false,
+        recount: false,
+        first_only: false,
+        redisson_wait_ms: 0,
+        publish: "publish",
+    }
 }
 
 impl Rig {
@@ -53,7 +65,7 @@ impl Rig {
     }
 
     async fn reads(&self, number: i64, lease_ms: i64) {
-        assert_eq!(self.run(READ.acquire(&self.keys, &owner(number), lease_ms, false)).await[1], 1);
+        assert_eq!(self.run(READ.acquire(&self.keys, &owner(number), &asking(lease_ms))).await[1], 1);
     }
 
     fn release(&self, number: i64) -> Call {
@@ -143,7 +155,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
     let mut leases = Vec::new();
     for (number, name) in (1..).zip(["a", "a", "b"]) {
         let keys = Arc::new(Keys::new(name.into(), Kind::Read));
-        rig.run(READ.acquire(&keys, &owner(number), 10_000, false)).await;
+        rig.run(READ.acquire(&keys, &owner(number), &asking(10_000))).await;
         for _ in 0..number {
             rig.run(READ.enter(&keys, &owner(number), 10_000)).await;
         }

@@ -1,0 +1,190 @@
+//! Acquiring for an owner that can be used again: in its turn, and never beside a request that may take its hold away.
+
+use std::sync::Arc;
+
+use super::{
+    Core, Grant, Request, Wait,
+    acquire::Entered,
+    lease::Lease,
+    owners::{AttemptMode, Turn},
+    shared::already_held,
+    wait::{Deadline, Waiter},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    keys::{Keys, Kind},
+    owner::Owner,
+    replica_ack::Replication,
+};
+
+impl Core {
+    /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
+    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is covered.
+    pub(super) async fn acquire_as(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        deadline: &Deadline,
+    ) -> Result<Option<Grant>, Error> {
+        let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
+        turn.blocked_by_reads_only = request.under_own_write_lock;
+        let key = &*request.keys.key;
+        loop {
+            match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
+                // A late request may have removed the hold. It is given back, and then asked for again.
+                Entered::Done(Some(grant)) if turn.is_disturbed() => {
+                    turn.rests();
+                    self.drop_hold(&grant.lease, grant.term);
+                }
+                Entered::Done(grant) => return Ok(grant),
+                Entered::PassedOver | Entered::NotYet => {}
+            }
+            // What is under way for the owner waits for its attempt.
+            turn.rests();
+            // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
+            let moment = self.response_deadline();
+            let deadline = if request.wait == Wait::No { &moment } else { deadline };
+            match Waiter::default().take_turn(self, key, turn.quiet(), deadline).await? {
+                Some(quiet) => quiet?,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the owner's turn. An attempt that does not wait for others waits for one that does not, either.
+    async fn turn_of(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: &Owner,
+        deadline: &Deadline,
+    ) -> Result<Option<Turn>, Error> {
+        let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
+        let other = match self.owners.try_turn(&request.keys, owner, what) {
+            Ok(turn) => return Ok(Some(turn)),
+            Err(other) => other,
+        };
+        let moment = self.response_deadline();
+        let deadline = match (what, other) {
+            (AttemptMode::Waits, _) => deadline,
+            (AttemptMode::Once, AttemptMode::Once) => &moment,
+            (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
+        };
+        let turn = self.owners.turn(&request.keys, owner, what);
+        Waiter::default().take_turn(self, &request.keys.key, turn, deadline).await
+    }
+
+    /// What another request of an owner is given to come to its end, by a call that does not wait.
+    pub(super) fn response_deadline(self: &Arc<Self>) -> Deadline {
+        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
+    }
+
+    /// The owner's turn, when nothing of it is under way that could take a hold away.
+    ///
+    /// # Errors
+    ///
+    /// Another attempt or a release of the owner does not come to its end; a guard of this process holds under it,
+    /// and counts for all that the owner has.
+    pub(crate) async fn turn_to_adopt(
+        self: &Arc<Self>,
+        keys: &Arc<Keys>,
+        owner: &Owner,
+    ) -> Result<Turn, Error> {
+        let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
+        let moment = self.response_deadline();
+        let turn = self.owners.turn(keys, owner, AttemptMode::Once);
+        let turn = Waiter::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
+        // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
+        Waiter::default()
+            .take_turn(self, &keys.key, turn.begun_with_a_hold(), &moment)
+            .await?
+            .ok_or_else(busy)?;
+        let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
+        if elsewhere || self.has_guard(keys, owner) {
+            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
+                .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
+        }
+        Ok(turn)
+    }
+
+    /// Whether this client has a guard under an owner, of this kind of lock or of the one that shares its field on the server.
+    pub(crate) fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let holds = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held());
+        holds(keys) || keys.twin().is_some_and(holds)
+    }
+
+    /// Whether a lease of an owner is here, of this kind of lock or of the one that shares its field on the server: what the server has of
+    /// the owner may be that one's.
+    pub(super) fn has_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+        let has = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner);
+        has(keys) || keys.twin().is_some_and(has)
+    }
+
+    /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
+    /// that was handed it may read before a request arrives that is on its way.
+    pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
+        if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
+            return None;
+        }
+        let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
+        self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
+    }
+
+    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
+    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
+    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
+        let Some(owner) = &request.owner else { return Ok(()) };
+        // Holds of a shared owner may be noted with another value of it.
+        if !owner.is_shared() && !owner.is_holding() {
+            return Ok(());
+        }
+        let Some(twin) = request.keys.twin() else { return Ok(()) };
+        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+            return Ok(());
+        }
+        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let message = format!("the owner holds the name already, as {kind}");
+        Err(Error::new(ErrorKind::WrongLockKind, message))
+    }
+
+    /// Enters a hold that the same owner has.
+    pub(super) async fn acquire_again(
+        self: &Arc<Self>,
+        request: &Request,
+        lease: &Arc<Lease>,
+    ) -> Result<Entered, Error> {
+        if !request.reentrant {
+            return Err(already_held());
+        }
+        if request.fenced && lease.token.is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                "the owner holds the lock without a token, and a re-entry draws none",
+            )
+            .remedy("draw the token with the first hold"));
+        }
+        if let Some(error) = unconfirmed(lease, request.ack) {
+            return Err(error);
+        }
+        match self.reenter(lease, request.term).await {
+            Ok(grant) => Ok(Entered::Done(Some(grant))),
+            // Its last guard gave it back meanwhile, so it is to be acquired anew.
+            Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {
+                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::NotYet })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.
+fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
+    let ack = ack?;
+    let enough = ack.is_met_by(lease.replicated()) || (ack.keep && lease.replicated().is_some());
+    (!enough).then(|| {
+        Error::new(
+            ErrorKind::InvalidOption,
+            "the owner holds the lock without that acknowledgement by replicas, and a re-entry asks for none",
+        )
+        .remedy("ask for it with the first hold")
+    })
+}

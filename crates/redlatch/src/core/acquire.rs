@@ -16,7 +16,7 @@ use super::{
     lane::{Displaced, Handoff, InLine},
     lanes::Enter,
     lease::Lease,
-    owners::Turn,
+    owners::OwnerTurn,
     undo::Certainty,
     wait::Deadline,
 };
@@ -70,7 +70,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-        turn: Option<&Turn>,
+        turn: Option<&OwnerTurn>,
     ) -> Result<Entered, Error> {
         self.check_kind(request)?;
         // A task that needs no turn has just come.
@@ -88,7 +88,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-        turn: Option<&Turn>,
+        turn: Option<&OwnerTurn>,
         now_ms: u64,
     ) -> Result<Entered, Error> {
         let waits = request.wait != Wait::No;

@@ -87,11 +87,11 @@ impl Contender for Acquirer {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
-    fn took_the_last(&self) -> Option<Option<Duration>> {
+    fn nothing_left(&self) -> Option<Option<Duration>> {
         let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
         self.request
             .recipe
-            .took_the_last(&self.owner, self.value)
+            .leaves_nothing(&self.owner, self.value)
             .then(|| Some(Duration::from_millis(lease_ms)))
     }
 
@@ -99,8 +99,9 @@ impl Contender for Acquirer {
         self.wake = self.lines_up().then(notify);
     }
 
-    fn naps(&mut self) -> bool {
-        matches!(self.line, Line::Inside(_)) && self.core.lanes.naps(&self.request.keys, &self.owner)
+    fn expects_handoff(&mut self) -> bool {
+        matches!(self.line, Line::Inside(_))
+            && self.core.lanes.expects_handoff(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {

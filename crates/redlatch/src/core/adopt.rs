@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use super::{
     Core,
     lease::{DetachedHold, Lease},
-    owners::{Pending, Turn},
+    owners::{OwnerTurn, Pending},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
 };
@@ -38,7 +38,7 @@ impl Core {
     pub(crate) async fn take_up(
         self: &Arc<Self>,
         left: &Arc<DetachedHold>,
-        turn: Turn,
+        turn: OwnerTurn,
     ) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let pending = self.owners.pending(&left.keys, &left.owner);
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// The cover goes with a hold that was moved: it lasts until a task takes that, and no longer.
+    /// The mark goes with a hold that was moved: it lasts until a task takes that, and no longer.
     async fn move_to_own(
         self: Arc<Self>,
         left: Arc<DetachedHold>,

@@ -17,7 +17,7 @@ use super::{
     flight::{Flight, OnAbandon, Rest},
     lanes::Enter,
     lease::{Lease, Sending},
-    owners::{AttemptMode, Pending, Turn},
+    owners::{AttemptMode, OwnerTurn, Pending},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     request::all_shown,
     undo::Certainty,
@@ -84,7 +84,7 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: whether it leads the lane, and the cover of its owner.
+/// A release that was begun: whether it leads the lane, and the mark of its owner.
 struct Ending {
     at: usize,
     lease: Arc<Lease>,
@@ -155,9 +155,9 @@ impl Core {
             taken = taken.and(place.granted(lease));
         }
         let term = first.term;
-        if turns.iter().any(Turn::is_disturbed) {
+        if turns.iter().any(OwnerTurn::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
-            turns.iter().for_each(Turn::rests);
+            turns.iter().for_each(OwnerTurn::rests);
             leases.iter().for_each(|lease| self.drop_hold(lease, term));
             return Ok(Batch::OneByOne);
         }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::Turn,
+    gate::AskTurn,
     pulse::{PULSE_MS, Pulse},
     wait::{Deadline, Waiter},
 };
@@ -71,7 +71,7 @@ pub(crate) trait Contender: Send {
 
     /// After a win: whether nothing is left for others who want the same, as far as the answer told; and when that may
     /// change without a message.
-    fn took_the_last(&self) -> Option<Option<Duration>> {
+    fn nothing_left(&self) -> Option<Option<Duration>> {
         None
     }
 
@@ -80,7 +80,7 @@ pub(crate) trait Contender: Send {
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn naps(&mut self) -> bool {
+    fn expects_handoff(&mut self) -> bool {
         false
     }
 
@@ -168,7 +168,7 @@ impl Core {
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms)
-                        && let Some(again) = contender.took_the_last()
+                        && let Some(again) = contender.nothing_left()
                     {
                         turn.nothing_left(sent_ms, again);
                     }
@@ -191,8 +191,8 @@ impl Core {
                     }
                     // What is missed meanwhile is found by the look after the subscription.
                     if std::mem::take(&mut fresh)
-                        && contender.naps()
-                        && waiter.nap(self, HANDOFF_WAIT, deadline).await?
+                        && contender.expects_handoff()
+                        && waiter.await_handoff(self, HANDOFF_WAIT, deadline).await?
                     {
                         continue;
                     }
@@ -258,7 +258,7 @@ impl Core {
         gate: &Gated,
         waiter: &mut Waiter,
         deadline: &Deadline,
-    ) -> Result<Option<Turn>, Error> {
+    ) -> Result<Option<AskTurn>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
             waiter.subscribe(self, channel);

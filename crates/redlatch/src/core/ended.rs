@@ -94,7 +94,7 @@ impl Core {
         // A guard that is still there may hand it out from now on, and then it is granted nothing until this is through.
         lease.owner.expose();
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
-        // With the cover no attempt begins, and one that has ended has put its lease there.
+        // With the mark no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());

@@ -68,14 +68,14 @@ pub(crate) struct Gates {
 }
 
 /// A place in the line, and the right to ask once it is the first, until dropped.
-pub(crate) struct Turn {
+pub(crate) struct AskTurn {
     gate: Arc<Gate>,
     task: Arc<Pulse>,
 }
 
-impl Turn {
+impl AskTurn {
     /// Waits until this task is the first in line.
-    async fn comes(self) -> Turn {
+    async fn comes(self) -> AskTurn {
         poll_fn(|context| {
             self.task.show(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
@@ -89,13 +89,13 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for AskTurn {
     fn drop(&mut self) {
         self.gate.leave(&self.task);
     }
 }
 
-impl Turn {
+impl AskTurn {
     /// Notes that a request is sent at that moment.
     pub(crate) fn asks(&self, now_ms: u64) {
         self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
@@ -134,7 +134,11 @@ impl Gates {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future leaves the line.
-    pub(crate) fn turn(&self, key: GateKey, task: Arc<Pulse>) -> impl Future<Output = Turn> + Send + use<> {
+    pub(crate) fn turn(
+        &self,
+        key: GateKey,
+        task: Arc<Pulse>,
+    ) -> impl Future<Output = AskTurn> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {
             let mut line = gate.line();
@@ -144,7 +148,7 @@ impl Gates {
         if is_behind {
             self.lined.store(true, Ordering::Release);
         }
-        let turn = Turn { gate, task };
+        let turn = AskTurn { gate, task };
         async move { turn.comes().await }
     }
 

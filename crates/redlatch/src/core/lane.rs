@@ -11,8 +11,8 @@ use tokio::sync::{Notify, oneshot};
 use super::{Request, lease::Lease, scan_timer::ScanTimer};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
-/// How many of those who nap are woken when a release handed over to none of them.
-const NAPPERS_WOKEN: usize = 4;
+/// How many of those who expect a handoff are woken when a release handed over to none of them.
+const EXPECTING_WOKEN_MAX: usize = 4;
 
 /// What a waiting task is handed.
 pub(crate) enum Handoff {
@@ -32,7 +32,7 @@ pub(crate) struct Queued {
     /// It is known to be in the queue on the server, too, before all those here that are not.
     pub(super) placed: bool,
     /// It counts on this process, and does not hear messages yet.
-    pub(super) naps: bool,
+    pub(super) expects_handoff: bool,
 }
 
 impl Queued {
@@ -43,7 +43,10 @@ impl Queued {
     ) -> (Queued, InLine) {
         let (tell, handoff) = oneshot::channel();
         let in_line = InLine { handoff, request: request.clone() };
-        (Queued { tell, owner, request: request.clone(), wake, placed: false, naps: false }, in_line)
+        (
+            Queued { tell, owner, request: request.clone(), wake, placed: false, expects_handoff: false },
+            in_line,
+        )
     }
 
     /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
@@ -73,7 +76,7 @@ pub(super) type Displaced = SmallVec<[Arc<Lease>; 1]>;
 /// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
 #[must_use = "a task that is not woken sleeps on"]
 #[derive(Default)]
-pub(super) struct Wakes(SmallVec<[Arc<Notify>; NAPPERS_WOKEN]>);
+pub(super) struct Wakes(SmallVec<[Arc<Notify>; EXPECTING_WOKEN_MAX]>);
 
 impl Wakes {
     pub(super) fn wake(self) {
@@ -130,7 +133,7 @@ pub(super) struct Crowd {
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
     pub(super) handing: u32,
-    /// One of those that they may serve naps.
+    /// One of those that they may serve expects that.
     pub(super) heir_expects_handoff: bool,
     pub(super) queue: VecDeque<Queued>,
     /// How many tasks have left the line since those that have left were last swept out of it.
@@ -233,12 +236,12 @@ impl Lane {
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
-    pub(super) fn nappers(&mut self) -> Wakes {
+    pub(super) fn expecting_handoff(&mut self) -> Wakes {
         let Some(crowd) = self.crowd_if_any() else { return Wakes::default() };
-        let first = crowd.queue.iter_mut().take(NAPPERS_WOKEN);
-        let napping =
-            first.filter_map(|queued| std::mem::take(&mut queued.naps).then(|| queued.wake.clone()));
-        Wakes(napping.flatten().collect())
+        let first = crowd.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
+        let expecting = first
+            .filter_map(|queued| std::mem::take(&mut queued.expects_handoff).then(|| queued.wake.clone()));
+        Wakes(expecting.flatten().collect())
     }
 
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that

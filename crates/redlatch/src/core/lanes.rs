@@ -24,7 +24,7 @@ use super::{
     Request, Wait,
     lane::{Displaced, Handoff, InLine, Lane, Passing, Queued, Wakes, Work},
     lease::{LastDoubt, Lease},
-    owners::{self, Owners, Pending},
+    owners::{OwnerTurn, Owners, Pending},
     pulse::PULSE_MS,
     scan_timer::ScanTimer,
 };
@@ -188,13 +188,13 @@ impl Lanes {
     pub(crate) fn enter(
         &self,
         request: &Arc<Request>,
-        turn: Option<&owners::Turn>,
+        turn: Option<&OwnerTurn>,
         now_ms: u64,
     ) -> Result<Enter, Error> {
         let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
-        // A guard covers its release before it takes its lease out of here, so an owner without a lease and without a cover has
+        // A guard marks its release as pending before it takes its lease out of here, so an owner without a lease and without a mark has
         // nothing under way.
         if let Some(owner) = owner {
             let lane = shard.get(&LaneKey(keys.clone()));
@@ -377,7 +377,7 @@ impl Lanes {
 
     /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
     fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Result<Hand, Leaving> {
-        // Dropping a cover wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
+        // Dropping a mark wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
         let (mut wakes, mut dropped_unlocked) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
@@ -390,7 +390,7 @@ impl Lanes {
                     lane.crowd_mut().handing += 1;
                     return Err(Leaving::HandOver(Box::new(heir)));
                 }
-                wakes = lane.nappers();
+                wakes = lane.expecting_handoff();
                 return Err(Leaving::Release { leads: false });
             }
             if lane.is_busy() {
@@ -403,7 +403,7 @@ impl Lanes {
         outcome.unwrap_or(Err(Leaving::Release { leads: false }))
     }
 
-    /// The first in line that still waits, with a cover for its owner.
+    /// The first in line that still waits, with a mark for its owner.
     fn first_heir(
         &self,
         lane: &mut Lane,
@@ -414,7 +414,7 @@ impl Lanes {
         while let Some(queued) = lane.first_in_line(now_ms) {
             let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
             // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
-            // that owner finds the cover.
+            // that owner finds the mark.
             if !queued.tell.is_closed() {
                 return Some(NextTask { queued, pending });
             }
@@ -521,7 +521,7 @@ impl Lanes {
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
             if removed && lease.recipe.lane() != LanePolicy::Queue {
-                wakes = lane.nappers();
+                wakes = lane.expecting_handoff();
             }
             removed
         });

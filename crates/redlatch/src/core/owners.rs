@@ -2,7 +2,7 @@
 //!
 //! An owner can be used again if the program asked for it, wrote it out, or bound it to a thread. It must be granted nothing while an
 //! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
-//! away, and two holders would be valid. So each attempt takes the owner's [`Turn`]; a name has one. Each request that may take a hold away
+//! away, and two holders would be valid. So each attempt takes the owner's [`OwnerTurn`]; a name has one. Each request that may take a hold away
 //! has a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask when nothing is pending, and what is
 //! pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
 //! for as long as a network may deliver what was sent.
@@ -131,14 +131,14 @@ impl Owners {
         catch_panic(|| changed.notify_waiters());
     }
 
-    /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](Turn::quiet) before the
+    /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](OwnerTurn::quiet) before the
     /// owner asks.
     pub(crate) fn try_turn(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
         what: AttemptMode,
-    ) -> Result<Turn, AttemptMode> {
+    ) -> Result<OwnerTurn, AttemptMode> {
         self.turn_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
     }
 
@@ -146,7 +146,7 @@ impl Owners {
         self: &Arc<Self>,
         id: &Id,
         what: AttemptMode,
-    ) -> Result<Turn, (AttemptMode, OwnedNotified)> {
+    ) -> Result<OwnerTurn, (AttemptMode, OwnedNotified)> {
         self.begin(id, |record| match record.asking {
             Some(other) => Err((other, record.changed.clone().notified_owned())),
             None => {
@@ -154,7 +154,7 @@ impl Owners {
                 Ok(())
             }
         })?;
-        Ok(Turn { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
+        Ok(OwnerTurn { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
     }
 
     /// Waits for the owner's turn: the attempts of one owner for one name are made one after the other.
@@ -162,7 +162,7 @@ impl Owners {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future takes nothing.
-    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: AttemptMode) -> Turn {
+    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: AttemptMode) -> OwnerTurn {
         let id = id(keys, owner);
         loop {
             match self.turn_or_wait(&id, what) {
@@ -172,13 +172,13 @@ impl Owners {
         }
     }
 
-    /// Covers requests that may take a hold of this owner away, until dropped. An owner that nobody can use again needs no cover.
+    /// A mark that requests are under way which may take a hold of this owner away, until dropped. An owner that nobody can use again needs none.
     pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
-        let cover = self.cover(keys, owner);
-        if cover.counts {
-            self.begin(&cover.id(), |record| record.pending += 1);
+        let mark = self.mark(keys, owner);
+        if mark.counts {
+            self.begin(&mark.id(), |record| record.pending += 1);
         }
-        Pending(cover)
+        Pending(mark)
     }
 
     /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
@@ -202,9 +202,9 @@ impl Owners {
         owner: &Owner,
         admits: impl FnOnce(&Record) -> bool,
     ) -> Result<Pending, OwnedNotified> {
-        let cover = self.cover(keys, owner);
-        if cover.counts {
-            self.begin(&cover.id(), |record| {
+        let mark = self.mark(keys, owner);
+        if mark.counts {
+            self.begin(&mark.id(), |record| {
                 if admits(record) {
                     record.pending += 1;
                     Ok(())
@@ -213,12 +213,12 @@ impl Owners {
                 }
             })?;
         }
-        Ok(Pending(cover))
+        Ok(Pending(mark))
     }
 
-    /// A cover that is still to be counted, if it counts: what drops it counts it down.
-    fn cover(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Cover {
-        Cover {
+    /// A mark that is still to be counted, if it counts: what drops it counts it down.
+    fn mark(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Mark {
+        Mark {
             owners: self.clone(),
             key: keys.key.clone(),
             owner: owner.clone(),
@@ -239,7 +239,7 @@ fn id(keys: &Keys, owner: &Owner) -> Id {
 }
 
 /// The right to ask in an owner's name, until dropped.
-pub(crate) struct Turn {
+pub(crate) struct OwnerTurn {
     owners: Arc<Owners>,
     id: Id,
     /// It asks to read beside a write hold of its owner. A late request about write holds belongs to that very hold then, because an owner
@@ -247,7 +247,7 @@ pub(crate) struct Turn {
     pub(crate) blocked_by_reads_only: bool,
 }
 
-impl Turn {
+impl OwnerTurn {
     /// Begins to ask, unless something is under way that could take a grant away again.
     ///
     /// # Errors
@@ -331,7 +331,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for OwnerTurn {
     fn drop(&mut self) {
         self.owners.end(&self.id, |record| {
             record.asking = None;
@@ -343,27 +343,27 @@ impl Drop for Turn {
 
 /// Covers requests that may take a hold away: while it lives, their owner is granted nothing.
 #[must_use = "dropping it says that no such request is under way"]
-pub(crate) struct Pending(Cover);
+pub(crate) struct Pending(Mark);
 
 #[derive(Clone)]
-struct Cover {
+struct Mark {
     owners: Arc<Owners>,
     key: Arc<[u8]>,
     owner: Owner,
-    /// What is covered is about read holds.
+    /// The requests are about read holds.
     reads: bool,
-    /// The owner could be used again when the cover was made, so its attempts wait for the end of that.
+    /// The owner could be used again when the mark was made, so its attempts wait for the end of that.
     counts: bool,
 }
 
-impl Cover {
+impl Mark {
     fn id(&self) -> Id {
         Id { key: self.key.clone(), owner: self.owner.field().clone() }
     }
 }
 
 impl Pending {
-    /// One more cover of the same owner.
+    /// One more mark of the same owner.
     pub(crate) fn another(&self) -> Pending {
         if self.0.counts {
             self.0.owners.begin(&self.0.id(), |record| record.pending += 1);
@@ -371,8 +371,8 @@ impl Pending {
         Pending(self.0.clone())
     }
 
-    /// Covers work, and no longer: what waits for its outcome finds the owner at rest.
-    pub(crate) async fn covers<T>(self, work: impl AsyncFnOnce(&Pending) -> T) -> T {
+    /// Lasts as long as the work, and no longer: what waits for its outcome finds the owner at rest.
+    pub(crate) async fn during<T>(self, work: impl AsyncFnOnce(&Pending) -> T) -> T {
         let outcome = work(&self).await;
         drop(self);
         outcome
@@ -383,7 +383,7 @@ impl Pending {
         self.0.counts
     }
 
-    /// Whether no attempt of the owner asks at this moment; none begins as long as this cover lasts.
+    /// Whether no attempt of the owner asks at this moment; none begins as long as this mark lasts.
     pub(crate) fn is_alone(&self) -> bool {
         self.alone_or_wait().is_none()
     }
@@ -409,7 +409,7 @@ impl Pending {
         }
     }
 
-    /// What it covers waits no longer for an attempt of the owner, which is not to trust its grant.
+    /// Its request waits no longer for an attempt of the owner, which is not to trust its grant.
     pub(crate) fn goes_first(&self) {
         if self.0.counts {
             self.0.owners.begin(&self.0.id(), |record| record.disturbed |= record.has_begun);
@@ -440,7 +440,7 @@ impl Pending {
         shard.records.get(&id).is_some_and(|record| record.doubt_ms > (self.0.owners.clock)())
     }
 
-    /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this cover is gone.
+    /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this mark is gone.
     pub(crate) fn sent(&self) -> Sent<'_> {
         Sent { pending: self, answered: false }
     }
@@ -452,7 +452,7 @@ impl Pending {
         }
     }
 
-    /// A request was not answered. Whether that matters is seen now and not when the cover was made: a guard may have handed the owner
+    /// A request was not answered. Whether that matters is seen now and not when the mark was made: a guard may have handed the owner
     /// out while the request was on its way.
     pub(crate) fn unanswered(&self) {
         if self.0.owner.is_exposed() {
@@ -471,7 +471,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.0.counts {
             self.0.owners.end(&self.0.id(), |record| {
-                debug_assert!(record.pending > 0, "a cover is dropped once");
+                debug_assert!(record.pending > 0, "a mark is dropped once");
                 record.pending = record.pending.saturating_sub(1);
             });
         }
@@ -480,7 +480,7 @@ impl Drop for Pending {
 
 /// What an acquire may have left is being undone, until dropped.
 #[must_use = "dropping it lets the next undoing begin"]
-pub(crate) struct Undoing<'a>(&'a Cover);
+pub(crate) struct Undoing<'a>(&'a Mark);
 
 impl Drop for Undoing<'_> {
     fn drop(&mut self) {

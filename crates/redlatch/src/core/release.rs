@@ -188,14 +188,14 @@ impl Core {
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
-        let cover = || self.owners.pending(&lease.keys, &lease.owner);
-        let covered = lease.owner.is_exposed().then(cover);
+        let mark = || self.owners.pending(&lease.keys, &lease.owner);
+        let marked = lease.owner.is_exposed().then(mark);
         let before = lease.leave(held);
         if before > 1 {
-            return ReleaseStep::Leave { pending: covered.unwrap_or_else(cover) };
+            return ReleaseStep::Leave { pending: marked.unwrap_or_else(mark) };
         }
         self.extend_write_lease_bound(lease, now_ms);
-        if let Some(pending) = covered.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        if let Some(pending) = marked.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
         }
@@ -223,10 +223,10 @@ impl Core {
                 self.keeper.touch();
                 ReleaseStep::Passed
             }
-            Leaving::Transfer(heir) => ReleaseStep::Transfer { heir, pending: covered.unwrap_or_else(cover) },
-            Leaving::HandOver(heir) => ReleaseStep::HandOver { heir, pending: covered.unwrap_or_else(cover) },
+            Leaving::Transfer(heir) => ReleaseStep::Transfer { heir, pending: marked.unwrap_or_else(mark) },
+            Leaving::HandOver(heir) => ReleaseStep::HandOver { heir, pending: marked.unwrap_or_else(mark) },
             Leaving::Release { leads } => {
-                ReleaseStep::Release { leads, pending: covered.unwrap_or_else(cover) }
+                ReleaseStep::Release { leads, pending: marked.unwrap_or_else(mark) }
             }
         }
     }

@@ -6,7 +6,7 @@ use super::{
     Core, Grant, Request, Wait,
     acquire::Entered,
     lease::Lease,
-    owners::{AttemptMode, Turn},
+    owners::{AttemptMode, OwnerTurn},
     shared::already_held,
     wait::{Deadline, Waiter},
 };
@@ -19,7 +19,7 @@ use crate::{
 
 impl Core {
     /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
-    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is covered.
+    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is marked as [pending](super::owners::Pending).
     pub(super) async fn acquire_as(
         self: &Arc<Self>,
         request: &Arc<Request>,
@@ -57,7 +57,7 @@ impl Core {
         request: &Request,
         owner: &Owner,
         deadline: &Deadline,
-    ) -> Result<Option<Turn>, Error> {
+    ) -> Result<Option<OwnerTurn>, Error> {
         let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
         let other = match self.owners.try_turn(&request.keys, owner, what) {
             Ok(turn) => return Ok(Some(turn)),
@@ -88,7 +88,7 @@ impl Core {
         self: &Arc<Self>,
         keys: &Arc<Keys>,
         owner: &Owner,
-    ) -> Result<Turn, Error> {
+    ) -> Result<OwnerTurn, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
         let turn = self.owners.turn(keys, owner, AttemptMode::Once);

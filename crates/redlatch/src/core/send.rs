@@ -113,7 +113,7 @@ impl Core {
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
-    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` covers it, and it is
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` stands for it, and it is
     /// made and sent when no attempt of the owner asks.
     pub(crate) async fn run_ending(
         self: &Arc<Self>,

@@ -36,7 +36,7 @@ impl Core {
                     }
                     let pending = core.owners.pending(&held.keys, &held.owner);
                     let work = async |pending: &Pending| core.release_all_holds(&held, pending).await;
-                    let _ = tell.send(pending.covers(work).await);
+                    let _ = tell.send(pending.during(work).await);
                 });
                 releases.push((lease, told));
             }

@@ -199,7 +199,7 @@ impl Core {
                     let _ = tokio::time::timeout(left, writing.ended()).await;
                     continue;
                 }
-                // With the cover no attempt begins, and one that has ended has put its lease there.
+                // With the mark no attempt begins, and one that has ended has put its lease there.
                 let pending = match core.owners.pending_if_idle(&request.keys, &owner) {
                     Ok(pending) => pending,
                     Err(changed) => {

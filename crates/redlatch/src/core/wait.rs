@@ -172,7 +172,7 @@ impl Waiter {
     }
 
     /// Sleeps for a time, or until a task of this process wakes it: then `true`.
-    pub(super) async fn nap(
+    pub(super) async fn await_handoff(
         &mut self,
         core: &Core,
         time: Duration,

@@ -354,7 +354,7 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
-    fn took_the_last(&self) -> Option<Option<Duration>> {
+    fn nothing_left(&self) -> Option<Option<Duration>> {
         (self.left < self.permits).then_some(None)
     }
 

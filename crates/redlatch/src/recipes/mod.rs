@@ -119,7 +119,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Whether the last item of a grant's reply says that nothing is left for others who want as much.
-    fn took_the_last(&self, owner: &Owner, value: i64) -> bool {
+    fn leaves_nothing(&self, owner: &Owner, value: i64) -> bool {
         let _ = (owner, value);
         false
     }

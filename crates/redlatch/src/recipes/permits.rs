@@ -108,7 +108,7 @@ impl Recipe for Permits {
         Some((keys.channel().clone(), owner.field().len() as i64))
     }
 
-    fn took_the_last(&self, owner: &Owner, free: i64) -> bool {
+    fn leaves_nothing(&self, owner: &Owner, free: i64) -> bool {
         free < (owner.field().len() / ID_DIGITS) as i64
     }
 

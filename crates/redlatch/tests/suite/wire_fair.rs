@@ -108,7 +108,7 @@ pub(crate) async fn waiting(server: &RedisServer, lock: &FairLock) -> (Waiter, S
     let lock = lock.clone();
     let task = tokio::spawn(async move { lock.lock().await.unwrap() });
     let member = grown_to(server, before + 1).await.pop().unwrap();
-    // Its nap, the answer to its subscription, and its second look.
+    // Its wait for a handoff, the answer to its subscription, and its second look.
     tokio::time::sleep(ms(50)).await;
     (task, member)
 }
@@ -237,7 +237,7 @@ async fn tasks_that_take_turns_need_two_requests_a_turn() {
     for task in tasks {
         soon("the turns", task).await.unwrap();
     }
-    // Only a task that waits for longer than a nap subscribes and looks again.
+    // Only a task that waits for longer than for a handoff subscribes and looks again.
     let scripts = server.command_count("evalsha").unwrap() as usize;
     assert!((4 * TURNS..5 * TURNS).contains(&scripts), "{scripts} scripts for {} turns", 2 * TURNS);
     let subscriptions = server.command_count("subscribe").unwrap() as usize;

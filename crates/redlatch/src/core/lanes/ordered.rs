@@ -34,7 +34,7 @@ impl Lanes {
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn naps(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn expects_handoff(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
@@ -45,7 +45,7 @@ impl Lanes {
         let held = is_handing || has_leases;
         let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
-            Some(queued) => queued.naps = held || place > Some(0),
+            Some(queued) => queued.expects_handoff = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
             None => *heir_expects_handoff = is_handing,
         }
@@ -59,12 +59,12 @@ impl Lanes {
             crowd.handing = crowd.handing.saturating_sub(1);
             let heir_expects_handoff = std::mem::take(&mut crowd.heir_expects_handoff);
             let Some(mut queued) = waits_on else { return Wakes::default() };
-            queued.naps |= heir_expects_handoff;
+            queued.expects_handoff |= heir_expects_handoff;
             if !queued.tell.is_closed() {
                 let at = if queued.placed { 0 } else { lane.placed() };
                 lane.crowd_mut().queue.insert(at, queued);
             }
-            lane.nappers()
+            lane.expecting_handoff()
         });
         wakes.unwrap_or_default().wake();
     }

@@ -61,10 +61,10 @@ impl Core {
             Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
         };
         lease.doubts_end();
-        let (cover, held, core) = (pending.another(), lease.clone(), self.clone());
+        let (another, held, core) = (pending.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
-            let _ = core.read_release(&held, &cover, way, work.await);
+            let _ = core.read_release(&held, &another, way, work.await);
         });
         let outcome = match self.release_once(&lease, true, &pending).await {
             Ok(outcome) => Ok(outcome),
@@ -108,7 +108,7 @@ impl Core {
         }
         self.keeper.spawn(async move {
             let work = async |pending: &Pending| core.release_until_done(&held, pending).await;
-            let _ = tell.send(pending.covers(work).await);
+            let _ = tell.send(pending.during(work).await);
         });
         told(outcome).await?
     }

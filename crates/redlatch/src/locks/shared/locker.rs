@@ -10,7 +10,7 @@ use crate::{
         adopt::Taken,
         fork_safe::ForkSafeCore,
         lease::{DetachedHold, Lease as CoreLease},
-        owners::Turn,
+        owners::OwnerTurn,
         release::Unlocked,
     },
     error::{Error, ErrorKind},
@@ -147,7 +147,7 @@ impl Locker {
         }
     }
 
-    async fn turn(&self, owner: &Owner) -> Result<Turn, Error> {
+    async fn turn(&self, owner: &Owner) -> Result<OwnerTurn, Error> {
         let turn = self.core.turn_to_adopt(&self.keys, owner).await;
         turn.map_err(|error| error.on(self.name()).by(owner))
     }

@@ -31,6 +31,7 @@ use super::{
     password::PasswordFile,
     role::{self, Role},
     slots::{self, Layout},
+    timer,
     tls::{self, Trouble},
 };
 use crate::{
@@ -227,10 +228,9 @@ impl Dial {
         (self.server.access.username.as_deref(), self.password())
     }
 
-    /// A timer that works in any runtime.
-    pub(super) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
-        let _inside = self.timers.enter();
-        tokio::time::sleep(time)
+    /// A timer that works in any runtime, and is over when the one that has the timers ends: a timer of tokio's panics then.
+    pub(super) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        timer::sleep_on(&self.timers, time)
     }
 
     /// Bounds everything from the first packet to the last word of the log-in. When the password is refused and its file has

@@ -4,13 +4,16 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, timeout_at},
+};
 
 use super::{
     node::Node,
@@ -63,14 +66,31 @@ impl Look {
     }
 }
 
-/// Since when a source has not answered. A connection over which nothing comes any more looks like one that is slow, and is
-/// given up after the time that an answer may take.
-#[derive(Default)]
-pub(super) struct Quiet(Mutex<Option<Instant>>);
+/// How long the others have after enough was heard: one that hangs must delay nobody.
+pub(super) const ANSWER_GRACE: Duration = Duration::from_millis(200);
+/// How long one that has never answered has, as long as most have not.
+const MOST_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// How many times as long as its last answer took a source is waited for: it may have to be connected to anew.
+const TIMES_LAST_ANSWER: u32 = 4;
 
-impl Quiet {
+/// One of several sources that are asked the same.
+pub(super) trait Source: Send + Sync + 'static {
+    fn pace(&self) -> &Pace;
+}
+
+/// How a source answers.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// Since when it has not answered.
+    quiet: Mutex<Option<Instant>>,
+    /// How long its last answer took, if it has given any.
+    took: Mutex<Option<Duration>>,
+}
+
+impl Pace {
+    /// A connection over which nothing comes any more looks like one that is slow, and is given up after the time that an answer may take.
     pub(super) fn note(&self, answered: bool, node: &Node, limit: Duration) {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         if answered {
             *since = None;
         } else if since.get_or_insert_with(Instant::now).elapsed() >= limit {
@@ -78,4 +98,85 @@ impl Quiet {
             node.distrust();
         }
     }
+
+    fn took(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.took.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when it is waited for, once enough was heard from the others. `most`: most of them have answered.
+    fn due(&self, began: Instant, most: bool) -> Instant {
+        let soon = Instant::now() + ANSWER_GRACE;
+        match *self.took() {
+            Some(took) => soon.max(began + took * TIMES_LAST_ANSWER),
+            None if most => soon,
+            None => soon.max(began + MOST_TIME_MAX),
+        }
+    }
+}
+
+/// What an answer is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worth {
+    Nothing,
+    /// The others have a second to say more.
+    Something,
+    /// The others are waited for as long as they may be expected to take.
+    Enough,
+}
+
+/// Asks all sources at once, and hands their answers on until enough was heard and the others have had their time. One that is far away has as
+/// much as it takes; one that hangs has as much as it took before. What comes later is for the next time, and has a look taken at
+/// once if it is worth that (`late`). Returns those that have not answered.
+pub(super) async fn hear<S: Source, T, E, F>(
+    sources: &[Arc<S>],
+    limit: Duration,
+    look: Option<&Arc<Look>>,
+    ask: impl Fn(Arc<S>) -> F,
+    late: impl Fn(&S, &T) -> bool + Clone + Send + 'static,
+    mut take: impl FnMut(&Arc<S>, Result<T, E>) -> Worth,
+) -> Vec<Arc<S>>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let began = Instant::now();
+    let (tell, mut answers) = mpsc::unbounded_channel();
+    for (at, source) in sources.iter().enumerate() {
+        let (work, source, tell) = (ask(source.clone()), source.clone(), tell.clone());
+        let (late, look) = (late.clone(), look.cloned());
+        // It goes on when time is up, so that it is known for the next time how long it takes. Its node bounds it.
+        tokio::spawn(async move {
+            let answer = work.await;
+            if answer.is_ok() {
+                *source.pace().took() = Some(began.elapsed());
+            }
+            if let Err(mpsc::error::SendError((_, Ok(answer)))) = tell.send((at, answer))
+                && late(&source, &answer)
+                && let Some(look) = look
+            {
+                look.ask();
+            }
+        });
+    }
+    drop(tell);
+    let mut silent: Vec<Option<&Arc<S>>> = sources.iter().map(Some).collect();
+    let (mut until, mut worth, mut answered) = (began + limit, Worth::Nothing, 0);
+    while let Ok(Some((at, answer))) = timeout_at(until, answers.recv()).await {
+        let Some(source) = silent[at].take() else { continue };
+        answered += 1;
+        worth = worth.max(take(source, answer));
+        until = match worth {
+            Worth::Nothing => until,
+            Worth::Something => until.min((began + MOST_TIME_MAX).max(Instant::now() + ANSWER_GRACE)),
+            Worth::Enough => {
+                let dues = silent
+                    .iter()
+                    .flatten()
+                    .map(|other| other.pace().due(began, 2 * answered > sources.len()));
+                until.min(dues.max().unwrap_or(began))
+            }
+        };
+    }
+    silent.into_iter().flatten().cloned().collect()
 }

@@ -20,7 +20,6 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, Either, join_all, select};
-use tokio::time::Sleep;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -160,7 +159,11 @@ impl Lives {
 
     /// Cuts the connections that do not answer now where names do not tell the process: it is the same one only if another
     /// connection shows it.
-    pub(super) async fn prove(&self, process: &Process, sleep: impl Fn(Duration) -> Sleep) {
+    pub(super) async fn prove<F: Future<Output = ()>>(
+        &self,
+        process: &Process,
+        sleep: impl Fn(Duration) -> F,
+    ) {
         let is_named = {
             let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
             process.is_some() && !matches!(met.process, Some(None))

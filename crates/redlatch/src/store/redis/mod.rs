@@ -32,6 +32,7 @@ mod run;
 mod sentinel;
 mod slots;
 mod succession;
+mod timer;
 mod tls;
 mod topology;
 mod trial;

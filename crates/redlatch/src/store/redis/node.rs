@@ -256,7 +256,13 @@ impl Node {
             // Not under the mutex: a runtime that has shut down drops the task at once, and the task then gives its slot back.
             let mut connecting = Connecting { node: self.clone(), id, is_settled: false };
             home.spawn(async move {
-                let outcome = connecting.node.dial_link(id).await;
+                let closed = connecting.node.closed.clone();
+                let outcome = tokio::select! {
+                    biased;
+                    // The program may go on for long, and the timers of the attempt are over.
+                    () = closed.cancelled() => Err(closed_error().into_error()),
+                    outcome = connecting.node.dial_link(id) => outcome,
+                };
                 connecting.is_settled = true;
                 connecting.node.settle(id, outcome.as_ref().ok());
                 tell.send_replace(Some(outcome));

@@ -6,19 +6,19 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::future::join_all;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout},
 };
 
 use super::{
     Dial,
-    finder::{Finder, Findings, Found, Listed, Look, Quiet},
+    finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     life,
     node::{Interruption, Node},
     role::{self, Role},
@@ -35,21 +35,64 @@ use crate::{
     store::Fault,
 };
 
-/// How long the others have after a master has answered: one that hangs must delay nobody, and a second master be seen.
-const ANSWER_GRACE: Duration = Duration::from_millis(200);
+/// For how long a server that says nothing any more counts as the replica that it was. Redis's own masters let go of a silent replica after
+/// that (`repl-timeout`).
+const REPLICA_MEMORY: Duration = Duration::from_secs(60);
 /// How many servers are asked.
 const SERVERS_MAX: usize = 64;
 
 /// A master and its replicas.
 pub(super) struct Replicated {
-    nodes: Vec<(Arc<Node>, Quiet)>,
-    /// For each of them the process that was a replica when it said last which of the two it was, and has not become our master since.
-    copies: Mutex<Vec<Option<String>>>,
+    servers: Vec<Arc<Asked>>,
     look: OnceLock<Arc<Look>>,
     text: String,
     place: String,
     connect_timeout: Duration,
     response_timeout: Duration,
+}
+
+/// One of the servers.
+struct Asked {
+    node: Arc<Node>,
+    pace: Pace,
+    copy: Mutex<Option<Copy>>,
+}
+
+/// The process that was a replica when it said last which of the two it was, and has not become our master since.
+#[derive(Clone)]
+struct Copy {
+    run: String,
+    at: Instant,
+}
+
+impl Source for Asked {
+    fn pace(&self) -> &Pace {
+        &self.pace
+    }
+}
+
+impl Asked {
+    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a process that says that it is a replica. One that has not said which process it is stays the one that it was: what was never
+    /// a replica is not counted for its sake.
+    fn is_copy(&self, run: Option<String>) {
+        if let Some(run) = run {
+            *self.copy() = Some(Copy { run, at: Instant::now() });
+        }
+    }
+
+    /// Whether a process was a replica when it said so last.
+    fn was_copy(&self, run: &str) -> bool {
+        self.copy().as_ref().is_some_and(|copy| copy.run == run)
+    }
+
+    /// The replica that it was not long ago.
+    fn recent_copy(&self) -> Option<String> {
+        self.copy().clone().filter(|copy| copy.at.elapsed() < REPLICA_MEMORY).map(|copy| copy.run)
+    }
 }
 
 impl Replicated {
@@ -63,12 +106,12 @@ impl Replicated {
                 Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config, background)?;
             // Locks are held over the master's own connections, so the end of these interests nobody.
             let node = Node::new(Arc::new(dial), config, background, Arc::new(Interruption::default()));
-            asked.push((node, Quiet::default()));
+            let (pace, copy) = Default::default();
+            asked.push(Arc::new(Asked { node, pace, copy }));
         }
         Ok(Replicated {
-            copies: Mutex::new(vec![None; asked.len()]),
             look: OnceLock::new(),
-            nodes: asked,
+            servers: asked,
             text: crate::config::url::StoreUrl::Replicated(nodes.clone()).to_string(),
             place: format!("replicated {}/{}", sorted.join(","), nodes.access.database),
             connect_timeout: config.connect_timeout,
@@ -76,67 +119,57 @@ impl Replicated {
         })
     }
 
-    /// Notes a process that says that it is a replica. One that has not said which process it is stays the one that it was: what was never
-    /// a replica is not counted for its sake.
-    fn is_copy(&self, at: usize, run: Option<String>) {
-        if let Some(run) = run {
-            self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(run);
+    /// Notes the process of our master, by whatever names it goes.
+    fn is_master(&self, run: &str) {
+        for server in &self.servers {
+            server.copy().take_if(|copy| copy.run == run);
         }
     }
 
-    /// Whether a process was a replica when it said so last.
-    fn was_copy(&self, at: usize, run: &str) -> bool {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)[at].as_deref() == Some(run)
-    }
-
-    /// Notes the process of our master, by whatever names it goes.
-    fn is_master(&self, run: &str) {
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        copies.iter_mut().filter(|copy| copy.as_deref() == Some(run)).for_each(|copy| *copy = None);
-    }
-
     async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
-        let mut until = Instant::now() + limit;
-        let mut asks: FuturesUnordered<_> =
-            self.nodes
-                .iter()
-                .enumerate()
-                .map(|(at, (node, _))| async move {
-                    (at, node.dial().addr(), tokio::join!(ask(node), history(node)))
-                })
-                .collect();
+        let present = memory.present().map(|present| present.addr.clone());
         let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
-        let mut answered = vec![false; self.nodes.len()];
-        while let Ok(Some((at, addr, (answer, history)))) = timeout_at(until, asks.next()).await {
-            answered[at] = true;
+        let ask = async |server: Arc<Asked>| {
+            let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
+            Ok::<_, Error>((role?, history))
+        };
+        // What the present master says is no news.
+        let ours = present.clone();
+        let late = move |server: &Asked, (role, _): &(Role, _)| {
+            matches!(role, Role::Master { .. }) && ours.as_ref() != Some(server.node.dial().addr())
+        };
+        let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
+            let addr = server.node.dial().addr();
             match answer {
-                Ok(Role::Master { replicas }) => {
-                    until = until.min(Instant::now() + ANSWER_GRACE);
-                    let is_ours = memory.present().is_some_and(|present| present.addr == *addr);
-                    if let Some(run) = history.as_ref().and_then(|history| history.run.as_deref())
-                        && is_ours
+                Ok((Role::Master { replicas }, history)) => {
+                    if let Some(run) = history.as_ref().and_then(|history: &History| history.run.as_deref())
+                        && present.as_ref() == Some(addr)
                     {
                         self.is_master(run);
                     }
                     let right = Right::Own { replicas, history };
-                    masters.push((at, Claim { addr: addr.clone(), right, by: addr.clone(), amid: false }));
+                    masters.push(Claim { addr: addr.clone(), right, by: addr.clone(), amid: false });
                 }
-                Ok(Role::Replica) => {
+                Ok((Role::Replica, history)) => {
                     replicas += 1;
-                    self.is_copy(at, history.and_then(|history| history.run));
+                    server.is_copy(history.and_then(|history| history.run));
                 }
                 Err(error) => errors.push(error.within(addr)),
             }
-        }
-        drop(asks);
-        for ((node, quiet), answered) in self.nodes.iter().zip(answered) {
-            quiet.note(answered, node, self.response_timeout);
+            if masters.is_empty() { Worth::Nothing } else { Worth::Enough }
+        });
+        let silent = silent.await;
+        for server in &self.servers {
+            let answered = !silent.iter().any(|silent| Arc::ptr_eq(silent, server));
+            server.pace.note(answered, &server.node, self.response_timeout);
         }
         if !masters.is_empty() {
-            masters.sort_by_key(|(at, _)| *at);
-            let claims: Vec<Claim> = masters.into_iter().map(|(_, claim)| claim).collect();
-            let answered = claims.len() + replicas;
-            return Ok(Said { claims, asked: self.nodes.len(), answered });
+            let place = |claim: &Claim| {
+                self.servers.iter().position(|server| *server.node.dial().addr() == claim.addr)
+            };
+            masters.sort_by_key(place);
+            let answered = masters.len() + replicas;
+            return Ok(Said { claims: masters, asked: self.servers.len(), answered });
         }
         if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
             && (replicas == 0 || !error.is_retryable())
@@ -155,39 +188,56 @@ impl Replicated {
 
     /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
     /// say who it is counts not at all. A replica that has become a master counts on, because it copies no more and may be granting the
-    /// same: until it is followed, what our master grants is confirmed by one too few.
+    /// same: until it is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing any more
+    /// counts on for a while: it may have become one. Where a connection is refused there is none.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
-        let mut until = Instant::now() + limit;
-        let asks = self.nodes.iter().enumerate();
-        let mut asks: FuturesUnordered<_> =
-            asks.map(|(at, (node, _))| async move { (at, who(node).await) }).collect();
-        let (mut replicas, mut promoted, mut anybody) = (HashSet::new(), HashSet::new(), false);
-        while let Ok(Some((at, answer))) = timeout_at(until, asks.next()).await {
-            let Some((role, id)) = answer else { continue };
-            until = until.min(Instant::now() + ANSWER_GRACE);
-            anybody = true;
-            match role {
-                Role::Replica => {
-                    self.is_copy(at, Some(id.clone()));
-                    replicas.insert(id);
+        let (mut replicas, mut promoted, mut mute) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut anybody, began) = (false, Instant::now());
+        let time_max = self.connect_timeout.min(self.response_timeout);
+        let ask = async |server: Arc<Asked>| who(&server.node).await;
+        let silent = hear(
+            &self.servers,
+            limit,
+            self.look.get(),
+            ask,
+            |_, _| false,
+            |server, answer| {
+                match answer {
+                    Ok((Role::Replica, id)) => {
+                        server.is_copy(Some(id.clone()));
+                        replicas.insert(id);
+                    }
+                    Ok((Role::Master { .. }, id)) if server.node.dial().addr() == master => {
+                        self.is_master(&id)
+                    }
+                    Ok((Role::Master { .. }, id)) => promoted.push((server.clone(), id)),
+                    Err(_) => {
+                        if began.elapsed() >= time_max {
+                            mute.push(server.clone());
+                        }
+                        return Worth::Nothing;
+                    }
                 }
-                Role::Master { .. } if self.nodes[at].0.dial().addr() == master => self.is_master(&id),
-                Role::Master { .. } => drop(promoted.insert((at, id))),
-            }
-        }
-        promoted.retain(|(at, id)| self.was_copy(*at, id));
+                anybody = true;
+                Worth::Enough
+            },
+        );
+        let silent = silent.await;
+        mute.extend(silent);
+        promoted.retain(|(server, id)| server.was_copy(id));
         if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
             look.ask();
         }
         replicas.extend(promoted.into_iter().map(|(_, id)| id));
+        replicas.extend(mute.iter().filter_map(|server| server.recent_copy()));
         anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
     }
 
     async fn findings(&self) -> Vec<Finding> {
         let limit = self.connect_timeout;
-        let asks = self.nodes.iter().map(|(node, _)| async move {
-            let addr = node.dial().addr();
-            let (severity, text) = match timeout(limit, ask(node)).await {
+        let asks = self.servers.iter().map(|server| async move {
+            let addr = server.node.dial().addr();
+            let (severity, text) = match timeout(limit, ask(&server.node)).await {
                 Ok(Ok(Role::Master { replicas })) => {
                     (Severity::Good, format!("{addr} is a master with {replicas} replicas"))
                 }
@@ -232,11 +282,12 @@ async fn history(node: &Arc<Node>) -> Option<History> {
 }
 
 /// The role of a server, and the id of its process.
-async fn who(node: &Arc<Node>) -> Option<(Role, String)> {
+async fn who(node: &Arc<Node>) -> Result<(Role, String), Error> {
     let info = role::question(&life::QUESTION);
     let (role, info) = tokio::join!(ask(node), node.send(&info));
-    let (role, info) = (role.ok()?, info.ok()?);
-    Some((role, life::process(&info)?.into()))
+    let (role, info) = (role?, info.map_err(|failure| Fault::from(failure).into_error())?);
+    let nameless = || Error::new(ErrorKind::Protocol, "the server does not say which process it is");
+    Ok((role, life::process(&info).ok_or_else(nameless)?.into()))
 }
 
 impl Finder for Replicated {
@@ -266,68 +317,11 @@ impl Finder for Replicated {
     }
 
     fn close(&self) {
-        for (node, _) in &self.nodes {
-            node.close();
+        for server in &self.servers {
+            server.node.close();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use redlatch_testkit::fake_server::{FakeReply, FakeServer};
-
-    use super::*;
-    use crate::{client::Client, store::StoreUrl};
-
-    const LIMIT: Duration = Duration::from_secs(20);
-
-    /// A server that says that it is a replica until the flag is set, and a master from then on.
-    fn server(run: &'static str, is_master: &Arc<AtomicBool>) -> FakeServer {
-        let is_master = is_master.clone();
-        let bulk = |text: String| FakeReply::Raw(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
-        FakeServer::start(move |request| {
-            let role = if is_master.load(Ordering::SeqCst) { "master" } else { "slave" };
-            match &request.iter().map(|word| word.to_ascii_lowercase()).collect::<Vec<_>>()[..] {
-                [role_asked] if role_asked == b"role" => FakeReply::Raw(match role {
-                    "master" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
-                    _ => b"*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$9\r\nconnected\r\n:0\r\n".to_vec(),
-                }),
-                [info, part] if info == b"info" && part == b"server" => bulk(format!("run_id:{run}\r\n")),
-                [info, _] if info == b"info" => bulk(format!("role:{role}\r\nmaster_replid:{run}\r\n")),
-                _ => FakeReply::Default,
-            }
-        })
-        .unwrap()
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_replica_that_was_promoted_is_missing_among_all_and_has_a_look_taken() {
-        let (yes, turns) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-        let servers = [server("aa11", &yes), server("bb22", &turns), server("cc33", &yes)];
-        let addrs = servers.each_ref().map(|server| server.url().replace("redis://", "")).join(",");
-        let url = format!("redis-replicated://{addrs}");
-        let StoreUrl::Replicated(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
-        let finder = Replicated::new(&nodes, &config, &Handle::current()).unwrap();
-        let look = Arc::new(Look::default());
-        finder.listen(&look);
-        let (master, other) = (&nodes.addrs[0], &nodes.addrs[1]);
-        // A look has met it as a replica, or a count has.
-        for is_found in [true, false] {
-            if is_found {
-                finder.find(&Memory::default(), LIMIT).await.unwrap();
-            } else {
-                assert_eq!(finder.count_replicas(master, LIMIT).await, Some(1));
-            }
-            turns.store(true, Ordering::SeqCst);
-            assert_eq!(finder.count_replicas(master, LIMIT).await, Some(1), "found: {is_found}");
-            tokio::time::timeout(LIMIT, look.wanted.notified()).await.expect("a look is wanted");
-            // Once it is followed, neither the former master nor a server that was never a copy is counted.
-            assert_eq!(finder.count_replicas(other, LIMIT).await, Some(0));
-            assert_eq!(finder.count_replicas(other, LIMIT).await, Some(0));
-            turns.store(false, Ordering::SeqCst);
-        }
-    }
-}
+mod tests;

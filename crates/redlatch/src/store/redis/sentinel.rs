@@ -10,17 +10,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::Cmd;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{
     Dial,
     failure::Failure,
-    finder::{Finder, Findings, Found, Listed, Look, Quiet},
+    finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
     kin::Kin,
     node::{Interruption, Node},
@@ -37,11 +33,9 @@ use crate::{
     store::{Fault, Reply, SubscribeFuture},
 };
 
-/// How long the others have after something new was said, or most of them have answered. Those who take longer have no say this
-/// time, so that one that hangs delays nobody.
-const ANSWER_GRACE: Duration = Duration::from_millis(200);
-/// How long most of them have to answer where there is nothing to remember, and how long a look may wait for news.
-const MOST_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// How long a replica counts without a connection from the sentinel, after it has answered that or was met by it: a sentinel that changes masters
+/// begins with no connection to any of them.
+const CONNECTS_MS: u64 = 2_000;
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
 /// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
@@ -64,6 +58,12 @@ pub(super) struct SentinelSet {
     kin: Kin,
 }
 
+impl Source for Sentinel {
+    fn pace(&self) -> &Pace {
+        &self.pace
+    }
+}
+
 struct Sentinel {
     addr: Addr,
     node: Arc<Node>,
@@ -72,7 +72,7 @@ struct Sentinel {
     /// What it calls itself, once it has said so.
     id: OnceLock<String>,
     news: Mutex<Option<News>>,
-    quiet: Quiet,
+    pace: Pace,
 }
 
 /// The subscription to what a sentinel publishes. The hub subscribes by itself; that it is confirmed interests nobody, so the
@@ -140,7 +140,7 @@ impl SentinelSet {
         let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
         let id = id.map_or_else(OnceLock::new, OnceLock::from);
         let sentinel =
-            Arc::new(Sentinel { addr, node, named, id, news: Mutex::default(), quiet: Quiet::default() });
+            Arc::new(Sentinel { addr, node, named, id, news: Mutex::default(), pace: Pace::default() });
         if let Some(look) = self.look.get() {
             sentinel.listen(look, &self.background);
         }
@@ -149,37 +149,29 @@ impl SentinelSet {
 
     async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let asked = self.list();
-        let end = Instant::now() + limit;
+        let (mut known, mut silent) = (Vec::new(), Vec::new());
+        let (name, remembered) = (self.master.clone(), memory.clone());
+        let ask = move |sentinel: Arc<Sentinel>| {
+            let name = name.clone();
+            async move { sentinel.ask(&name).await }
+        };
+        let late = move |_: &Sentinel, knowledge: &Knowledge| remembered.is_news(&knowledge.claim);
         // Who remembers nothing may be told anything, and hears most of them first; if they are slow to answer, not for ever.
-        let most_by = end.min(Instant::now() + MOST_TIME_MAX);
-        let mut asks: FuturesUnordered<_> = asked
-            .iter()
-            .enumerate()
-            .map(|(at, sentinel)| async move { (at, sentinel.ask(&self.master).await) })
-            .collect();
-        let mut until = end;
-        let (mut known, mut silent, mut had_enough) = (Vec::new(), Vec::new(), false);
-        let mut answered = vec![false; asked.len()];
-        while let Ok(Some((at, answer))) = timeout_at(until, asks.next()).await {
-            answered[at] = true;
-            match answer {
-                Ok(knowledge) => {
-                    let is_news = memory.is_news(&knowledge.claim);
-                    known.push(knowledge);
-                    let enough = is_news || 2 * known.len() > asked.len();
-                    until = match (had_enough, enough) {
-                        (true, _) => until,
-                        (false, true) => end.min(Instant::now() + ANSWER_GRACE),
-                        (false, false) => end.min(most_by.max(Instant::now() + ANSWER_GRACE)),
-                    };
-                    had_enough |= enough;
-                }
-                Err(silence) => silent.push(silence),
+        let mute = hear(&asked, limit, self.look.get(), ask, late, |_, answer| match answer {
+            Ok(knowledge) => {
+                let is_news = memory.is_news(&knowledge.claim);
+                known.push(knowledge);
+                if is_news || 2 * known.len() > asked.len() { Worth::Enough } else { Worth::Something }
             }
-        }
-        drop(asks);
-        for (sentinel, answered) in asked.iter().zip(answered) {
-            sentinel.quiet.note(answered, &sentinel.node, self.config.response_timeout);
+            Err(silence) => {
+                silent.push(silence);
+                Worth::Nothing
+            }
+        });
+        let mute = mute.await;
+        for sentinel in &asked {
+            let answered = !mute.iter().any(|mute| Arc::ptr_eq(mute, sentinel));
+            sentinel.pace.note(answered, &sentinel.node, self.config.response_timeout);
         }
         let answered = known.len();
         self.forget_strangers(&mut known, memory);
@@ -223,17 +215,27 @@ impl SentinelSet {
 
     /// The most replicas that a sentinel lists which agrees on the master: what one of them does not see, another may promote.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
-        let asked = self.list();
-        let end = Instant::now() + limit;
-        let mut asks: FuturesUnordered<_> =
-            asked.iter().map(|sentinel| sentinel.count_replicas(&self.master, master)).collect();
-        let (mut until, mut most) = (end, None);
-        while let Ok(Some(count)) = timeout_at(until, asks.next()).await {
-            if count.is_some() {
-                until = until.min(Instant::now() + ANSWER_GRACE);
-                most = most.max(count);
-            }
-        }
+        let (name, of) = (self.master.clone(), master.clone());
+        let ask = move |sentinel: Arc<Sentinel>| {
+            let (name, of) = (name.clone(), of.clone());
+            async move { sentinel.count_replicas(&name, &of).await.ok_or(()) }
+        };
+        let mut most = None;
+        hear(
+            &self.list(),
+            limit,
+            self.look.get(),
+            ask,
+            |_, _| false,
+            |_, count| match count {
+                Ok(count) => {
+                    most = most.max(Some(count));
+                    Worth::Enough
+                }
+                Err(()) => Worth::Nothing,
+            },
+        )
+        .await;
         most
     }
 
@@ -533,17 +535,24 @@ fn replicas_of(
         let announced = field(replica, "ip").zip(field(replica, "port"));
         announced.and_then(|(host, port)| address(host, port)).map(&reachable).as_ref() == Some(master)
     };
-    if named != master && !replicas.iter().any(is_master) {
+    // It is a replica in the list of another one: its former master, which is to be its replica, is not in it.
+    let is_promoted = replicas.iter().any(is_master);
+    if named != master && !is_promoted {
         return None;
     }
     let others = replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica)).count();
-    u32::try_from(others + usize::from(named != master)).ok()
+    u32::try_from(others + usize::from(is_promoted)).ok()
 }
 
 /// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.
 fn is_seen(replica: &Reply) -> bool {
     let flags = field(replica, "flags").and_then(text).unwrap_or_default();
-    !flags.split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"))
+    let has = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+    if has("s_down") || has("o_down") {
+        return false;
+    }
+    let quiet_ms = field(replica, "last-ok-ping-reply").and_then(text).and_then(|text| text.parse().ok());
+    !has("disconnected") || quiet_ms.is_some_and(|quiet_ms: u64| quiet_ms < CONNECTS_MS)
 }
 
 /// A field of a reply that is a list of names and values.

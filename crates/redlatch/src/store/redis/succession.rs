@@ -164,6 +164,12 @@ impl Memory {
             }
             return self.take(best);
         }
+        // Sentinels that are told to fail over ask nobody for votes, so two may name different masters in one epoch. Each goes on with its own;
+        // most of them decide here.
+        let votes = said.claims.iter().filter(|claim| claim.addr == best.addr && claim.rank() == best.rank());
+        if best.rank() == present.rank() && best.addr != present.addr && 2 * votes.count() > said.asked {
+            return self.take(best);
+        }
         if said.claims.iter().any(|claim| claim.addr == present.addr && claim.rank() == present.rank()) {
             return Verdict::Stays;
         }

@@ -25,14 +25,16 @@ use super::{
     lasting::lasting,
     life,
     node::{Interruption, Node},
+    run::closed_error,
     slots::SLOTS,
+    timer,
 };
 use crate::{
     config::{Config, addr::Addr},
-    error::{Error, ErrorKind},
+    error::Error,
     jitter::jittered,
 };
-use pictures::{Blind, By, Contradiction, SCAN_TIMEOUT};
+use pictures::{Contradiction, SCAN_TIMEOUT};
 
 /// The shortest time between two looks, whatever happens.
 const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -129,7 +131,7 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Asks the servers named for the picture, one after the other, and answers who knew it.
+    /// Asks the servers named for the picture, and returns one that knew it.
     pub(super) async fn open(
         seeds: Vec<Addr>,
         dial: Dial,
@@ -165,32 +167,19 @@ impl Topology {
             closed: CancellationToken::new(),
             this: this.clone(),
         });
-        let mut first = None;
-        for addr in &topology.seeds {
-            let member = topology.member(addr);
-            match member.ask().await {
-                Ok(layout) => {
-                    topology.install(layout, By::Epochs);
-                    // The caller's runtime may have no timers. If the other one has ended, nothing else works, either.
-                    let (asking, first) = (topology.clone(), addr.clone());
-                    drop(background.spawn(async move { asking.ask_most(&first).await }).await);
-                }
-                Err(Blind::Forbidden) => topology.assume(addr),
-                Err(Blind::Failed(error)) => {
-                    // A wrong password or a server without a cluster is worth more than one that is away.
-                    let worse = |first: &Error| first.kind() == ErrorKind::Unreachable;
-                    if first.as_ref().is_none_or(worse) {
-                        first = Some(error);
-                    }
-                    continue;
-                }
-            }
-            topology.lasts("the watch over a cluster", Topology::watch_over);
-            topology.lasts("the watch over its histories", Topology::watch_histories);
-            topology.lasts("the alarm of a cluster", Topology::ring);
-            return Ok((topology, member));
-        }
-        Err(first.unwrap_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named")))
+        // The caller's runtime may have no timers. If the other one has ended, nothing else works, either.
+        let asking = topology.clone();
+        let asked = background.spawn(async move {
+            let first = asking.ask_seeds().await?;
+            asking.ask_most(&first).await;
+            Ok(first)
+        });
+        let first = asked.await.unwrap_or_else(|_| Err(closed_error().into_error()))?;
+        let member = topology.member(&first);
+        topology.lasts("the watch over a cluster", Topology::watch_over);
+        topology.lasts("the watch over its histories", Topology::watch_histories);
+        topology.lasts("the alarm of a cluster", Topology::ring);
+        Ok((topology, member))
     }
 
     /// Does some work for as long as the store is open.
@@ -397,9 +386,8 @@ impl Topology {
     }
 
     /// A timer that works in any runtime and in none.
-    pub(super) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
-        let _inside = self.background.enter();
-        tokio::time::sleep(time)
+    pub(super) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        timer::sleep_on(&self.background, time)
     }
 
     pub(super) fn interruption(&self) -> &Interruption {

@@ -2,16 +2,21 @@ use super::*;
 
 #[test]
 fn a_replica_that_has_gone_is_not_counted() {
-    let replica =
-        |flags: &str| Reply::Array(["ip", "h", "flags", flags].map(|word| Reply::Bytes(word.into())).into());
-    for (flags, seen) in [
-        ("slave", true),
-        ("slave,promoted", true),
-        ("slave,s_down", false),
-        ("slave,disconnected", false),
-        ("s_down,slave,disconnected", false),
+    let replica = |flags: &str, quiet_ms: &str| {
+        let words = ["ip", "h", "flags", flags, "last-ok-ping-reply", quiet_ms];
+        Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())
+    };
+    for (flags, quiet_ms, seen) in [
+        ("slave", "90000", true),
+        ("slave,promoted", "1", true),
+        ("slave,s_down", "1", false),
+        ("slave,disconnected", "2000", false),
+        ("slave,disconnected", "?", false),
+        // A sentinel that has just changed masters is about to connect to all of them, and listed none for as long.
+        ("slave,disconnected", "1999", true),
+        ("s_down,slave,disconnected", "1", false),
     ] {
-        assert_eq!(is_seen(&replica(flags)), seen, "{flags}");
+        assert_eq!(is_seen(&replica(flags, quiet_ms)), seen, "{flags} {quiet_ms}");
     }
 }
 
@@ -29,7 +34,7 @@ fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
     let superseded = [Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())];
     assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(1));
     for (master, named, count) in
-        [(1, 1, Some(2)), (2, 1, Some(2)), (4, 1, None), (4, 4, Some(2)), (1, 2, None)]
+        [(1, 1, Some(2)), (2, 1, Some(2)), (2, 2, Some(2)), (4, 1, None), (4, 4, Some(2)), (1, 2, None)]
     {
         let counted = replicas_of(&addr(master), &addr(named), &listed, |addr| addr);
         assert_eq!(counted, count, "{master} where {named} is named");

@@ -45,6 +45,26 @@ fn is(verdict: &Verdict, wanted: u16) {
     assert_eq!(claim.addr, addr(wanted));
 }
 
+/// Two sentinels that were told to fail over at once named different masters in one epoch. Who had heard the one of the minority first stayed with
+/// it for good, also when it was a replica again.
+#[test]
+fn of_two_masters_in_one_epoch_most_sentinels_decide() {
+    let now = Instant::now();
+    let mut memory = after(&[&[(1, epoch(5))]]);
+    is(&memory.judge(&said(3, &[(1, epoch(5)), (2, epoch(5)), (2, epoch(5))]), now), 2);
+    assert_eq!(port(&memory), 2);
+    // Most of those who were asked, not of those who have answered.
+    for claims in [&[(3, epoch(5))][..], &[(2, epoch(5)), (3, epoch(5))], &[(3, promise(5)); 1]] {
+        let mut memory = after(&[&[(2, epoch(5))]]);
+        assert_ne!(
+            memory.judge(&said(3, claims), now),
+            Verdict::Is(said(3, &[(3, epoch(5))]).claims[0].clone())
+        );
+    }
+    // Nor does a majority of an earlier epoch.
+    assert_eq!(memory.judge(&said(3, &[(1, epoch(4)), (1, epoch(4)), (2, epoch(5))]), now), Verdict::Stays);
+}
+
 #[test]
 fn the_newest_configuration_wins_over_the_majority() {
     let now = Instant::now();

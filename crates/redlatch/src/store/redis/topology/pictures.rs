@@ -6,7 +6,7 @@
 //! date. A person who resets epochs by hand contradicts that, too; most of the masters say so then, look after look.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -37,11 +37,14 @@ pub(super) const CONTRADICTION_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const INSISTED_TIME: Duration = Duration::from_secs(10);
 /// How long one node may take to say what it knows. Where tests are under way, no machine is too busy for that.
 pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
-/// How many nodes are asked at the same time; the first answer that does not contradict what is known counts. More than one, so that a frozen
-/// node costs no time.
+/// How many nodes are asked at the same time. More than one, so that a frozen node costs no time.
 const SCANS_UNDER_WAY_MAX: usize = 3;
+/// How many answers without news end a look: the first may come from the master that was replaced, which has not heard of that.
+const VOICES: usize = 3;
 /// How many nodes are asked before a look counts as failed.
-const SCAN_NODES_MAX: usize = 12;
+pub(super) const SCAN_NODES_MAX: usize = 12;
+/// How long the servers that a URL names have to say which cluster they are of, once one has.
+const SEEDS_TIME: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// For how long a redirection counts more than what a third node says. No test waits for it.
 pub(super) const TOLD_TIME: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 2 });
 
@@ -70,6 +73,28 @@ pub(super) enum Judged {
     OutOfDate,
 }
 
+/// What servers of one cluster say, each by its place in the URL.
+struct Seen {
+    ids: BTreeSet<String>,
+    layouts: BTreeMap<usize, Layout>,
+}
+
+impl Seen {
+    /// Puts a picture to those that know a node of it.
+    fn note(clusters: &mut Vec<Seen>, at: usize, layout: Layout) {
+        let mut seen = Seen { ids: layout.ids.clone(), layouts: BTreeMap::from([(at, layout)]) };
+        let has_no_ids = seen.ids.is_empty();
+        let is_kin = |other: &Seen| has_no_ids && other.ids.is_empty() || !other.ids.is_disjoint(&seen.ids);
+        let (kin, others): (Vec<Seen>, Vec<Seen>) = clusters.drain(..).partition(is_kin);
+        for other in kin {
+            seen.ids.extend(other.ids);
+            seen.layouts.extend(other.layouts);
+        }
+        clusters.extend(others);
+        clusters.push(seen);
+    }
+}
+
 /// Who has which slots in a picture that contradicts what is known, and since when each look has shown it.
 pub(super) struct Contradiction {
     picture: Vec<(std::ops::RangeInclusive<u16>, Addr)>,
@@ -91,6 +116,28 @@ impl Table {
                 }
             })
         })
+    }
+
+    /// A picture tells who has a slot. It does not tell that nobody has one: a node that has just joined knows of few masters. A slot that it
+    /// lacks stays with its master, who refuses what is no longer its own; and with it stay the epoch by which the next picture is
+    /// judged, and the replicas.
+    fn keeps_what_is_missing(&mut self, before: &Table) {
+        let told = self.masters.len();
+        for slot in 0..SLOTS {
+            if self.owners[slot] == NOBODY
+                && let Some(master) = before.owner(slot as u16)
+            {
+                self.owners[slot] = self.place(master);
+            }
+        }
+        let kept = &self.masters[told..];
+        let of_kept = |whose: &Option<Addr>| kept.iter().any(|master| whose.as_ref() == Some(&master.addr));
+        let replicas = before
+            .replicas
+            .iter()
+            .filter(|(addr, whose)| of_kept(whose) && !self.replicas.iter().any(|(known, _)| known == addr));
+        let replicas: Vec<_> = replicas.cloned().collect();
+        self.replicas.extend(replicas);
     }
 }
 
@@ -124,6 +171,9 @@ impl Topology {
             for (run, addr) in layout.runs {
                 let at = new.place(&self.member(&addr));
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
+            }
+            if by == By::Epochs {
+                new.keeps_what_is_missing(&table);
             }
             let mut told = std::mem::take(&mut table.told);
             told.retain(|_, told| told.at.elapsed() < TOLD_TIME);
@@ -164,7 +214,7 @@ impl Topology {
         Judged::Believed
     }
 
-    /// Asks several nodes and takes the first answer that does not contradict what is known.
+    /// Asks several nodes and takes over what does not contradict what is known.
     pub(super) async fn scan(&self) {
         let mut known: Vec<Addr> = Vec::new();
         {
@@ -184,14 +234,19 @@ impl Topology {
             })
             .buffer_unordered(SCANS_UNDER_WAY_MAX);
         let mut asked = std::pin::pin!(asked);
-        let mut against = Vec::new();
-        while let Some((answer, member)) = asked.next().await {
+        let (mut against, mut believed) = (Vec::new(), 0);
+        let before = *self.changes.borrow();
+        // News end a look at once: calls wait for it.
+        while believed < VOICES
+            && *self.changes.borrow() == before
+            && let Some((answer, member)) = asked.next().await
+        {
             match answer {
                 // A node that has been told to forget the others knows of nobody.
                 Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
                     Judged::Believed => {
                         self.contradicts(None);
-                        return;
+                        believed += 1;
                     }
                     Judged::OutOfDate => against.push((member.addr.clone(), layout)),
                     Judged::Strange => {
@@ -207,6 +262,9 @@ impl Topology {
                 Ok(Ok(_)) | Err(_) => {}
             }
         }
+        if believed > 0 {
+            return;
+        }
         if let Some(layout) = self.insisted(against, Instant::now()) {
             tracing::warn!(
                 "most masters of the cluster insist on what contradicts their epochs, and are believed"
@@ -214,6 +272,84 @@ impl Topology {
             self.install(layout, By::Insistence);
         }
         self.forget();
+    }
+
+    /// Asks all servers that the URL names, at once. What most of them belong to is the cluster; or, where most do not answer in time, what
+    /// most of those belong to that do. There is no memory yet by which a stranger would be known that has got the address of one of them.
+    pub(super) async fn ask_seeds(&self) -> Result<Addr, Error> {
+        let seeds = || self.seeds.iter().take(SCAN_NODES_MAX);
+        let asked = seeds().enumerate().map(async |(at, addr)| (at, self.member(addr).ask().await));
+        let mut asked = asked.collect::<FuturesUnordered<_>>();
+        let (count, mut clusters, mut blind) = (asked.len(), Vec::<Seen>::new(), Vec::new());
+        let mut knows_nobody = None;
+        let mut until = None;
+        loop {
+            let next = async {
+                match until {
+                    None => Ok(asked.next().await),
+                    Some(until) => tokio::time::timeout_at(until, asked.next()).await,
+                }
+            };
+            match next.await {
+                // It has been told to forget the others, or has not met them.
+                Ok(Some((at, Ok(layout)))) if layout.runs.is_empty() => knows_nobody = Some(at),
+                Ok(Some((at, Ok(layout)))) => {
+                    until.get_or_insert_with(|| Instant::now() + SEEDS_TIME);
+                    Seen::note(&mut clusters, at, layout);
+                    if clusters.iter().any(|seen| seen.layouts.len() * 2 > count) {
+                        break;
+                    }
+                }
+                Ok(Some((at, Err(why)))) => blind.push((at, why)),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let most = clusters.iter().map(|seen| seen.layouts.len()).max().unwrap_or(0);
+        clusters.retain(|seen| seen.layouts.len() == most);
+        let Some(seen) = clusters.pop() else { return self.nobody_told(blind, knows_nobody) };
+        let addr = |seen: &Seen| seen.layouts.keys().next().map(|at| self.seeds[*at].clone());
+        if let Some(other) = clusters.first() {
+            let names =
+                [&seen, other].map(|seen| addr(seen).map_or_else(String::new, |addr| addr.to_string()));
+            let text = format!("{} and {} belong to different clusters", names[0], names[1]);
+            return Err(Error::new(ErrorKind::InvalidUrl, text)
+                .remedy("name more servers of the cluster in the URL, and none of another one"));
+        }
+        let first = addr(&seen);
+        for layout in seen.layouts.into_values() {
+            self.install(layout, By::Epochs);
+        }
+        first.ok_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named"))
+    }
+
+    /// None of the servers named could say where the slots are.
+    fn nobody_told(
+        &self,
+        mut blind: Vec<(usize, Blind)>,
+        knows_nobody: Option<usize>,
+    ) -> Result<Addr, Error> {
+        blind.sort_by_key(|(at, _)| *at);
+        let mut first: Option<Error> = None;
+        for (at, why) in blind {
+            match why {
+                Blind::Forbidden => {
+                    self.assume(&self.seeds[at]);
+                    return Ok(self.seeds[at].clone());
+                }
+                // A wrong password or a server without a cluster is worth more than one that is away.
+                Blind::Failed(error)
+                    if first.as_ref().is_none_or(|first| first.kind() == ErrorKind::Unreachable) =>
+                {
+                    first = Some(error);
+                }
+                Blind::Failed(_) => {}
+            }
+        }
+        match knows_nobody {
+            Some(at) => Ok(self.seeds[at].clone()),
+            None => Err(first
+                .unwrap_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named"))),
+        }
     }
 
     /// Asks the other masters of the first picture until most have answered: the node that gave it may have been away, and there is

@@ -5,7 +5,11 @@ use redlatch_testkit::{
     resp,
 };
 
-use super::{super::slots::Layout, pictures::Judged, *};
+use super::{
+    super::slots::Layout,
+    pictures::{By, Judged},
+    *,
+};
 use crate::{
     client::Client,
     config::url::{Server, StoreUrl},
@@ -47,12 +51,58 @@ fn at(port: u16) -> Addr {
 }
 
 async fn open(server: &FakeServer) -> (Arc<Topology>, Arc<Member>) {
-    let url = server.url();
-    let StoreUrl::Redis(Server { addr, access }) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+    open_at(&[server]).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn open_at(servers: &[&FakeServer]) -> Result<(Arc<Topology>, Arc<Member>), Error> {
+    let addr = |server: &&FakeServer| match StoreUrl::parse(&server.url()).unwrap() {
+        StoreUrl::Redis(Server { addr, .. }) => addr,
+        url => panic!("{url}"),
+    };
+    let url = servers[0].url();
+    let StoreUrl::Redis(Server { addr: first, access }) = StoreUrl::parse(&url).unwrap() else {
+        panic!("{url}")
+    };
     let config = Client::builder().url(&url).config().clone();
-    let dial = Dial::new(Server { addr: addr.clone(), access }, &config, &Handle::current()).unwrap();
-    let opened = Topology::open(vec![addr], dial, &config, &Handle::current()).await;
-    opened.unwrap_or_else(|error| panic!("{error}"))
+    let dial = Dial::new(Server { addr: first, access }, &config, &Handle::current()).unwrap();
+    Topology::open(servers.iter().map(addr).collect(), dial, &config, &Handle::current()).await
+}
+
+/// A node that says that the node with this id, at this port, has all slots.
+fn member_of(id: &'static str, port: u16) -> FakeServer {
+    let server = FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
+        b"CLUSTER" if request[1].eq_ignore_ascii_case(b"slots") => {
+            let master = [resp::bulk("127.0.0.1"), resp::integer(port.into()), resp::bulk(id)];
+            let run = [resp::integer(0), resp::integer(16_383), resp::array(&master)];
+            FakeReply::Reply(resp::array(&[resp::array(&run)]))
+        }
+        b"CLUSTER" => {
+            FakeReply::Reply(resp::bulk(format!("{id} 127.0.0.1:{port}@2 master - 0 0 1 connected\n")))
+        }
+        _ => FakeReply::Default,
+    });
+    server.unwrap()
+}
+
+/// A new client believed the first address of its URL that answered, which a node of another cluster had got, and was granted locks there that
+/// others held in the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_at_the_first_address_of_the_url_is_not_the_cluster_of_a_new_client() {
+    let (stranger, one, two) = (member_of("other", 1), member_of("ours", 2), member_of("ours", 2));
+    let (topology, _first) = open_at(&[&stranger, &one, &two]).await.unwrap();
+    assert_eq!(topology.owner(7).unwrap().addr, at(2));
+    topology.close();
+    // One that has met nobody yet has no say.
+    let newcomer = FakeServer::start(|request| match &request[0].to_ascii_uppercase()[..] {
+        b"CLUSTER" => FakeReply::Reply(resp::array::<Vec<u8>>(&[])),
+        _ => FakeReply::Default,
+    });
+    let (topology, _first) = open_at(&[&newcomer.unwrap(), &one]).await.unwrap();
+    assert_eq!(topology.owner(7).unwrap().addr, at(2));
+    topology.close();
+    let Err(error) = open_at(&[&stranger, &one]).await else { panic!("neither of two has more to say") };
+    assert_eq!(error.kind(), crate::ErrorKind::InvalidUrl, "{error}");
+    assert!(error.to_string().contains("different clusters"), "{error}");
 }
 
 /// Each server is one member, also while servers without slots are let go of: a second one would count the lives of the same server anew.
@@ -232,6 +282,34 @@ async fn a_picture_from_before_a_failover_is_not_believed() {
     assert_eq!((owner(7), owner(9_000)), (at(1), at(2)));
     assert_eq!(topology.install(halves((3, 4), (2, 2)), By::Insistence), Judged::Believed);
     assert_eq!(owner(7), at(3));
+}
+
+/// A node that had just joined told of few masters. The others lost their slots and the epochs that were known of them, and a picture from
+/// before a failover was believed then: a client that knew the new master was granted its locks at the old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    let owner = |slot| topology.owner(slot).map(|owner| owner.addr.clone());
+    assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Insistence), Judged::Believed);
+    let mut after = halves((3, 4), (2, 2));
+    after.replicas = vec![(at(5), Some(at(3)))];
+    assert_eq!(topology.install(after, By::Epochs), Judged::Believed);
+    let reign = topology.reign(7);
+    let mut partial = halves((3, 4), (2, 2));
+    partial.runs.remove(0);
+    partial.epochs.remove(&at(3));
+    assert_eq!(topology.install(partial.clone(), By::Epochs), Judged::Believed);
+    assert_eq!((owner(7), owner(9_000)), (Some(at(3)), Some(at(2))));
+    assert_eq!((topology.uncovered(), topology.replicas_of(&at(3))), (0, 1));
+    assert_eq!(topology.reign(7), reign, "nothing has changed");
+    assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(owner(7), Some(at(3)));
+    // What most masters insist on is taken as it is.
+    assert_eq!(topology.install(partial, By::Insistence), Judged::Believed);
+    assert_eq!(owner(7), None);
+    topology.close();
 }
 
 /// Only what the master of a slot says gives it away at once: a node that was away sends calls to the masters that it knew.

@@ -1,0 +1,143 @@
+use redlatch_testkit::fake_server::{FakeReply, FakeServer};
+
+use super::{super::finder::ANSWER_GRACE, *};
+use crate::{client::Client, store::StoreUrl};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a server says of itself.
+#[derive(Clone, Copy)]
+struct Says {
+    role: &'static str,
+    /// Its history, and the one that it has gone on from.
+    history: (&'static str, &'static str),
+    /// How far away it is; `None`: it says nothing.
+    after: Option<Duration>,
+}
+
+fn says(role: &'static str) -> Says {
+    Says { role, history: ("aa", ""), after: Some(Duration::ZERO) }
+}
+
+/// A server that says this at the time.
+fn server(run: &'static str, says: &Arc<Mutex<Says>>) -> FakeServer {
+    let says = says.clone();
+    let bulk = |text: String| FakeReply::Raw(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+    FakeServer::start(move |request| {
+        let Says { role, history: (id, before), after } = *says.lock().unwrap();
+        let words: Vec<_> = request.iter().map(|word| word.to_ascii_lowercase()).collect();
+        if !matches!(&words[0][..], b"role" | b"info") {
+            return FakeReply::Default;
+        }
+        let Some(after) = after else { return FakeReply::Silence };
+        std::thread::sleep(after);
+        match &words[..] {
+            [_] => FakeReply::Raw(match role {
+                "master" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
+                _ => b"*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$9\r\nconnected\r\n:0\r\n".to_vec(),
+            }),
+            [_, part] if part == b"server" => bulk(format!("run_id:{run}\r\n")),
+            _ => bulk(format!("role:{role}\r\nmaster_replid:{id}\r\nmaster_replid2:{before}\r\n")),
+        }
+    })
+    .unwrap()
+}
+
+struct Set {
+    says: [Arc<Mutex<Says>>; 3],
+    _servers: [FakeServer; 3],
+    nodes: Nodes,
+    finder: Replicated,
+    look: Arc<Look>,
+}
+
+/// Three servers, the first of which is the master.
+fn set() -> Set {
+    let says = ["master", "slave", "slave"].map(|role| Arc::new(Mutex::new(says(role))));
+    let servers = [server("aa11", &says[0]), server("bb22", &says[1]), server("cc33", &says[2])];
+    let addrs = servers.each_ref().map(|server| server.url().replace("redis://", "")).join(",");
+    let url = format!("redis-replicated://{addrs}");
+    let StoreUrl::Replicated(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+    let config = Client::builder().url(&url).config().clone();
+    let finder = Replicated::new(&nodes, &config, &Handle::current()).unwrap();
+    let look = Arc::new(Look::default());
+    finder.listen(&look);
+    Set { says, _servers: servers, nodes, finder, look }
+}
+
+impl Set {
+    fn say(&self, at: usize, change: impl FnOnce(&mut Says)) {
+        change(&mut self.says[at].lock().unwrap());
+    }
+
+    async fn count(&self, master: usize) -> Option<u32> {
+        self.finder.count_replicas(&self.nodes.addrs[master], LIMIT).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_was_promoted_is_missing_among_all_and_has_a_look_taken() {
+    let set = set();
+    // A look has met it as a replica, or a count has.
+    for is_found in [true, false] {
+        if is_found {
+            set.finder.find(&Memory::default(), LIMIT).await.unwrap();
+        } else {
+            assert_eq!(set.count(0).await, Some(2));
+        }
+        set.say(1, |says| says.role = "master");
+        assert_eq!(set.count(0).await, Some(2), "found: {is_found}");
+        tokio::time::timeout(LIMIT, set.look.wanted.notified()).await.expect("a look is wanted");
+        // Once it is followed, neither the former master nor a server that was never a copy is counted.
+        assert_eq!(set.count(1).await, Some(1));
+        assert_eq!(set.count(1).await, Some(1));
+        set.say(1, |says| says.role = "slave");
+    }
+}
+
+/// A look ended 200 ms after the master that had been superseded: a server that is farther away was never heard, and two were granted the same
+/// for as long as the old one went on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_server_that_is_far_away_is_heard_beside_a_near_master_that_it_has_superseded() {
+    let set = set();
+    for at in [1, 2] {
+        set.say(at, |says| says.after = Some(2 * ANSWER_GRACE));
+    }
+    set.say(1, |says| (says.role, says.history) = ("master", ("bb", "aa")));
+    let mut memory = Memory::default();
+    let heard = async {
+        loop {
+            let said = set.finder.find(&memory, LIMIT).await.unwrap();
+            memory.judge(&said, Instant::now());
+            if memory.present().unwrap().addr == set.nodes.addrs[1] {
+                return;
+            }
+            // What comes late has a look taken.
+            set.look.wanted.notified().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, heard).await.expect("the promoted one is followed");
+    // From then on it is heard each time, and a server that hangs delays nobody for long.
+    set.say(2, |says| says.after = None);
+    for _ in 0..2 {
+        let said = set.finder.find(&memory, LIMIT).await.unwrap();
+        assert_eq!((said.claims.len(), said.answered), (2, 2));
+    }
+}
+
+/// Replicas that did not answer in time counted as none, so that all of none confirmed what a superseded master granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_do_not_answer_are_missing_among_all() {
+    let set = set();
+    assert_eq!(set.count(0).await, Some(2));
+    for at in [1, 2] {
+        set.say(at, |says| says.after = None);
+    }
+    assert_eq!(set.count(0).await, Some(2));
+    let remembers = |server: &Arc<Asked>| server.recent_copy().is_some();
+    assert_eq!(set.finder.servers.iter().filter(|server| remembers(server)).count(), 2);
+    for server in &set.finder.servers[1..] {
+        server.copy().as_mut().unwrap().at -= REPLICA_MEMORY;
+    }
+    assert_eq!(set.count(0).await, Some(0), "after so long they are gone");
+}

@@ -99,6 +99,12 @@ impl Pace {
         }
     }
 
+    /// It has answered, in time or not.
+    fn answers(&self, took: Duration) {
+        *self.took() = Some(took);
+        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn took(&self) -> MutexGuard<'_, Option<Duration>> {
         self.took.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +155,7 @@ where
         tokio::spawn(async move {
             let answer = work.await;
             if answer.is_ok() {
-                *source.pace().took() = Some(began.elapsed());
+                source.pace().answers(began.elapsed());
             }
             if let Err(mpsc::error::SendError((_, Ok(answer)))) = tell.send((at, answer))
                 && late(&source, &answer)

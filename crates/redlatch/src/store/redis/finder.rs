@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -85,11 +85,14 @@ pub(super) struct Pace {
     quiet: Mutex<Option<Instant>>,
     /// How long its last answer took, if it has given any.
     took: Mutex<Option<Duration>>,
+    /// It did not answer when it was asked last.
+    missed: AtomicBool,
 }
 
 impl Pace {
     /// A connection over which nothing comes any more looks like one that is slow, and is given up after the time that an answer may take.
     pub(super) fn note(&self, answered: bool, node: &Node, limit: Duration) {
+        self.missed.store(!answered, Ordering::Relaxed);
         let mut since = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         if answered {
             *since = None;
@@ -102,6 +105,7 @@ impl Pace {
     /// It has answered, in time or not.
     fn answers(&self, took: Duration) {
         *self.took() = Some(took);
+        self.missed.store(false, Ordering::Relaxed);
         *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -114,7 +118,7 @@ impl Pace {
         let soon = Instant::now() + ANSWER_GRACE;
         match *self.took() {
             Some(took) => soon.max(began + took * TIMES_LAST_ANSWER),
-            None if most => soon,
+            None if most || self.missed.load(Ordering::Relaxed) => soon,
             None => soon.max(began + MOST_TIME_MAX),
         }
     }
@@ -185,4 +189,22 @@ where
         };
     }
     silent.into_iter().flatten().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two servers of which one has hung from the start: each look for the master took a second, and so did each count of replicas.
+    #[test]
+    fn one_that_has_never_answered_is_waited_for_once() {
+        let (pace, began) = (Pace::default(), Instant::now());
+        let waits = || pace.due(began, false) >= began + MOST_TIME_MAX;
+        assert!(waits());
+        pace.missed.store(true, Ordering::Relaxed);
+        assert!(pace.due(began, false) <= Instant::now() + ANSWER_GRACE);
+        // Its first answer, however late, tells how long it takes.
+        pace.answers(Duration::from_secs(2));
+        assert_eq!(pace.due(began, false), began + 4 * Duration::from_secs(2));
+    }
 }

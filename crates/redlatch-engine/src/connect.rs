@@ -77,7 +77,8 @@ pub fn ensure_running(
         return Ok(StartOutcome { stream, started: false });
     }
     if let Standing::Shared(problem) = standing {
-        return Err(refused(&problem));
+        let text = format_args!("the directory is refused: {problem}");
+        return Err(ConnectError::new(ConnectErrorKind::NotRunning, text));
     }
     let _starting = lock_until(paths, deadline)?;
     if paths.is_claimed() {

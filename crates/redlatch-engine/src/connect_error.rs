@@ -10,6 +10,8 @@ pub enum ConnectErrorKind {
     Name,
     /// The directory cannot be used safely.
     Directory,
+    /// The directory is one for several users, whose daemon does not run.
+    NotRunning,
     /// Another process took too long to start the daemon.
     Lock,
     /// The daemon could not be started.

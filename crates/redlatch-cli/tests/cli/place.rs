@@ -405,6 +405,7 @@ fn a_directory_that_others_may_write_is_refused() {
                 !refused.status.success() && both(&refused).contains("chmod go-w"),
                 "{mode:o}: {refused:?}"
             );
+            assert!(!both(&refused).contains("waiting"), "nothing comes by waiting: {refused:?}");
         }
     }
 }

@@ -297,7 +297,7 @@ fn an_open_directory_or_a_link_is_refused() {
     assert_eq!(run(config(&paths)).expect_err("others may enter").kind(), DaemonErrorKind::Access);
     let launcher = |_: &LocalPaths| -> std::io::Result<Command> { panic!("nothing may be started") };
     let refused = ensure_running(&paths, &launcher, Duration::from_secs(5)).expect_err("others may enter");
-    assert_eq!(refused.kind(), ConnectErrorKind::Directory);
+    assert_eq!(refused.kind(), ConnectErrorKind::NotRunning);
     std::fs::rename(&paths.dir, dir.path().join("real")).expect("a rename");
     std::os::unix::fs::symlink(dir.path().join("real"), &paths.dir).expect("a link");
     std::fs::set_permissions(dir.path().join("real"), PermissionsExt::from_mode(0o700)).expect("a mode");

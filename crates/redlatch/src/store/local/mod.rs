@@ -106,6 +106,11 @@ impl Greeter for LocalGreeter {
                     "install the redlatch command on PATH, name it in REDLATCH_ENGINE_BIN, or use a server (redis://…)"
                 }
                 ConnectErrorKind::NotReady => "`redlatch engine run` in a terminal shows why it does not start",
+                // It stays as it is until its rights are changed, so nothing is to be waited for.
+                ConnectErrorKind::Directory => {
+                    let refused = Error::new(ErrorKind::Permission, format!("the local engine cannot be used: {error}"));
+                    return refused.remedy("or name another directory in the URL: local:///path");
+                }
                 // These texts say what to do.
                 _ => return Error::new(ErrorKind::Engine, format!("the local engine cannot be used: {error}")),
             };

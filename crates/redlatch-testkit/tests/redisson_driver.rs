@@ -121,7 +121,8 @@ fn an_interrupt_ends_an_interruptible_wait(version: RedissonVersion) {
     assert!(waiting.is_still_waiting_after(BLOCKED));
     assert!(client.interrupt(&waiter).unwrap());
     let error = waiting.wait(LIMIT).unwrap_err();
-    assert_eq!(error.exception(), Some("InterruptedException"), "{error}");
+    // Where the interrupt meets the thread while it still subscribes, another one is around it.
+    assert!(error.to_string().contains("InterruptedException"), "{error}");
     assert!(!waiter.call("lock.tryLock", &["stock"]).unwrap().as_bool().unwrap(), "the thread goes on");
 }
 

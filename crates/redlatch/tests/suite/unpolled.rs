@@ -155,7 +155,7 @@ async fn an_acquire_that_asks_replicas_of_a_master_that_was_left_ends() {
 async fn an_answer_that_nobody_has_read_is_no_sign_of_a_silent_server() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::builder().url(proxy.url()).response_timeout(ms(1_000)).connect().await.unwrap();
+    let client = Client::builder().url(proxy.url()).response_timeout(ms(4_000)).connect().await.unwrap();
     let slow = client.semaphore("slow");
     slow.set_if_absent(3, None).await.unwrap();
     assert!(slow.try_acquire(1).await.unwrap());
@@ -163,10 +163,10 @@ async fn an_answer_that_nobody_has_read_is_no_sign_of_a_silent_server() {
     let before = proxy.connections_accepted();
     let lock = client.lock("idle");
     let idle = begin(lock.try_lock()).await;
-    for pause in [600, 350, 0] {
+    for pause in [2_400, 1_400, 0] {
         tokio::time::sleep(ms(pause)).await;
         // Most of the time that an answer may take.
-        proxy.rule(Match::script().key_contains("slow"), Action::DelayReply(ms(850)));
+        proxy.rule(Match::script().key_contains("slow"), Action::DelayReply(ms(3_400)));
         assert!(slow.try_acquire(1).await.unwrap(), "the answer came in time");
         proxy.clear_rules();
         slow.release(1).await.unwrap();

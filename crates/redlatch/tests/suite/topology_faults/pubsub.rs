@@ -61,7 +61,7 @@ async fn cut_off(servers: Servers, settings: impl Fn(ClientBuilder) -> ClientBui
     let changes = turns.windows(2).filter(|pair| pair[0].1 != pair[1].1).count();
     let awake = redlatch_testkit::stall::awake_between(from, to).as_millis();
     println!("longest gap {gap:?}, {} turns, {changes} of them the other's, in {awake} ms", turns.len());
-    assert!(changes as u128 * 100 > awake, "the lock changed hands {changes} times in {awake} ms");
+    assert!(changes as u128 * 300 > awake, "the lock changed hands {changes} times in {awake} ms");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -69,7 +69,7 @@ impl Look {
 /// How long the others have after enough was heard: one that hangs must delay nobody.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_millis(200);
 /// How long one that has never answered has, as long as most have not.
-const MOST_TIME_MAX: Duration = Duration::from_millis(1_000);
+const MOST_TIME_MAX: Duration = Duration::from_millis(2_000);
 /// How many times as long as its last answer took a source is waited for: it may have to be connected to anew.
 const TIMES_LAST_ANSWER: u32 = 4;
 
@@ -102,6 +102,10 @@ impl Pace {
         }
     }
 
+    pub(super) fn has_answered(&self) -> bool {
+        self.took().is_some()
+    }
+
     /// It has answered, in time or not.
     fn answers(&self, took: Duration) {
         *self.took() = Some(took);
@@ -116,9 +120,13 @@ impl Pace {
     /// Until when it is waited for, once enough was heard from the others. `most`: most of them have answered.
     fn due(&self, began: Instant, most: bool) -> Instant {
         let soon = Instant::now() + ANSWER_GRACE;
+        // One that hangs has had its time.
+        if self.missed.load(Ordering::Relaxed) {
+            return soon;
+        }
         match *self.took() {
             Some(took) => soon.max(began + took * TIMES_LAST_ANSWER),
-            None if most || self.missed.load(Ordering::Relaxed) => soon,
+            None if most => soon,
             None => soon.max(began + MOST_TIME_MAX),
         }
     }
@@ -128,7 +136,7 @@ impl Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worth {
     Nothing,
-    /// The others have a second to say more.
+    /// The others have two seconds to say more.
     Something,
     /// The others are waited for as long as they may be expected to take.
     Enough,
@@ -206,5 +214,8 @@ mod tests {
         // Its first answer, however late, tells how long it takes.
         pace.answers(Duration::from_secs(2));
         assert_eq!(pace.due(began, false), began + 4 * Duration::from_secs(2));
+        // Then it hangs: it was waited for in each look, for good.
+        pace.missed.store(true, Ordering::Relaxed);
+        assert!(pace.due(began, false) <= Instant::now() + ANSWER_GRACE);
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Replicated {
 struct Asked {
     node: Arc<Node>,
     pace: Pace,
+    /// Since when it is asked.
+    since: Instant,
     copy: Mutex<Option<Copy>>,
 }
 
@@ -89,9 +91,20 @@ impl Asked {
         self.copy().as_ref().is_some_and(|copy| copy.run == run)
     }
 
-    /// The replica that it was not long ago.
-    fn recent_copy(&self) -> Option<String> {
-        self.copy().clone().filter(|copy| copy.at.elapsed() < REPLICA_MEMORY).map(|copy| copy.run)
+    /// The replica that it was not long ago, or that it may be if it has never said anything, by some name. Where the machine refuses the
+    /// connection there is none.
+    fn silent_replica(&self) -> Option<String> {
+        if self.node.dial().is_refused() {
+            return None;
+        }
+        if self.pace.has_answered() {
+            return self
+                .copy()
+                .clone()
+                .filter(|copy| copy.at.elapsed() < REPLICA_MEMORY)
+                .map(|copy| copy.run);
+        }
+        (self.since.elapsed() < REPLICA_MEMORY).then(|| self.node.dial().addr().to_string())
     }
 }
 
@@ -107,7 +120,7 @@ impl Replicated {
             // Locks are held over the master's own connections, so the end of these interests nobody.
             let node = Node::new(Arc::new(dial), config, background, Arc::new(Interruption::default()));
             let (pace, copy) = Default::default();
-            asked.push(Arc::new(Asked { node, pace, copy }));
+            asked.push(Arc::new(Asked { node, pace, since: Instant::now(), copy }));
         }
         Ok(Replicated {
             look: OnceLock::new(),
@@ -188,12 +201,11 @@ impl Replicated {
 
     /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
     /// say who it is counts not at all. A replica that has become a master counts on, because it copies no more and may be granting the
-    /// same: until it is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing any more
-    /// counts on for a while: it may have become one. Where a connection is refused there is none.
+    /// same: until it is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
+    /// counts for a while: it may have become one.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
         let (mut replicas, mut promoted, mut mute) = (HashSet::new(), Vec::new(), Vec::new());
-        let (mut anybody, began) = (false, Instant::now());
-        let time_max = self.connect_timeout.min(self.response_timeout);
+        let mut anybody = false;
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         let silent = hear(
             &self.servers,
@@ -212,9 +224,7 @@ impl Replicated {
                     }
                     Ok((Role::Master { .. }, id)) => promoted.push((server.clone(), id)),
                     Err(_) => {
-                        if began.elapsed() >= time_max {
-                            mute.push(server.clone());
-                        }
+                        mute.push(server.clone());
                         return Worth::Nothing;
                     }
                 }
@@ -229,7 +239,7 @@ impl Replicated {
             look.ask();
         }
         replicas.extend(promoted.into_iter().map(|(_, id)| id));
-        replicas.extend(mute.iter().filter_map(|server| server.recent_copy()));
+        replicas.extend(mute.iter().filter_map(|server| server.silent_replica()));
         anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
     }
 

@@ -13,10 +13,12 @@ struct Says {
     history: (&'static str, &'static str),
     /// How far away it is; `None`: it says nothing.
     after: Option<Duration>,
+    /// Instead of saying nothing it ends the connection.
+    ends: bool,
 }
 
 fn says(role: &'static str) -> Says {
-    Says { role, history: ("aa", ""), after: Some(Duration::ZERO) }
+    Says { role, history: ("aa", ""), after: Some(Duration::ZERO), ends: false }
 }
 
 /// A server that says this at the time.
@@ -24,12 +26,14 @@ fn server(run: &'static str, says: &Arc<Mutex<Says>>) -> FakeServer {
     let says = says.clone();
     let bulk = |text: String| FakeReply::Raw(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
     FakeServer::start(move |request| {
-        let Says { role, history: (id, before), after } = *says.lock().unwrap();
+        let Says { role, history: (id, before), after, ends } = *says.lock().unwrap();
         let words: Vec<_> = request.iter().map(|word| word.to_ascii_lowercase()).collect();
         if !matches!(&words[0][..], b"role" | b"info") {
             return FakeReply::Default;
         }
-        let Some(after) = after else { return FakeReply::Silence };
+        let Some(after) = after else {
+            return if ends { FakeReply::Close } else { FakeReply::Silence };
+        };
         std::thread::sleep(after);
         match &words[..] {
             [_] => FakeReply::Raw(match role {
@@ -134,10 +138,22 @@ async fn replicas_that_do_not_answer_are_missing_among_all() {
         set.say(at, |says| says.after = None);
     }
     assert_eq!(set.count(0).await, Some(2));
-    let remembers = |server: &Arc<Asked>| server.recent_copy().is_some();
+    let remembers = |server: &Arc<Asked>| server.silent_replica().is_some();
     assert_eq!(set.finder.servers.iter().filter(|server| remembers(server)).count(), 2);
     for server in &set.finder.servers[1..] {
         server.copy().as_mut().unwrap().at -= REPLICA_MEMORY;
     }
     assert_eq!(set.count(0).await, Some(0), "after so long they are gone");
+}
+
+/// To a new client they were none as well, and so were those whose connections end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_a_new_client_has_never_heard_are_missing_among_all() {
+    for ends in [false, true] {
+        let set = set();
+        for at in [1, 2] {
+            set.say(at, |says| (says.after, says.ends) = (None, ends));
+        }
+        assert_eq!(set.count(0).await, Some(2), "ends: {ends}");
+    }
 }

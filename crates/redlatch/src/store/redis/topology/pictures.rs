@@ -300,7 +300,12 @@ impl Topology {
                         break;
                     }
                 }
-                Ok(Some((at, Err(why)))) => blind.push((at, why)),
+                Ok(Some((at, Err(why)))) => {
+                    if matches!(why, Blind::Forbidden) {
+                        until.get_or_insert_with(|| Instant::now() + SEEDS_TIME);
+                    }
+                    blind.push((at, why));
+                }
                 Ok(None) | Err(_) => break,
             }
         }
@@ -316,6 +321,13 @@ impl Topology {
                 .remedy("name more servers of the cluster in the URL, and none of another one"));
         }
         let first = addr(&seen);
+        // Connections were made before it was known whose cluster it is. Those of the others are made anew, and so are asked for it: a picture
+        // may name an address that a stranger has got.
+        for (at, other) in seeds().enumerate() {
+            if !seen.layouts.contains_key(&at) {
+                self.member(other).node.distrust();
+            }
+        }
         for layout in seen.layouts.into_values() {
             self.install(layout, By::Epochs);
         }

@@ -91,6 +91,9 @@ async fn a_stranger_at_the_first_address_of_the_url_is_not_the_cluster_of_a_new_
     let (stranger, one, two) = (member_of("other", 1), member_of("ours", 2), member_of("ours", 2));
     let (topology, _first) = open_at(&[&stranger, &one, &two]).await.unwrap();
     assert_eq!(topology.owner(7).unwrap().addr, at(2));
+    // The connection on which the stranger was asked is used for nothing else: a picture may name its address, too.
+    let StoreUrl::Redis(Server { addr, .. }) = StoreUrl::parse(&stranger.url()).unwrap() else { panic!() };
+    assert!(topology.member(&addr).node.link().await.is_err(), "it is not asked to grant anything");
     topology.close();
     // One that has met nobody yet has no say.
     let newcomer = FakeServer::start(|request| match &request[0].to_ascii_uppercase()[..] {

@@ -15,6 +15,7 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
+    task::AbortHandle,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -174,7 +175,11 @@ impl Topology {
             asking.ask_most(&first).await;
             Ok(first)
         });
+        // A caller that gives up, or is refused, leaves no questions and no connections behind.
+        let mut opening = Opening { topology: Some(&topology), work: asked.abort_handle() };
         let first = asked.await.unwrap_or_else(|_| Err(closed_error().into_error()))?;
+        opening.topology = None;
+        drop(opening);
         let member = topology.member(&first);
         topology.lasts("the watch over a cluster", Topology::watch_over);
         topology.lasts("the watch over its histories", Topology::watch_histories);
@@ -455,6 +460,21 @@ impl Topology {
         self.closed.cancel();
         for member in self.everyone() {
             member.node.close();
+        }
+    }
+}
+
+/// A topology that no caller has yet.
+struct Opening<'a> {
+    topology: Option<&'a Arc<Topology>>,
+    work: AbortHandle,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.work.abort();
+        if let Some(topology) = self.topology {
+            topology.close();
         }
     }
 }

@@ -277,7 +277,7 @@ impl Topology {
     /// Asks all servers that the URL names, at once. What most of them belong to is the cluster; or, where most do not answer in time, what
     /// most of those belong to that do. There is no memory yet by which a stranger would be known that has got the address of one of them.
     pub(super) async fn ask_seeds(&self) -> Result<Addr, Error> {
-        let seeds = || self.seeds.iter().take(SCAN_NODES_MAX);
+        let seeds = || self.seeds.iter();
         let asked = seeds().enumerate().map(async |(at, addr)| (at, self.member(addr).ask().await));
         let mut asked = asked.collect::<FuturesUnordered<_>>();
         let (count, mut clusters, mut blind) = (asked.len(), Vec::<Seen>::new(), Vec::new());
@@ -292,7 +292,10 @@ impl Topology {
             };
             match next.await {
                 // It has been told to forget the others, or has not met them.
-                Ok(Some((at, Ok(layout)))) if layout.runs.is_empty() => knows_nobody = Some(at),
+                Ok(Some((at, Ok(layout)))) if layout.runs.is_empty() => {
+                    until.get_or_insert_with(|| Instant::now() + SEEDS_TIME);
+                    knows_nobody = Some(at);
+                }
                 Ok(Some((at, Ok(layout)))) => {
                     until.get_or_insert_with(|| Instant::now() + SEEDS_TIME);
                     Seen::note(&mut clusters, at, layout);
@@ -389,18 +392,25 @@ impl Topology {
         *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner) = contradiction;
     }
 
-    /// The picture that most of the known masters have shown in each look for long enough, against what is known.
+    /// The picture that most of the known masters have shown in each look for long enough, against what is known; or most of those in it, if
+    /// nobody shows another one.
     pub(super) fn insisted(&self, against: Vec<(Addr, Layout)>, now: Instant) -> Option<Layout> {
         let masters: HashSet<Addr> =
             self.masters().into_iter().map(|(_, member)| member.addr.clone()).collect();
-        let mut pictures: BTreeMap<String, (usize, Layout)> = BTreeMap::new();
+        let mut pictures: BTreeMap<String, (HashSet<Addr>, Layout)> = BTreeMap::new();
         for (addr, layout) in against {
             tracing::debug!(%addr, "what a node says of the cluster is out of date");
-            let counts = usize::from(masters.contains(&addr));
-            let (said, _) = pictures.entry(format!("{:?}", layout.runs)).or_insert_with(|| (0, layout));
-            *said += counts;
+            let (by, _) =
+                pictures.entry(format!("{:?}", layout.runs)).or_insert_with(|| (HashSet::new(), layout));
+            by.insert(addr);
         }
-        let most = pictures.into_values().find(|(said, _)| said * 2 > masters.len());
+        let one_voice = pictures.len() == 1;
+        let most = pictures.into_values().find(|(by, layout)| {
+            let most_of = |masters: &HashSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
+            // Those who are gone for good say nothing any more. Without contradiction most of those count that have slots now.
+            let present = layout.runs.iter().map(|(_, addr)| addr.clone()).collect();
+            most_of(&masters) || one_voice && most_of(&present)
+        });
         let mut contradiction = self.contradiction.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, layout)) = most else {
             *contradiction = None;

@@ -354,3 +354,30 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
     assert_eq!(topology.insisted(against(&[1, 2]), after(2)), None);
     assert!(topology.insisted(against(&[1, 2]), after(3)).is_some());
 }
+
+/// A master was lost for good, and its slots were given to another one by hand, with an earlier epoch. The lost one says nothing any more, so that
+/// of two masters, and of three of which two were lost, most never insisted.
+#[tokio::test]
+async fn what_all_insist_on_who_are_left_is_believed_after_a_while() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    topology.install(halves((1, 5), (2, 2)), By::Insistence);
+    let mut mended = halves((2, 2), (2, 2));
+    mended.epochs = HashMap::from([(at(2), 2)]);
+    assert_eq!(topology.install(mended.clone(), By::Epochs), Judged::OutOfDate);
+    let begin = Instant::now();
+    let late = begin + pictures::INSISTED_TIME;
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], begin), None, "since now");
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], late), Some(mended.clone()));
+    // One that was cut off names the others as well, who do not say so.
+    let before = halves((1, 1), (2, 2));
+    for now in [begin, late] {
+        assert_eq!(topology.insisted(vec![(at(1), before.clone())], now), None);
+    }
+    // Nor if another node says something else.
+    for now in [begin, late] {
+        let against = vec![(at(2), mended.clone()), (at(7), before.clone())];
+        assert_eq!(topology.insisted(against, now), None);
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! An address is not a server. When a machine or a pod ends, another may get its address, and that one may belong to another
 //! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
-//! a node is in it that was in the last one, and this is the only place that remembers which were.
+//! nodes are in it that were in the last one, and this is the only place that remembers which were. One alone does not do for a cluster: a
+//! node keeps its id when it is taken to another one (`CLUSTER RESET SOFT`).
 
 use std::{
     collections::BTreeSet,
@@ -16,17 +17,35 @@ use crate::{
 
 #[derive(Default)]
 pub(super) struct Kin {
+    /// How many of those in a picture, or of those that are known if these are fewer, have to be known.
+    share: Share,
     /// The ids of those in the last picture that was believed; none before the first.
     known: Mutex<BTreeSet<String>>,
     /// Addresses whose servers were found to be strangers when they were last connected to.
     strangers: Mutex<BTreeSet<String>>,
 }
 
+#[derive(Default)]
+enum Share {
+    #[default]
+    One,
+    Half,
+}
+
 impl Kin {
+    pub(super) fn of_cluster() -> Self {
+        Kin { share: Share::Half, ..Kin::default() }
+    }
+
     /// Whether a picture is of those that are known. Where nobody gives ids there is nothing to compare.
     pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.is_empty() || !known.is_disjoint(ids)
+        let common = known.intersection(ids).count();
+        let wanted = match self.share {
+            Share::One => 1,
+            Share::Half => known.len().min(ids.len()).div_ceil(2).max(1),
+        };
+        known.is_empty() || common >= wanted
     }
 
     /// Takes those in a picture for the ones that are known from now on. `false`: they are strangers, and nothing changes.
@@ -36,6 +55,11 @@ impl Kin {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ids);
         }
         known
+    }
+
+    /// Takes those in a picture of some for known, besides those who are.
+    pub(super) fn admit_more(&self, ids: &BTreeSet<String>) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(ids.iter().cloned());
     }
 
     /// Takes these for the ones that are known from now on, because something else has shown that they are.
@@ -95,5 +119,17 @@ mod tests {
             assert!(kin.admit(&ids(picture)), "{picture}");
         }
         assert!(!kin.knows(&ids("abc")));
+    }
+
+    /// It told of the other cluster, and took the clients of its former one along.
+    #[test]
+    fn a_node_that_went_to_another_cluster_with_its_id_is_a_stranger() {
+        let kin = Kin::of_cluster();
+        assert!(kin.admit(&ids("abcdef")));
+        assert!(!kin.admit(&ids("fuvwxyz")) && !kin.admit(&ids("uvf")));
+        // Clusters grow and shrink, and a node that has just joined knows few.
+        for picture in ["abcdefghijkl", "abcdef", "an", "abcdefn", "abc", "abcxyz"] {
+            assert!(kin.admit(&ids(picture)), "{picture}");
+        }
     }
 }

@@ -159,7 +159,7 @@ async fn many_tasks_that_meet_a_moved_slot_are_redirected_once() {
     }
     let astray = refused(cluster.node(from), "MOVED") - before;
     // At most those that were under way before the first was told.
-    assert!((1..=500).contains(&astray), "{astray} calls went to the node that has not the slot any more");
+    assert!(astray <= 500, "{astray} calls went to the node that has not the slot any more");
     let scans: u64 = cluster
         .nodes()
         .iter()

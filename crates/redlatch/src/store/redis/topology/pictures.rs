@@ -120,14 +120,15 @@ impl Table {
 
     /// A picture tells who has a slot. It does not tell that nobody has one: a node that has just joined knows of few masters. A slot that it
     /// lacks stays with its master, who refuses what is no longer its own; and with it stay the epoch by which the next picture is
-    /// judged, and the replicas.
-    fn keeps_what_is_missing(&mut self, before: &Table) {
-        let told = self.masters.len();
+    /// judged, and the replicas. Whether there was such a slot.
+    fn keeps_what_is_missing(&mut self, before: &Table) -> bool {
+        let (told, mut is_partial) = (self.masters.len(), false);
         for slot in 0..SLOTS {
             if self.owners[slot] == NOBODY
                 && let Some(master) = before.owner(slot as u16)
             {
                 self.owners[slot] = self.place(master);
+                is_partial = true;
             }
         }
         let kept = &self.masters[told..];
@@ -138,6 +139,7 @@ impl Table {
             .filter(|(addr, whose)| of_kept(whose) && !self.replicas.iter().any(|(known, _)| known == addr));
         let replicas: Vec<_> = replicas.cloned().collect();
         self.replicas.extend(replicas);
+        is_partial
     }
 }
 
@@ -157,7 +159,6 @@ impl Topology {
             if by == By::Epochs && table.is_later_than(&layout) {
                 return Judged::OutOfDate;
             }
-            self.kin.admit(&layout.ids);
             let id = layout.ids.first().cloned();
             let mut new = Table {
                 masters: Vec::new(),
@@ -172,8 +173,10 @@ impl Topology {
                 let at = new.place(&self.member(&addr));
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
             }
-            if by == By::Epochs {
-                new.keeps_what_is_missing(&table);
+            if by == By::Epochs && new.keeps_what_is_missing(&table) {
+                self.kin.admit_more(&layout.ids);
+            } else {
+                self.kin.admit(&layout.ids);
             }
             let mut told = std::mem::take(&mut table.told);
             told.retain(|_, told| told.at.elapsed() < TOLD_TIME);

@@ -148,8 +148,12 @@ impl Replicated {
         };
         // What the present master says is no news.
         let ours = present.clone();
-        let late = move |server: &Asked, (role, _): &(Role, _)| {
-            matches!(role, Role::Master { .. }) && ours.as_ref() != Some(server.node.dial().addr())
+        let late = move |server: &Asked, (role, history): &(Role, Option<History>)| match role {
+            Role::Master { .. } => ours.as_ref() != Some(server.node.dial().addr()),
+            Role::Replica => {
+                server.is_copy(history.as_ref().and_then(|history| history.run.clone()));
+                false
+            }
         };
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             let addr = server.node.dial().addr();
@@ -207,31 +211,29 @@ impl Replicated {
         let (mut replicas, mut promoted, mut mute) = (HashSet::new(), Vec::new(), Vec::new());
         let mut anybody = false;
         let ask = async |server: Arc<Asked>| who(&server.node).await;
-        let silent = hear(
-            &self.servers,
-            limit,
-            self.look.get(),
-            ask,
-            |_, _| false,
-            |server, answer| {
-                match answer {
-                    Ok((Role::Replica, id)) => {
-                        server.is_copy(Some(id.clone()));
-                        replicas.insert(id);
-                    }
-                    Ok((Role::Master { .. }, id)) if server.node.dial().addr() == master => {
-                        self.is_master(&id)
-                    }
-                    Ok((Role::Master { .. }, id)) => promoted.push((server.clone(), id)),
-                    Err(_) => {
-                        mute.push(server.clone());
-                        return Worth::Nothing;
-                    }
+        // One that is too far away to be heard in time is a replica all the same.
+        let late = |server: &Asked, (role, id): &(Role, String)| {
+            if let Role::Replica = role {
+                server.is_copy(Some(id.clone()));
+            }
+            false
+        };
+        let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
+            match answer {
+                Ok((Role::Replica, id)) => {
+                    server.is_copy(Some(id.clone()));
+                    replicas.insert(id);
                 }
-                anybody = true;
-                Worth::Enough
-            },
-        );
+                Ok((Role::Master { .. }, id)) if server.node.dial().addr() == master => self.is_master(&id),
+                Ok((Role::Master { .. }, id)) => promoted.push((server.clone(), id)),
+                Err(_) => {
+                    mute.push(server.clone());
+                    return Worth::Nothing;
+                }
+            }
+            anybody = true;
+            Worth::Enough
+        });
         let silent = silent.await;
         mute.extend(silent);
         promoted.retain(|(server, id)| server.was_copy(id));

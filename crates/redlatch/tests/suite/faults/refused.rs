@@ -150,5 +150,5 @@ async fn row_30_refused_and_black_holed_ports_answer_in_time() {
     let start = Instant::now();
     let error = Client::builder().url(url).connect_timeout(ms(300)).connect().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    assert!((ms(300)..ms(300 + 200)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(300) && awake(start) < LATE, "{:?}", start.elapsed());
 }

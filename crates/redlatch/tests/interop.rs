@@ -62,6 +62,8 @@ mod sentinel;
 mod spin;
 #[path = "interop/staying.rs"]
 mod staying;
+#[path = "interop/turns.rs"]
+mod turns;
 #[path = "interop/waking.rs"]
 mod waking;
 

@@ -16,12 +16,13 @@ fn noting(place: &Place) -> String {
     format!("{notes}{term}echo $$ > {pid}; while :; do sleep 0.02; done")
 }
 
-/// A script that notes USR1 and ends on TERM, for stops: a shell that starts a program at the moment of a stop cannot
-/// stop before that program runs, so this one starts none.
+/// A script for bash that notes USR1 and ends on TERM, for stops: a shell that starts a program at the moment of a stop cannot
+/// stop before that program runs, so this one starts none. A signal that comes right before a read begins has its trap run only after it, so
+/// no read is without end.
 fn stoppable(place: &Place) -> String {
     let (hold, log, pid) = (place.word("hold"), place.word("log"), place.word("job.pid"));
     let traps = format!("trap 'echo USR1 >> {log}' USR1; trap 'exit 5' TERM");
-    format!("mkfifo {hold}; exec 3<>{hold}; {traps}; echo $$ > {pid}; while :; do read line <&3; done")
+    format!("mkfifo {hold}; exec 3<>{hold}; {traps}; echo $$ > {pid}; while :; do read -t 0.1 line <&3; done")
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn the_whole_group_gets_the_signal() {
 fn stop_and_continue_reach_the_command_and_the_lock_stays() {
     let place = Place::local();
     let script = stoppable(&place);
-    let holder = place.start(["run", "job", "--lease", LEASE, "--grace", GRACE, "--", "sh", "-c", &script]);
+    let holder = place.start(["run", "job", "--lease", LEASE, "--grace", GRACE, "--", "bash", "-c", &script]);
     let command = place.pid("job");
     let state = || {
         let stat = fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
@@ -194,8 +195,11 @@ fn ctrl_z_in_a_session_without_a_shell_stops_nobody() {
 fn ctrl_z_gives_the_terminal_back_to_the_shell_and_fg_goes_on() {
     let place = Place::local();
     fs::write(place.path("job.sh"), stoppable(&place)).unwrap();
-    fs::write(place.path("shell.sh"), "set -m; redlatch run job -- sh job.sh; echo $? > shell; fg; exit $?")
-        .unwrap();
+    fs::write(
+        place.path("shell.sh"),
+        "set -m; redlatch run job -- bash job.sh; echo $? > shell; fg; exit $?",
+    )
+    .unwrap();
     let mut terminal = Running::spawn(on_a_terminal(&place, "bash shell.sh"));
     let command = place.pid("job");
     terminal.child().stdin.as_mut().unwrap().write_all(b"\x1a").unwrap();

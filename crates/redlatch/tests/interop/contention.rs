@@ -8,7 +8,10 @@ use redlatch_testkit::{
     redisson::RedissonVersion,
 };
 
-use crate::bed::{Bed, Java, ms, patient_connection, runtime};
+use crate::{
+    bed::{Bed, Java, ms, patient_connection, runtime},
+    turns::{Language, Turns},
+};
 
 const ROUNDS: u64 = 200;
 const TASKS_PER_CLIENT: u64 = 3;
@@ -43,10 +46,12 @@ struct Notes {
     recorder: Recorder,
     name: String,
     owner: String,
+    turns: Arc<Turns>,
 }
 
 impl Notes {
-    fn granted(&self, asked_ns: u64) {
+    fn granted(&self, asked_ns: u64, language: Language) {
+        self.turns.note(language);
         let event = Event::new(Kind::AcquireRet, &self.name, &self.owner).span(asked_ns, now_ns());
         self.recorder.record(event.op(0, self.recorder.next_op_id()).outcome(Outcome::Ok));
     }
@@ -83,33 +88,37 @@ impl Takes for FairLock {
     }
 }
 
-async fn rust_rounds<L: Takes>(lock: L, rounds: u64, counter: Arc<Counter>, notes: Notes) {
-    let mut connection = counter.connect().await;
-    for round in 0..rounds {
+async fn rust_rounds<L: Takes>(lock: L, least: u64, counter: Arc<Counter>, notes: Notes) -> u64 {
+    let (mut connection, mut rounds) = (counter.connect().await, 0);
+    for round in notes.turns.rounds(least) {
         let asked = now_ns();
         let guard = lock.take().await.unwrap();
-        notes.granted(asked);
+        notes.granted(asked, Language::Rust);
         counter.raise(&mut connection).await;
         assert!(guard.is_valid());
         let asked = now_ns();
         assert_eq!(guard.unlock().await.unwrap(), redlatch::Unlocked::Released);
         notes.released(asked);
         tokio::time::sleep(pause(round)).await;
+        rounds += 1;
     }
+    rounds
 }
 
-fn java_rounds(java: &Java, rounds: u64, counter: &Counter, notes: &Notes) {
-    let mut connection = runtime().block_on(counter.connect());
-    for round in 0..rounds {
+fn java_rounds(java: &Java, least: u64, counter: &Counter, notes: &Notes) -> u64 {
+    let (mut connection, mut rounds) = (runtime().block_on(counter.connect()), 0);
+    for round in notes.turns.rounds(least) {
         let asked = now_ns();
         java.lock(&notes.name);
-        notes.granted(asked);
+        notes.granted(asked, Language::Java);
         runtime().block_on(counter.raise(&mut connection));
         let asked = now_ns();
         java.unlock(&notes.name);
         notes.released(asked);
         thread::sleep(pause(round));
+        rounds += 1;
     }
+    rounds
 }
 
 pub(crate) fn owners_of_both_languages_never_overlap(version: RedissonVersion) {
@@ -125,7 +134,9 @@ fn fight<L: Takes>(version: RedissonVersion, kind: &str, rounds_each: u64) {
     let name = bed.name("contended");
     let counter = Arc::new(Counter { url: bed.server.url(), key: bed.name("counter") });
     let recorder = Recorder::new("contention", 0);
-    let notes = |owner: String| Notes { recorder: recorder.clone(), name: name.clone(), owner };
+    let turns = Arc::new(Turns::until(40));
+    let notes =
+        |owner: String| Notes { recorder: recorder.clone(), name: name.clone(), owner, turns: turns.clone() };
     let begin = now_ns();
     let mut tasks = Vec::new();
     for (client, letter) in [(&bed.ours, 'a'), (&bed.ours_too, 'b')] {
@@ -139,32 +150,31 @@ fn fight<L: Takes>(version: RedissonVersion, kind: &str, rounds_each: u64) {
             tasks.push(runtime().spawn(rounds));
         }
     }
-    thread::scope(|scope| {
-        for number in 0..JAVA_THREADS {
-            let (java, counter, notes) = (bed.thread().with(kind), &counter, notes(format!("java-{number}")));
-            scope.spawn(move || java_rounds(&java, rounds_each, counter, &notes));
-        }
+    let mut total: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..JAVA_THREADS)
+            .map(|number| {
+                let (java, counter, notes) =
+                    (bed.thread().with(kind), &counter, notes(format!("java-{number}")));
+                scope.spawn(move || java_rounds(&java, rounds_each, counter, &notes))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     for task in tasks {
-        runtime().block_on(task).unwrap();
+        total += runtime().block_on(task).unwrap();
     }
     let took_ms = (now_ns() - begin) / 1_000_000;
 
-    let total = rounds_each * (2 * TASKS_PER_CLIENT + JAVA_THREADS);
     assert_eq!(bed.number(&["GET", &counter.key]), i64::try_from(total).unwrap(), "lost updates");
     let events = recorder.events();
     let floors = Floors { grants: total, contended: total / 4, ..Floors::default() };
     let verdict = check(&events, &CheckOptions { floors, ..CheckOptions::default() });
     verdict.assert_ok();
-    // One language after the other would prove nothing.
-    let mut grants: Vec<&Event> = events.iter().filter(|event| event.kind == Kind::AcquireRet).collect();
-    grants.sort_by_key(|event| event.t_ret_ns);
-    let languages = |event: &Event| event.owner.starts_with("java");
-    let changes = grants.windows(2).filter(|pair| languages(pair[0]) != languages(pair[1])).count();
     println!(
-        "{version:?}, {kind}: {total} grants in {took_ms} ms, {} contended, {changes} changes of language",
-        verdict.stats.contended
+        "{version:?}, {kind}: {total} grants in {took_ms} ms, {} contended, {} changes of language",
+        verdict.stats.contended,
+        turns.changes()
     );
-    assert!(changes >= 40, "the languages took turns only {changes} times");
+    turns.assert_enough();
     assert_eq!(bed.number(&["EXISTS", &name]), 0);
 }

@@ -14,6 +14,7 @@ use redlatch_testkit::{
 
 use crate::{
     bed::{BLOCKED, Bed, Java, LIMIT, awake, awake_between, ms, run, runtime},
+    turns::{Language, Turns},
     waking::WAKE_LIMIT,
 };
 
@@ -59,20 +60,22 @@ pub(crate) fn tokens_grow_over_a_mixed_schedule(version: RedissonVersion) {
     let bed = Bed::of(version);
     let name = bed.name("mixed-tokens");
     // Tokens are noted while the lock is held, so their order here is the order of the grants.
-    let notes = Arc::new(Mutex::new(Vec::<(&str, u64)>::new()));
+    let notes = Arc::new(Mutex::new(Vec::<u64>::new()));
+    let turns = Arc::new(Turns::until(20));
     let mut tasks = Vec::new();
-    for (client, rounds) in [(&bed.ours, ROUNDS), (&bed.ours_too, ROUNDS)] {
+    for client in [&bed.ours, &bed.ours_too] {
         for task in 0..OWNERS {
-            let (lock, notes) = (client.fenced_lock(name.as_str()), notes.clone());
+            let (lock, notes, turns) = (client.fenced_lock(name.as_str()), notes.clone(), turns.clone());
             tasks.push(runtime().spawn(async move {
-                for round in 0..rounds {
+                for round in turns.rounds(ROUNDS) {
                     // Renewed and fixed leases, waiting with and without a limit.
                     let guard = match (round + task) % 3 {
                         0 => lock.lock().await.unwrap(),
                         1 => lock.lock_with_lease(LIMIT).await.unwrap(),
                         _ => lock.lock_for(LIMIT).await.unwrap().expect("its turn"),
                     };
-                    notes.lock().unwrap().push(("ours", guard.token()));
+                    turns.note(Language::Rust);
+                    notes.lock().unwrap().push(guard.token());
                     if round % 4 == 0 {
                         let inner = guard.reenter().await.unwrap();
                         assert_eq!(inner.token(), guard.token(), "a re-entry of ours draws nothing");
@@ -86,9 +89,9 @@ pub(crate) fn tokens_grow_over_a_mixed_schedule(version: RedissonVersion) {
     }
     thread::scope(|scope| {
         for owner in 0..OWNERS {
-            let (java, name, notes) = (bed.thread().with("fenced"), &name, &notes);
+            let (java, name, notes, turns) = (bed.thread().with("fenced"), &name, &notes, &turns);
             scope.spawn(move || {
-                for round in 0..ROUNDS {
+                for round in turns.rounds(ROUNDS) {
                     let token = match (round + owner) % 3 {
                         0 => drawn(&java, "lockAndGetToken", name, &[]),
                         1 => drawn(&java, "tryLockAndGetToken", name, &["20000", "20000"]),
@@ -97,11 +100,12 @@ pub(crate) fn tokens_grow_over_a_mixed_schedule(version: RedissonVersion) {
                             drawn(&java, "getToken", name, &[])
                         }
                     };
-                    notes.lock().unwrap().push(("java", token));
+                    turns.note(Language::Java);
+                    notes.lock().unwrap().push(token);
                     if round % 4 == 0 {
                         // Java counts its own re-entries too.
                         let inner = drawn(&java, "lockAndGetToken", name, &[]);
-                        notes.lock().unwrap().push(("java", inner));
+                        notes.lock().unwrap().push(inner);
                         java.unlock(name);
                     }
                     java.unlock(name);
@@ -114,14 +118,11 @@ pub(crate) fn tokens_grow_over_a_mixed_schedule(version: RedissonVersion) {
         run(task).unwrap();
     }
     let notes = notes.lock().unwrap();
-    let reentered = u64::try_from((0..ROUNDS).filter(|round| round % 4 == 0).count()).unwrap() * OWNERS;
-    assert_eq!(u64::try_from(notes.len()).unwrap(), ROUNDS * 3 * OWNERS + reentered);
-    let back = notes.windows(2).find(|pair| pair[0].1 >= pair[1].1);
+    let back = notes.windows(2).find(|pair| pair[0] >= pair[1]);
     assert!(back.is_none(), "a grant with a token that is not above the one before: {back:?}");
-    let changes = notes.windows(2).filter(|pair| pair[0].0 != pair[1].0).count();
-    println!("{} tokens, {changes} changes of language", notes.len());
-    assert!(changes >= 20, "the languages took turns only {changes} times");
-    let last = notes.last().unwrap().1;
+    println!("{} tokens, {} changes of language", notes.len(), turns.changes());
+    turns.assert_enough();
+    let last = *notes.last().unwrap();
     assert_eq!(u64::try_from(bed.number(&["GET", &counter(&name)])).unwrap(), last);
     assert_eq!(run(bed.ours.fenced_lock(name.as_str()).token()).unwrap(), Some(last));
     assert_eq!(bed.number(&["PTTL", &counter(&name)]), -1, "a counter with an end would start again");

@@ -16,6 +16,7 @@ use redlatch_testkit::redisson::RedissonVersion;
 use crate::{
     bed::{BRISK, Bed, ms, patient_connection, runtime},
     read_write::{Sides, is_gone},
+    turns::{Language, Turns},
 };
 
 const ROUNDS: u64 = 150;
@@ -30,10 +31,10 @@ struct Page {
     key: String,
     readers: AtomicU64,
     writers: AtomicU64,
-    /// The most readers at once, of both languages, and changes of language between two writers.
+    /// The most readers at once, of both languages.
     together: AtomicU64,
-    last_writer: AtomicU64,
-    changes: AtomicU64,
+    /// Of writers.
+    turns: Turns,
     writes: AtomicU64,
     /// Readers inside, by language, and how often a reader of one met one of the other.
     inside: [AtomicU64; 2],
@@ -51,7 +52,7 @@ impl Page {
         found.unwrap_or(0)
     }
 
-    async fn write(&self, connection: &mut MultiplexedConnection, language: usize) {
+    async fn write(&self, connection: &mut MultiplexedConnection, language: Language) {
         assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
         assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
         for part in 0..3 {
@@ -59,29 +60,28 @@ impl Page {
             let key = format!("{}-{part}", self.key);
             redis::cmd("SET").arg(key).arg(next).query_async::<()>(connection).await.unwrap();
         }
-        if self.last_writer.swap(language as u64, Ordering::SeqCst) != language as u64 {
-            self.changes.fetch_add(1, Ordering::SeqCst);
-        }
+        self.turns.note(language);
         self.writes.fetch_add(1, Ordering::SeqCst);
         assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         self.writers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    async fn read(&self, connection: &mut MultiplexedConnection, language: usize) {
+    async fn read(&self, connection: &mut MultiplexedConnection, language: Language) {
+        let its = usize::from(matches!(language, Language::Java));
         let together = self.readers.fetch_add(1, Ordering::SeqCst) + 1;
         self.together.fetch_max(together, Ordering::SeqCst);
-        self.inside[language].fetch_add(1, Ordering::SeqCst);
+        self.inside[its].fetch_add(1, Ordering::SeqCst);
         assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         let first = self.number(connection, 0).await;
         tokio::time::sleep(ms(1)).await;
         for part in 1..3 {
             assert_eq!(self.number(connection, part).await, first, "a page half written");
         }
-        if self.inside[1 - language].load(Ordering::SeqCst) > 0 {
+        if self.inside[1 - its].load(Ordering::SeqCst) > 0 {
             self.met.fetch_add(1, Ordering::SeqCst);
         }
         assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a writer beside a reader");
-        self.inside[language].fetch_sub(1, Ordering::SeqCst);
+        self.inside[its].fetch_sub(1, Ordering::SeqCst);
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -97,15 +97,15 @@ fn pause(round: u64) -> Duration {
 
 async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
     let mut connection = page.connect().await;
-    for round in 0..ROUNDS {
+    for round in page.turns.rounds(ROUNDS) {
         let unlocked = if writes(owner, round) {
             let write = lock.write().acquire().wait(Wait::Forever).lease(LEASE);
             let guard = write.await.unwrap().unwrap();
-            page.write(&mut connection, 0).await;
+            page.write(&mut connection, Language::Rust).await;
             if round % 2 == 0 {
                 // A writer that stays to read what it has written.
                 let reading = guard.downgrade().await.unwrap();
-                page.read(&mut connection, 0).await;
+                page.read(&mut connection, Language::Rust).await;
                 reading.unlock().await
             } else {
                 guard.unlock().await
@@ -113,7 +113,7 @@ async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
         } else {
             let read = lock.read().acquire().wait(Wait::Forever).lease(LEASE);
             let guard = read.await.unwrap().unwrap();
-            page.read(&mut connection, 0).await;
+            page.read(&mut connection, Language::Rust).await;
             guard.unlock().await
         };
         assert_eq!(unlocked.unwrap(), Unlocked::Released);
@@ -123,21 +123,21 @@ async fn rust_rounds(lock: ReadWriteLock, page: Arc<Page>, owner: u64) {
 
 fn java_rounds(java: &Sides, name: &str, page: &Page, owner: u64) {
     let mut connection = runtime().block_on(page.connect());
-    for round in 0..ROUNDS {
+    for round in page.turns.rounds(ROUNDS) {
         if writes(owner, round) {
             java.write.lock(name);
-            runtime().block_on(page.write(&mut connection, 1));
+            runtime().block_on(page.write(&mut connection, Language::Java));
             if round % 2 == 0 {
                 java.read.lock(name);
                 java.write.unlock(name);
-                runtime().block_on(page.read(&mut connection, 1));
+                runtime().block_on(page.read(&mut connection, Language::Java));
                 java.read.unlock(name);
             } else {
                 java.write.unlock(name);
             }
         } else {
             java.read.lock(name);
-            runtime().block_on(page.read(&mut connection, 1));
+            runtime().block_on(page.read(&mut connection, Language::Java));
             java.read.unlock(name);
         }
         thread::sleep(pause(round));
@@ -153,8 +153,7 @@ pub(crate) fn readers_never_meet_a_writer_and_writers_meet_nobody(version: Redis
         readers: AtomicU64::new(0),
         writers: AtomicU64::new(0),
         together: AtomicU64::new(0),
-        last_writer: AtomicU64::new(0),
-        changes: AtomicU64::new(0),
+        turns: Turns::until(30),
         writes: AtomicU64::new(0),
         inside: Default::default(),
         met: AtomicU64::new(0),
@@ -174,20 +173,16 @@ pub(crate) fn readers_never_meet_a_writer_and_writers_meet_nobody(version: Redis
     for task in tasks {
         runtime().block_on(task).unwrap();
     }
-    let [together, changes, met, writes] =
-        [&page.together, &page.changes, &page.met, &page.writes].map(|n| n.load(Ordering::SeqCst));
+    let [together, met, writes] = [&page.together, &page.met, &page.writes].map(|n| n.load(Ordering::SeqCst));
     println!(
-        "{version:?}: {writes} writes, {changes} changes of language, at most {together} readers, {met} meetings"
+        "{version:?}: {writes} writes, {} changes of language, at most {together} readers, {met} meetings",
+        page.turns.changes()
     );
-    let expected: u64 =
-        (0..ROUNDS).map(|round| (0..TASKS).filter(|owner| self::writes(*owner, round)).count() as u64).sum();
-    assert_eq!(writes, 2 * expected);
     for part in 0..3 {
         let found = bed.number(&["GET", &format!("{}-{part}", page.key)]);
         assert_eq!(found, i64::try_from(writes).unwrap(), "lost updates of number {part}");
     }
-    // One language after the other would prove nothing.
-    assert!(changes >= 30, "the languages took turns only {changes} times");
+    page.turns.assert_enough();
     assert!(together >= 3 && met >= 30, "readers shared too little: {together}, {met}");
     is_gone(&bed, &name);
 }

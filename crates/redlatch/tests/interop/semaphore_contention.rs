@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -15,6 +15,7 @@ use redlatch_testkit::redisson::RedissonVersion;
 use crate::{
     bed::{Bed, JavaCounter, LIMIT, ms, run, runtime},
     semaphore::java,
+    turns::{Language, Turns},
 };
 
 /// Rounds of each taker under contention.
@@ -23,22 +24,18 @@ const ROUNDS: u64 = 120;
 const CAPACITY: i64 = 5;
 
 /// Who is inside, and what has been seen of it.
-#[derive(Default)]
 struct Inside {
     now: AtomicI64,
     most: AtomicI64,
-    changes: AtomicUsize,
-    last: AtomicUsize,
+    turns: Turns,
 }
 
 impl Inside {
     /// Counted after the grant and uncounted before the release, so that it never counts a task that is not inside.
-    fn enter(&self, permits: i64, language: usize) {
+    fn enter(&self, permits: i64, language: Language) {
         let now = self.now.fetch_add(permits, Ordering::SeqCst) + permits;
         self.most.fetch_max(now, Ordering::SeqCst);
-        if self.last.swap(language, Ordering::SeqCst) != language {
-            self.changes.fetch_add(1, Ordering::SeqCst);
-        }
+        self.turns.note(language);
     }
 
     fn leave(&self, permits: i64) {
@@ -53,7 +50,7 @@ fn turn(taker: u64, round: u64) -> (i64, Duration) {
 }
 
 async fn our_turns(semaphore: Semaphore, inside: Arc<Inside>, taker: u64) {
-    for round in 0..ROUNDS {
+    for round in inside.turns.rounds(ROUNDS) {
         let (permits, stay) = turn(taker, round);
         let n = u32::try_from(permits).unwrap();
         match round % 3 {
@@ -63,7 +60,7 @@ async fn our_turns(semaphore: Semaphore, inside: Arc<Inside>, taker: u64) {
             _ if semaphore.try_acquire(n).await.unwrap() => {}
             _ => continue,
         }
-        inside.enter(permits, 1);
+        inside.enter(permits, Language::Rust);
         tokio::time::sleep(stay).await;
         inside.leave(permits);
         semaphore.release(n).await.unwrap();
@@ -71,7 +68,7 @@ async fn our_turns(semaphore: Semaphore, inside: Arc<Inside>, taker: u64) {
 }
 
 fn java_turns(java: &JavaCounter, inside: &Inside, taker: u64) {
-    for round in 0..ROUNDS {
+    for round in inside.turns.rounds(ROUNDS) {
         let (permits, stay) = turn(taker, round);
         match round % 3 {
             0 => assert!(java.bool("tryAcquireWait", &[permits, 15_000]), "nothing within 15 s"),
@@ -79,7 +76,7 @@ fn java_turns(java: &JavaCounter, inside: &Inside, taker: u64) {
             _ if java.bool("tryAcquire", &[permits]) => {}
             _ => continue,
         }
-        inside.enter(permits, 2);
+        inside.enter(permits, Language::Java);
         thread::sleep(stay);
         inside.leave(permits);
         java.call("release", &[permits]);
@@ -90,7 +87,8 @@ pub(crate) fn no_permit_is_made_or_lost_between_the_languages(version: RedissonV
     let bed = Bed::of(version);
     let name = bed.name("contended-permits");
     assert!(java(&bed, &name).bool("trySetPermits", &[CAPACITY]));
-    let inside = Arc::new(Inside::default());
+    let inside =
+        Arc::new(Inside { now: AtomicI64::new(0), most: AtomicI64::new(0), turns: Turns::until(40) });
     let begin = Instant::now();
     let tasks: Vec<_> = (0..4)
         .map(|taker| {
@@ -107,14 +105,15 @@ pub(crate) fn no_permit_is_made_or_lost_between_the_languages(version: RedissonV
     for task in tasks {
         runtime().block_on(task).unwrap();
     }
-    let (most, changes) = (inside.most.load(Ordering::SeqCst), inside.changes.load(Ordering::SeqCst));
+    let most = inside.most.load(Ordering::SeqCst);
     println!(
-        "{version:?}: {:?}, {most} of {CAPACITY} at most, {changes} changes of language",
-        begin.elapsed()
+        "{version:?}: {:?}, {most} of {CAPACITY} at most, {} changes of language",
+        begin.elapsed(),
+        inside.turns.changes()
     );
     assert!(most <= CAPACITY, "{most} permits were out at once");
     assert_eq!(most, CAPACITY, "never used up: no contention, no proof");
-    assert!(changes >= 40, "the languages took turns only {changes} times");
+    inside.turns.assert_enough();
     assert_eq!(java(&bed, &name).number("available"), CAPACITY, "made or lost");
     assert_eq!(run(bed.ours.semaphore(name.as_str()).drain()).unwrap(), CAPACITY);
 }

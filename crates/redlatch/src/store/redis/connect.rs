@@ -26,7 +26,7 @@ use super::{
     certificates::Certificates,
     changes::Changes,
     failure::{self, Failure},
-    kin::{self, Kin},
+    kin::{self, Kin, Trust},
     life::{self, Process},
     password::PasswordFile,
     role::{self, Role},
@@ -520,6 +520,11 @@ impl Dial {
         };
         kin.note(self.addr(), is_stranger);
         if is_stranger { Err(kin::stranger(&self.server)) } else { Ok(()) }
+    }
+
+    /// What a connection that is about to be greeted may count on.
+    pub(super) fn trust(&self) -> Trust {
+        Trust::of(self.kin.as_ref())
     }
 
     /// Whether the server was found to be a stranger when it was last connected to.

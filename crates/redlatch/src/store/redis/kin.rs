@@ -7,7 +7,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -86,6 +89,31 @@ impl Kin {
     /// Whether there is anything to compare with.
     pub(super) fn is_empty(&self) -> bool {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// Whether a connection may be used, as far as its server's side goes. One that was made before any picture was believed could not ask for it.
+pub(super) struct Trust {
+    /// The memory that was empty then.
+    empty: Option<Arc<Kin>>,
+    is_given: AtomicBool,
+}
+
+impl Trust {
+    /// For a connection that is about to ask.
+    pub(super) fn of(kin: Option<&Arc<Kin>>) -> Trust {
+        Trust { empty: kin.filter(|kin| kin.is_empty()).cloned(), is_given: AtomicBool::new(false) }
+    }
+
+    /// What the server has said over it is believed.
+    pub(super) fn give(&self) {
+        self.is_given.store(true, Ordering::Release);
+    }
+
+    /// Not once it is known whose side servers are on, unless its own server has said so.
+    pub(super) fn lasts(&self) -> bool {
+        let Some(kin) = &self.empty else { return true };
+        self.is_given.load(Ordering::Acquire) || kin.is_empty()
     }
 }
 

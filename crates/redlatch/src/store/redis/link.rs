@@ -24,6 +24,7 @@ use super::{
     changes::{self, Changes},
     driver::{Driven, DriverWork},
     failure::{Failure, reply},
+    kin::Trust,
     life::{self, Lived, Lives, Process, Unused},
 };
 use crate::{
@@ -50,6 +51,7 @@ pub(super) struct Link {
     dead: AtomicBool,
     /// Nothing more is to be sent on it, though it goes on.
     retired: AtomicBool,
+    trust: Trust,
     /// Of which of the server's processes the connection is, as [`Lives`] counts them.
     life: AtomicU32,
     lives: Arc<Lives>,
@@ -69,8 +71,17 @@ pub(super) struct Tells {
     refused: Mutex<Option<String>>,
 }
 
-/// A connection, the task that drives it, what that task does, the server's process, and a moment before that one was asked for.
-type Parts = (MultiplexedConnection, JoinHandle<()>, Arc<DriverWork>, Process, Instant);
+/// What a link is made of.
+struct Parts {
+    connection: MultiplexedConnection,
+    /// The task that drives it, and what that task does.
+    driver: JoinHandle<()>,
+    work: Arc<DriverWork>,
+    trust: Trust,
+    process: Process,
+    /// A moment before the process was asked for.
+    asked: Instant,
+}
 
 /// What has been asked on a connection, and what has come back.
 #[derive(Default)]
@@ -164,7 +175,7 @@ impl Link {
     async fn over(
         dial: &Dial,
         lives: &Arc<Lives>,
-        (connection, driver, work, process, asked): Parts,
+        Parts { connection, driver, work, trust, process, asked }: Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
@@ -179,6 +190,7 @@ impl Link {
             silence_ms: AtomicU64::new(0),
             dead: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            trust,
             life: AtomicU32::new(0),
             lives: lives.clone(),
             driver: abort,
@@ -216,7 +228,7 @@ impl Link {
         let mut processes = Vec::new();
         for _ in 0..count {
             let ask = || async { begin(dial, None).await.map_err(Begun::into_error) };
-            let (_, driver, work, process, _) = dial.bounded(ask).await?;
+            let Parts { driver, work, process, .. } = dial.bounded(ask).await?;
             driver.abort();
             work.end();
             processes.push(process);
@@ -230,7 +242,17 @@ impl Link {
 
     /// Whether requests may be sent on it.
     pub(super) fn is_usable(&self) -> bool {
-        !self.retired.load(Ordering::Acquire) && !self.is_dead()
+        !self.retired.load(Ordering::Acquire) && !self.is_dead() && self.is_trusted()
+    }
+
+    /// Whether its server has been asked whose side it is on, or need not be.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.trust.lasts()
+    }
+
+    /// What its server has said over it is believed.
+    pub(super) fn trust(&self) {
+        self.trust.give();
     }
 
     pub(super) fn life(&self) -> u32 {
@@ -523,9 +545,9 @@ async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begu
     let driven = Driven(work.clone());
     let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
     let abort = driver.abort_handle();
-    let asked = Instant::now();
+    let (trust, asked) = (dial.trust(), Instant::now());
     match dial.greet(&mut connection).await {
-        Ok(process) => Ok((connection, driver, work, process, asked)),
+        Ok(process) => Ok(Parts { connection, driver, work, trust, process, asked }),
         Err(error) => {
             abort.abort();
             Err(Begun::Elsewhere(error))

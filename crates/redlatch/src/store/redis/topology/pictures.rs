@@ -219,6 +219,13 @@ impl Topology {
 
     /// Asks several nodes and takes over what does not contradict what is known.
     pub(super) async fn scan(&self) {
+        if self.table().masters.is_empty() {
+            // As at the beginning, there is no memory by which to judge a single answer.
+            if let Err(error) = self.ask_seeds().await {
+                tracing::debug!(%error, "no server of the cluster said who has which slot");
+            }
+            return;
+        }
         let mut known: Vec<Addr> = Vec::new();
         {
             let table = self.table();
@@ -327,12 +334,10 @@ impl Topology {
                 .remedy("name more servers of the cluster in the URL, and none of another one"));
         }
         let first = addr(&seen);
-        // Connections were made before it was known whose cluster it is. Those of the others are made anew, and so are asked for it: a picture
-        // may name an address that a stranger has got.
-        for (at, other) in seeds().enumerate() {
-            if !seen.layouts.contains_key(&at) {
-                self.member(other).node.distrust();
-            }
+        // Connections were made before it was known whose cluster it is. Only those on which these pictures came go on being used: a picture may
+        // name an address that a stranger has got.
+        for at in seen.layouts.keys() {
+            self.member(&self.seeds[*at]).node.trust();
         }
         for layout in seen.layouts.into_values() {
             self.install(layout, By::Epochs);

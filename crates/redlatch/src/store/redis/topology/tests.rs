@@ -108,6 +108,46 @@ async fn a_stranger_at_the_first_address_of_the_url_is_not_the_cluster_of_a_new_
     assert!(error.to_string().contains("different clusters"), "{error}");
 }
 
+/// A client that had found nobody but a node that has met nobody believed the first picture that it got afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_has_met_nobody_yet_asks_as_a_new_one_does() {
+    let (alone, told) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let node = |id: &'static str| {
+        let (alone, told) = (alone.clone(), told.clone());
+        FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
+            b"CLUSTER" if alone.load(Ordering::SeqCst) => FakeReply::Reply(resp::array::<Vec<u8>>(&[])),
+            b"CLUSTER" if request[1].eq_ignore_ascii_case(b"slots") => {
+                let port = if id == "ours" { 2 } else { 1 };
+                let master = [resp::bulk("127.0.0.1"), resp::integer(port), resp::bulk(id)];
+                let run = [resp::integer(0), resp::integer(16_383), resp::array(&master)];
+                FakeReply::Reply(resp::array(&[resp::array(&run)]))
+            }
+            b"CLUSTER" => {
+                // The stranger is the first that has something to say.
+                told.fetch_or(id == "other", Ordering::SeqCst);
+                while !told.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                std::thread::sleep(Duration::from_millis(if id == "ours" { 100 } else { 0 }));
+                FakeReply::Reply(resp::bulk(format!("{id} 127.0.0.1:2@2 master - 0 0 1 connected\n")))
+            }
+            _ => FakeReply::Default,
+        })
+        .unwrap()
+    };
+    let (stranger, one, two) = (node("other"), node("ours"), node("ours"));
+    let (topology, _first) = open_at(&[&stranger, &one, &two]).await.unwrap();
+    assert!(topology.owner(7).is_none());
+    let StoreUrl::Redis(Server { addr, .. }) = StoreUrl::parse(&stranger.url()).unwrap() else { panic!() };
+    let strangers = topology.member(&addr);
+    strangers.node.link().await.unwrap();
+    alone.store(false, Ordering::SeqCst);
+    topology.looked().await;
+    assert_eq!(topology.owner(7).unwrap().addr, at(2));
+    assert!(strangers.node.link().await.is_err(), "it is not asked to grant anything");
+    topology.close();
+}
+
 /// Each server is one member, also while servers without slots are let go of: a second one would count the lives of the same server anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {

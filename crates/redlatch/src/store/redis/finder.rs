@@ -69,7 +69,7 @@ impl Look {
 /// How long the others have after enough was heard: one that hangs must delay nobody.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_millis(200);
 /// How long one that has never answered has, as long as most have not.
-const MOST_TIME_MAX: Duration = Duration::from_millis(2_000);
+pub(super) const MOST_TIME_MAX: Duration = Duration::from_millis(2_000);
 /// How many times as long as its last answer took a source is waited for: it may have to be connected to anew.
 const TIMES_LAST_ANSWER: u32 = 4;
 

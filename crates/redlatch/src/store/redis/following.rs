@@ -62,6 +62,9 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
 const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// How long one try to find the first master may take, so that one that hangs leaves time for the one that takes its place. A server that has never
+/// answered is waited for as long beside others.
+const TRY_TIME_MAX: Duration = super::finder::MOST_TIME_MAX;
 /// How long a master may take to tell the history of its data before the next look asks again: one that hangs must not delay looks.
 const HISTORY_TIME_MAX: Duration = Duration::from_millis(250);
 /// How long what was said of the replicas counts, so that a hundred grants a second do not ask a hundred times.
@@ -199,33 +202,49 @@ struct First {
 }
 
 impl First {
-    /// Asks again while the master that is named does not accept: there may be a change of masters right now.
+    /// Asks again while the master that is named does not accept or answer: there may be a change of masters right now.
     async fn find(self) -> Result<(Memory, Arc<Node>), Error> {
-        let mut memory = Memory::default();
+        let (mut memory, mut candidate) = (Memory::default(), None);
         let end = Instant::now() + self.config.connect_timeout;
         // The last thing that was learned: time that runs out in the middle of another try says less.
         let mut last = None;
-        loop {
-            let error = match self.try_once(&mut memory, end).await {
+        let error = loop {
+            let until = end.min(Instant::now() + TRY_TIME_MAX);
+            match self.try_once(&mut memory, &mut candidate, until).await {
                 Ok(node) => return Ok((memory, node)),
-                Err((_, error)) if !error.is_retryable() => return Err(error),
-                Err((true, error)) => error,
-                Err((false, error)) => return Err(last.unwrap_or(error)),
-            };
-            if Instant::now() + LOOK_PAUSE_MIN >= end {
-                return Err(error);
+                Err(Vain::ForGood(error)) => {
+                    break if error.is_retryable() { last.unwrap_or(error) } else { error };
+                }
+                Err(Vain::Now(error)) => last = Some(error),
+                Err(Vain::OutOfTime(error)) => last = Some(last.unwrap_or(error)),
             }
-            last = Some(error);
+            if Instant::now() + LOOK_PAUSE_MIN >= end
+                && let Some(error) = last
+            {
+                break error;
+            }
             sleep(LOOK_PAUSE_MIN).await;
+        };
+        if let Some(node) = candidate {
+            node.close();
         }
+        Err(error)
     }
 
-    /// Tries once. `true` with an error: another try may succeed soon.
-    async fn try_once(&self, memory: &mut Memory, end: Instant) -> Result<Arc<Node>, (bool, Error)> {
-        let said = match self.finder.clone().find(memory.clone(), end - Instant::now()).await {
+    /// Tries once. `candidate`: the server that is being connected to, kept between tries so that a slow one need not begin anew with each.
+    async fn try_once(
+        &self,
+        memory: &mut Memory,
+        candidate: &mut Option<Arc<Node>>,
+        until: Instant,
+    ) -> Result<Arc<Node>, Vain> {
+        let said = match self.finder.clone().find(memory.clone(), until - Instant::now()).await {
             Ok(said) => said,
-            // Those who know are not there, which waiting does not change; that there is no master right now is another matter.
-            Err(error) => return Err((error.kind() == ErrorKind::ReadOnly, error)),
+            Err(error) if error.kind() == ErrorKind::ReadOnly => return Err(Vain::Now(error)),
+            // One that knows hangs, and another one may know soon.
+            Err(error) if Instant::now() >= until => return Err(Vain::OutOfTime(error)),
+            // Those who know are not there, which waiting does not change.
+            Err(error) => return Err(Vain::ForGood(error)),
         };
         let claim = match memory.judge(&said, Instant::now()) {
             Verdict::Is(claim) | Verdict::Becomes(claim) => Some(claim),
@@ -233,30 +252,49 @@ impl First {
         };
         let Some(claim) = claim else {
             let text = format!("{}: nobody says who is the master", self.finder.describe());
-            return Err((true, Error::new(ErrorKind::Unreachable, text)));
+            return Err(Vain::Now(Error::new(ErrorKind::Unreachable, text)));
         };
         let addr = &claim.addr;
-        let dial = Arc::new(self.dial.at(addr.clone()));
-        let node = Node::new(dial, &self.config, &self.background, self.ends.clone());
-        let (again, error) = match timeout_at(end, node.link()).await {
+        if let Some(other) = candidate.take_if(|node| node.dial().addr() != addr) {
+            other.close();
+        }
+        let node = candidate.get_or_insert_with(|| {
+            let dial = Arc::new(self.dial.at(addr.clone()));
+            Node::new(dial, &self.config, &self.background, self.ends.clone())
+        });
+        let node = node.clone();
+        let told = |error: Error| {
+            let remedy = match error.kind() {
+                ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
+                _ => "check that the master runs, and that its address as announced can be reached from here",
+            };
+            error.within(format!("{} (master at {addr})", self.finder.describe())).remedy(remedy)
+        };
+        match timeout_at(until, node.link()).await {
             Ok(Ok(_)) => {
+                *candidate = None;
                 memory.admit(&claim);
-                return Ok(node);
+                Ok(node)
             }
-            Ok(Err(fault)) => (true, fault.into_error()),
+            Ok(Err(fault)) => {
+                let error = told(fault.into_error());
+                Err(if error.is_retryable() { Vain::Now(error) } else { Vain::ForGood(error) })
+            }
             Err(_) => {
                 let text = format!("no answer within {:?}", self.config.connect_timeout);
-                (false, Error::new(ErrorKind::Unreachable, text))
+                Err(Vain::OutOfTime(told(Error::new(ErrorKind::Unreachable, text))))
             }
-        };
-        node.close();
-        let remedy = match error.kind() {
-            ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
-            _ => "check that the master runs, and that its address as announced can be reached from here",
-        };
-        let context = format!("{} (master at {addr})", self.finder.describe());
-        Err((again, error.within(context).remedy(remedy)))
+        }
     }
+}
+
+/// A try without success.
+enum Vain {
+    /// Another one may succeed soon.
+    Now(Error),
+    /// So it may, though it is not known what kept this one.
+    OutOfTime(Error),
+    ForGood(Error),
 }
 
 /// Looks who the master is, as long as there is a store.

@@ -1,6 +1,9 @@
 use redlatch_testkit::fake_server::{FakeReply, FakeServer};
 
-use super::{super::finder::ANSWER_GRACE, *};
+use super::{
+    super::{finder::ANSWER_GRACE, following::FollowingStore},
+    *,
+};
 use crate::{client::Client, store::StoreUrl};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -49,7 +52,7 @@ fn server(run: &'static str, says: &Arc<Mutex<Says>>) -> FakeServer {
 
 struct Set {
     says: [Arc<Mutex<Says>>; 3],
-    _servers: [FakeServer; 3],
+    servers: [FakeServer; 3],
     nodes: Nodes,
     finder: Replicated,
     look: Arc<Look>,
@@ -66,7 +69,7 @@ fn set() -> Set {
     let finder = Replicated::new(&nodes, &config, &Handle::current()).unwrap();
     let look = Arc::new(Look::default());
     finder.listen(&look);
-    Set { says, _servers: servers, nodes, finder, look }
+    Set { says, servers, nodes, finder, look }
 }
 
 impl Set {
@@ -156,4 +159,26 @@ async fn servers_that_a_new_client_has_never_heard_are_missing_among_all() {
         }
         assert_eq!(set.count(0).await, Some(2), "ends: {ends}");
     }
+}
+
+/// A client that connected while the master hung waited for that one until its time was up, though a replica had been promoted meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connects_while_the_master_hangs_finds_the_one_that_takes_its_place() {
+    let set = set();
+    set.say(0, |says| says.after = None);
+    let url = StoreUrl::Replicated(set.nodes.clone()).to_string();
+    let config = Client::builder().url(&url).config().clone();
+    let promoted = async {
+        while set.servers[1].count("ROLE") == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        set.say(1, |says| (says.role, says.history) = ("master", ("bb", "aa")));
+    };
+    let background = Handle::current();
+    let opened = FollowingStore::of_replicated(&set.nodes, &config, &background);
+    let (store, ()) = tokio::join!(opened, promoted);
+    let store = store.unwrap();
+    assert!(store.describe().ends_with(&set.nodes.addrs[1].to_string()), "{}", store.describe());
+    store.close();
 }

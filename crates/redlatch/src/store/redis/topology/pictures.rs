@@ -120,9 +120,9 @@ impl Table {
 
     /// A picture tells who has a slot. It does not tell that nobody has one: a node that has just joined knows of few masters. A slot that it
     /// lacks stays with its master, who refuses what is no longer its own; and with it stay the epoch by which the next picture is
-    /// judged, and the replicas. Whether there was such a slot.
+    /// judged. It may know of few replicas of the masters that it names, too, so all that are known stay. Whether there was such a slot.
     fn keeps_what_is_missing(&mut self, before: &Table) -> bool {
-        let (told, mut is_partial) = (self.masters.len(), false);
+        let mut is_partial = false;
         for slot in 0..SLOTS {
             if self.owners[slot] == NOBODY
                 && let Some(master) = before.owner(slot as u16)
@@ -131,14 +131,12 @@ impl Table {
                 is_partial = true;
             }
         }
-        let kept = &self.masters[told..];
-        let of_kept = |whose: &Option<Addr>| kept.iter().any(|master| whose.as_ref() == Some(&master.addr));
-        let replicas = before
-            .replicas
-            .iter()
-            .filter(|(addr, whose)| of_kept(whose) && !self.replicas.iter().any(|(known, _)| known == addr));
-        let replicas: Vec<_> = replicas.cloned().collect();
-        self.replicas.extend(replicas);
+        if is_partial {
+            let is_told = |addr: &Addr| self.replicas.iter().any(|(told, _)| told == addr);
+            let missing: Vec<_> =
+                before.replicas.iter().filter(|(addr, _)| !is_told(addr)).cloned().collect();
+            self.replicas.extend(missing);
+        }
         is_partial
     }
 }

@@ -337,15 +337,18 @@ async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
     let owner = |slot| topology.owner(slot).map(|owner| owner.addr.clone());
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Insistence), Judged::Believed);
     let mut after = halves((3, 4), (2, 2));
-    after.replicas = vec![(at(5), Some(at(3)))];
+    after.replicas = vec![(at(5), Some(at(3))), (at(6), Some(at(2))), (at(7), Some(at(2)))];
     assert_eq!(topology.install(after, By::Epochs), Judged::Believed);
     let reign = topology.reign(7);
     let mut partial = halves((3, 4), (2, 2));
     partial.runs.remove(0);
     partial.epochs.remove(&at(3));
+    // Nor does it know all replicas of the other: `ReplicaAck::all()` was content with those that it knows.
+    partial.replicas = vec![(at(6), Some(at(2)))];
     assert_eq!(topology.install(partial.clone(), By::Epochs), Judged::Believed);
     assert_eq!((owner(7), owner(9_000)), (Some(at(3)), Some(at(2))));
-    assert_eq!((topology.uncovered(), topology.replicas_of(&at(3))), (0, 1));
+    assert_eq!(topology.uncovered(), 0);
+    assert_eq!((topology.replicas_of(&at(3)), topology.replicas_of(&at(2))), (1, 2));
     assert_eq!(topology.reign(7), reign, "nothing has changed");
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
     assert_eq!(owner(7), Some(at(3)));

@@ -4,7 +4,7 @@ use std::{fmt, future::IntoFuture, marker::PhantomData, sync::Arc, time::Duratio
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stake, is_of_this_thread, own_owner, thread_owner, wait_for};
+use super::{Stake, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
     Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
@@ -99,7 +99,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn force(&self, force: Force) -> Result<Forced, Error> {
-        wait_for(self.core(), self.0.force(force))
+        block(self.core(), self.0.force(force))
     }
 
     /// Frees the lock, of any holder; `true` if it was held.
@@ -108,7 +108,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn force_unlock(&self) -> Result<bool, Error> {
-        wait_for(self.core(), self.0.force_unlock())
+        block(self.core(), self.0.force_unlock())
     }
 
     /// Frees the lock while `owner` holds it.
@@ -117,7 +117,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// As [`force_unlock`](Self::force_unlock).
     pub fn force_unlock_if(&self, owner: &str) -> Result<Forced, Error> {
-        wait_for(self.core(), self.0.force_unlock_if(owner))
+        block(self.core(), self.0.force_unlock_if(owner))
     }
 
     /// Whether anybody holds the lock.
@@ -126,7 +126,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// A server that is unreachable or refuses.
     pub fn is_locked(&self) -> Result<bool, Error> {
-        wait_for(self.core(), self.0.is_locked())
+        block(self.core(), self.0.is_locked())
     }
 
     /// Whether this thread holds the lock.
@@ -144,7 +144,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// A server that is unreachable or refuses.
     pub fn hold_count(&self) -> Result<u32, Error> {
-        wait_for(self.core(), self.0.hold_count(&thread_owner(self.core())))
+        block(self.core(), self.0.hold_count(&thread_owner(self.core())))
     }
 
     /// How long the current hold lasts if it is not renewed.
@@ -153,7 +153,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// A server that is unreachable or refuses.
     pub fn remaining_ttl(&self) -> Result<Option<Duration>, Error> {
-        wait_for(self.core(), self.0.remaining_ttl())
+        block(self.core(), self.0.remaining_ttl())
     }
 }
 
@@ -185,7 +185,7 @@ impl Lock<Fenced> {
     ///
     /// A server that is unreachable or refuses.
     pub fn token(&self) -> Result<Option<u64>, Error> {
-        wait_for(self.core(), self.0.token())
+        block(self.core(), self.0.token())
     }
 }
 
@@ -285,7 +285,7 @@ impl<G: Hold> Acquire<'_, G> {
 
     fn run_as<T>(self) -> Result<Option<Guard<G, T>>, Error> {
         let Acquire { inner, core, cancel } = self;
-        let guard = wait_for(core, async {
+        let guard = block(core, async {
             let cancelled = async {
                 match &cancel {
                     Some(token) => token.cancelled().await,
@@ -350,7 +350,7 @@ impl<G: Hold, T> Guard<G, T> {
     /// As there.
     pub fn unlock(self) -> Result<Unlocked, Error> {
         let Guard { core, inner, _stake, .. } = self;
-        wait_for(&core, inner.into_guard().unlock_polled())
+        block(&core, inner.into_guard().unlock_polled())
     }
 
     /// Lets the hold go on without a guard; see [`redlatch::Guard::detach`](crate::Guard::detach).
@@ -381,7 +381,7 @@ impl<G: Hold, T> Guard<G, T> {
     pub fn detach_for(self, time: Duration) -> Result<bool, Error> {
         let Guard { core, inner, _stake, .. } = self;
         // It begins when it may be waited for, and not before: otherwise the guard is dropped.
-        wait_for(&core, async { inner.into_guard().detach_for(time).await })
+        block(&core, async { inner.into_guard().detach_for(time).await })
     }
 
     /// Waits until the hold is lost, or at most this long; `None` if it is still good.
@@ -391,7 +391,7 @@ impl<G: Hold, T> Guard<G, T> {
     /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
         let lost = self.inner.as_guard().lost();
-        wait_for(&self.core, async {
+        block(&self.core, async {
             let end = self.core.keeper.sleep(limit);
             tokio::select! {
                 biased;
@@ -422,7 +422,7 @@ impl<G: Hold, T> Guard<G, T> {
     ///
     /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        wait_for(&self.core, self.inner.as_guard().extend(lease))
+        block(&self.core, self.inner.as_guard().extend(lease))
     }
 }
 

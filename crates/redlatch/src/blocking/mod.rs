@@ -225,7 +225,7 @@ impl Client {
     ///
     /// As there.
     pub fn inspect(&self, name: impl Into<LockName>) -> Result<LockState, Error> {
-        wait_for(&self.0.core, self.0.inspect(name))
+        block(&self.0.core, self.0.inspect(name))
     }
 
     /// Lists locks; see [`redlatch::Client::list`](crate::Client::list).
@@ -234,7 +234,7 @@ impl Client {
     ///
     /// As there.
     pub fn list(&self, pattern: Option<&str>, limit: usize) -> Result<Vec<LockState>, Error> {
-        wait_for(&self.0.core, self.0.list(pattern, limit))
+        block(&self.0.core, self.0.list(pattern, limit))
     }
 
     /// Lists names of some kinds; see [`redlatch::Client::list_kinds`](crate::Client::list_kinds).
@@ -248,7 +248,7 @@ impl Client {
         pattern: Option<&str>,
         limit: usize,
     ) -> Result<Vec<LockState>, Error> {
-        wait_for(&self.0.core, self.0.list_kinds(kinds, pattern, limit))
+        block(&self.0.core, self.0.list_kinds(kinds, pattern, limit))
     }
 
     /// Ends the client; see [`redlatch::Client::shutdown`](crate::Client::shutdown).
@@ -263,7 +263,7 @@ impl Client {
     }
 }
 
-fn wait_for<T>(core: &Arc<Core>, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+fn block<T>(core: &Arc<Core>, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     outside()?;
     core.check_open()?;
     block_on(core.keeper.handle(), work)
@@ -330,7 +330,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire(&self, n: u32) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.acquire(n))
+        block(self.0.core(), self.0.acquire(n))
     }
 
     /// Takes `n` permits if that many are free now; see [`redlatch::Semaphore::try_acquire`](crate::Semaphore::try_acquire).
@@ -339,7 +339,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn try_acquire(&self, n: u32) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.try_acquire(n))
+        block(self.0.core(), self.0.try_acquire(n))
     }
 
     /// Waits at most this long for `n` permits; see [`redlatch::Semaphore::acquire_for`](crate::Semaphore::acquire_for).
@@ -348,7 +348,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire_for(&self, n: u32, wait: Duration) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.acquire_for(n, wait))
+        block(self.0.core(), self.0.acquire_for(n, wait))
     }
 
     /// Puts `n` permits in; see [`redlatch::Semaphore::release`](crate::Semaphore::release).
@@ -357,7 +357,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(&self, n: u32) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.release(n))
+        block(self.0.core(), self.0.release(n))
     }
 
     /// Puts `n` permits in if the semaphore exists; see
@@ -367,7 +367,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release_if_exists(&self, n: u32) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.release_if_exists(n))
+        block(self.0.core(), self.0.release_if_exists(n))
     }
 
     /// How many permits are free; see [`redlatch::Semaphore::available`](crate::Semaphore::available).
@@ -376,7 +376,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.available())
+        block(self.0.core(), self.0.available())
     }
 
     /// Deletes the semaphore; see [`redlatch::Semaphore::delete`](crate::Semaphore::delete).
@@ -385,7 +385,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.delete())
+        block(self.0.core(), self.0.delete())
     }
 
     /// Takes all free permits; see [`redlatch::Semaphore::drain`](crate::Semaphore::drain).
@@ -394,7 +394,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn drain(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.drain())
+        block(self.0.core(), self.0.drain())
     }
 
     /// Sets the number of permits if nobody has yet; see [`redlatch::Semaphore::set_if_absent`](crate::Semaphore::set_if_absent).
@@ -403,7 +403,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, n: u32, ttl: Option<Duration>) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.set_if_absent(n, ttl))
+        block(self.0.core(), self.0.set_if_absent(n, ttl))
     }
 
     /// Changes the number of permits; see [`redlatch::Semaphore::add`](crate::Semaphore::add).
@@ -412,7 +412,7 @@ impl Semaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn add(&self, change: i32) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.add(change))
+        block(self.0.core(), self.0.add(change))
     }
 }
 
@@ -433,7 +433,7 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, count: u32) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.set_if_absent(count))
+        block(self.0.core(), self.0.set_if_absent(count))
     }
 
     /// Counts down by one; see [`redlatch::CountDownLatch::count_down`](crate::CountDownLatch::count_down).
@@ -442,7 +442,7 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn count_down(&self) -> Result<u64, Error> {
-        wait_for(self.0.core(), self.0.count_down())
+        block(self.0.core(), self.0.count_down())
     }
 
     /// The count; see [`redlatch::CountDownLatch::count`](crate::CountDownLatch::count).
@@ -451,7 +451,7 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn count(&self) -> Result<u64, Error> {
-        wait_for(self.0.core(), self.0.count())
+        block(self.0.core(), self.0.count())
     }
 
     /// Waits as long as it takes until the latch is open; see [`redlatch::CountDownLatch::wait`](crate::CountDownLatch::wait).
@@ -460,7 +460,7 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn wait(&self) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.wait())
+        block(self.0.core(), self.0.wait())
     }
 
     /// Waits at most this long until the latch is open; see
@@ -470,7 +470,7 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn wait_for(&self, limit: Duration) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.wait_for(limit))
+        block(self.0.core(), self.0.wait_for(limit))
     }
 
     /// Takes the count away and lets everybody through; see [`redlatch::CountDownLatch::delete`](crate::CountDownLatch::delete).
@@ -479,6 +479,6 @@ impl CountDownLatch {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.delete())
+        block(self.0.core(), self.0.delete())
     }
 }

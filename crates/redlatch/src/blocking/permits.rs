@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stake, wait_for};
+use super::{Stake, block};
 use crate::{
     Lease, LockName, PermitLease, Unlocked, Wait,
     core::Core,
@@ -27,7 +27,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire(&self) -> Result<PermitGuard, Error> {
-        let inner = wait_for(self.0.core(), self.0.acquire())?;
+        let inner = block(self.0.core(), self.0.acquire())?;
         let core = self.0.core();
         Ok(PermitGuard { core: core.clone(), inner, _stake: Stake::of(core) })
     }
@@ -62,7 +62,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(&self, id: &str) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.release(id))
+        block(self.0.core(), self.0.release(id))
     }
 
     /// Gives permits back by their ids, all or none; see
@@ -72,7 +72,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release_all(&self, ids: &[impl AsRef<str>]) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.release_all(ids))
+        block(self.0.core(), self.0.release_all(ids))
     }
 
     /// Sets the lease of a permit anew; see [`redlatch::PermitSemaphore::update_lease`](crate::PermitSemaphore::update_lease).
@@ -81,7 +81,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn update_lease(&self, id: &str, lease: Duration) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.update_lease(id, lease))
+        block(self.0.core(), self.0.update_lease(id, lease))
     }
 
     /// For how long a permit is taken; see [`redlatch::PermitSemaphore::lease_of`](crate::PermitSemaphore::lease_of).
@@ -90,7 +90,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lease_of(&self, id: &str) -> Result<Option<PermitLease>, Error> {
-        wait_for(self.0.core(), self.0.lease_of(id))
+        block(self.0.core(), self.0.lease_of(id))
     }
 
     /// How many permits are free; see [`redlatch::PermitSemaphore::available`](crate::PermitSemaphore::available).
@@ -99,7 +99,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.available())
+        block(self.0.core(), self.0.available())
     }
 
     /// How many permits are taken; see [`redlatch::PermitSemaphore::acquired`](crate::PermitSemaphore::acquired).
@@ -108,7 +108,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquired(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.acquired())
+        block(self.0.core(), self.0.acquired())
     }
 
     /// How many permits there are; see [`redlatch::PermitSemaphore::total`](crate::PermitSemaphore::total).
@@ -117,7 +117,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn total(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.total())
+        block(self.0.core(), self.0.total())
     }
 
     /// Sets the number of permits if nobody has yet; see
@@ -127,7 +127,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, n: u32) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.set_if_absent(n))
+        block(self.0.core(), self.0.set_if_absent(n))
     }
 
     /// Sets the number of permits; see [`redlatch::PermitSemaphore::set`](crate::PermitSemaphore::set).
@@ -136,7 +136,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set(&self, n: u32) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.set(n))
+        block(self.0.core(), self.0.set(n))
     }
 
     /// Changes the number of permits; see [`redlatch::PermitSemaphore::add`](crate::PermitSemaphore::add).
@@ -145,7 +145,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn add(&self, change: i32) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.add(change))
+        block(self.0.core(), self.0.add(change))
     }
 
     /// Deletes all permits; see [`redlatch::PermitSemaphore::delete`](crate::PermitSemaphore::delete).
@@ -154,7 +154,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.delete())
+        block(self.0.core(), self.0.delete())
     }
 
     /// Has all permits deleted after this time; see [`redlatch::PermitSemaphore::expire`](crate::PermitSemaphore::expire).
@@ -163,7 +163,7 @@ impl PermitSemaphore {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn expire(&self, ttl: Duration) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.expire(ttl))
+        block(self.0.core(), self.0.expire(ttl))
     }
 }
 
@@ -225,7 +225,7 @@ impl PermitRequest<'_> {
     /// As the async form, [`ErrorKind::Cancelled`], and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn run(self) -> Result<Option<PermitGuard>, Error> {
         let PermitRequest { inner, core, cancel } = self;
-        let guard = wait_for(core, async {
+        let guard = block(core, async {
             let cancelled = async {
                 match &cancel {
                     Some(token) => token.cancelled().await,
@@ -285,7 +285,7 @@ impl PermitGuard {
     /// [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
         let lost = self.inner.lost();
-        wait_for(&self.core, async {
+        block(&self.core, async {
             let end = self.core.keeper.sleep(limit);
             tokio::select! {
                 biased;
@@ -301,7 +301,7 @@ impl PermitGuard {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        wait_for(&self.core, self.inner.extend(lease))
+        block(&self.core, self.inner.extend(lease))
     }
 
     /// Gives the permits back; see [`redlatch::PermitGuard::release`](crate::PermitGuard::release).
@@ -311,7 +311,7 @@ impl PermitGuard {
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(self) -> Result<Unlocked, Error> {
         let PermitGuard { core, inner, _stake } = self;
-        wait_for(&core, inner.release())
+        block(&core, inner.release())
     }
 
     /// Lets the permits live on without a guard; see [`redlatch::PermitGuard::detach`](crate::PermitGuard::detach).

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::wait_for;
+use super::block;
 use crate::{LockName, Rate, error::Error};
 
 /// A [`redlatch::RateLimiter`](crate::RateLimiter) for blocking code.
@@ -21,7 +21,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set_if_absent(&self, rate: Rate) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.set_if_absent(rate))
+        block(self.0.core(), self.0.set_if_absent(rate))
     }
 
     /// Sets the rate whatever it was, and forgets what was taken; see [`redlatch::RateLimiter::set`](crate::RateLimiter::set).
@@ -30,7 +30,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn set(&self, rate: Rate) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.set(rate))
+        block(self.0.core(), self.0.set(rate))
     }
 
     /// Changes the rate and remembers what was taken; see [`redlatch::RateLimiter::update`](crate::RateLimiter::update).
@@ -39,7 +39,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn update(&self, rate: Rate) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.update(rate))
+        block(self.0.core(), self.0.update(rate))
     }
 
     /// Waits as long as it takes for `n` permits; see [`redlatch::RateLimiter::acquire`](crate::RateLimiter::acquire).
@@ -48,7 +48,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire(&self, n: u32) -> Result<(), Error> {
-        wait_for(self.0.core(), self.0.acquire(n))
+        block(self.0.core(), self.0.acquire(n))
     }
 
     /// Takes `n` permits if that many are free now; see [`redlatch::RateLimiter::try_acquire`](crate::RateLimiter::try_acquire).
@@ -57,7 +57,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn try_acquire(&self, n: u32) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.try_acquire(n))
+        block(self.0.core(), self.0.try_acquire(n))
     }
 
     /// Waits at most this long for `n` permits; see [`redlatch::RateLimiter::acquire_for`](crate::RateLimiter::acquire_for).
@@ -66,7 +66,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn acquire_for(&self, n: u32, wait: Duration) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.acquire_for(n, wait))
+        block(self.0.core(), self.0.acquire_for(n, wait))
     }
 
     /// Gives up to `n` permits back before their interval is over; see
@@ -76,7 +76,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn release(&self, n: u32) -> Result<u64, Error> {
-        wait_for(self.0.core(), self.0.release(n))
+        block(self.0.core(), self.0.release(n))
     }
 
     /// How many permits are free now; see [`redlatch::RateLimiter::available`](crate::RateLimiter::available).
@@ -85,7 +85,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn available(&self) -> Result<i64, Error> {
-        wait_for(self.0.core(), self.0.available())
+        block(self.0.core(), self.0.available())
     }
 
     /// The rate in force; see [`redlatch::RateLimiter::config`](crate::RateLimiter::config).
@@ -94,7 +94,7 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn config(&self) -> Result<Option<Rate>, Error> {
-        wait_for(self.0.core(), self.0.config())
+        block(self.0.core(), self.0.config())
     }
 
     /// Deletes the rate limiter; see [`redlatch::RateLimiter::delete`](crate::RateLimiter::delete).
@@ -103,6 +103,6 @@ impl RateLimiter {
     ///
     /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn delete(&self) -> Result<bool, Error> {
-        wait_for(self.0.core(), self.0.delete())
+        block(self.0.core(), self.0.delete())
     }
 }

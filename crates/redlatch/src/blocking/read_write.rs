@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Client, Guard, ReadLock, WriteLock, wait_for};
+use super::{Client, Guard, ReadLock, WriteLock, block};
 use crate::{LockName, error::Error};
 
 impl Client {
@@ -63,7 +63,7 @@ impl<T> Guard<crate::WriteGuard, T> {
     /// As there.
     pub fn downgrade(self) -> Result<Guard<crate::ReadGuard, T>, Error> {
         let Guard { core, inner, _stake, .. } = self;
-        let inner = wait_for(&core, inner.downgrade())?;
+        let inner = block(&core, inner.downgrade())?;
         Ok(Guard { core, inner, _stake, _whose: PhantomData })
     }
 
@@ -73,7 +73,7 @@ impl<T> Guard<crate::WriteGuard, T> {
     ///
     /// As there.
     pub fn read(&self) -> Result<Guard<crate::ReadGuard, T>, Error> {
-        let inner = wait_for(&self.core, self.inner.read_here())?;
+        let inner = block(&self.core, self.inner.read_here())?;
         Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone(), _whose: PhantomData })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use super::{OfNoThread, OfThread, Stake, is_of_this_thread, own_owner, thread_owner, wait_for};
+use super::{OfNoThread, OfThread, Stake, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
     Held, Lease, LockName, LostMember, Member, Owner, ReplicaAck, UnlockReport, Wait,
     error::Error,
@@ -141,7 +141,7 @@ impl<S: SetMarker> AcquireSet<'_, S> {
     fn run_as<T>(self) -> Result<Option<SetGuard<S, T>>, Error> {
         let core = self.inner.set.members[0].core.clone();
         let stake = Stake::of(&core);
-        Ok(wait_for(&core, self.inner.into_future())?.map(|guard| SetGuard(guard, stake, PhantomData)))
+        Ok(block(&core, self.inner.into_future())?.map(|guard| SetGuard(guard, stake, PhantomData)))
     }
 }
 
@@ -165,7 +165,7 @@ impl<S: SetMarker, T> SetGuard<S, T> {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); the members are released in the background then.
     pub fn unlock(self) -> Result<UnlockReport, Error> {
         let core = self.0.members()[0].core().clone();
-        wait_for(&core, async { Ok(self.0.unlock().await) })
+        block(&core, async { Ok(self.0.unlock().await) })
     }
 
     /// Waits until the hold is lost, or at most this long; `None` if it is still good.
@@ -176,7 +176,7 @@ impl<S: SetMarker, T> SetGuard<S, T> {
     pub fn lost_within(&self, limit: Duration) -> Result<Option<LostMember>, Error> {
         let core = self.0.members()[0].core();
         let lost = self.0.lost();
-        wait_for(core, async {
+        block(core, async {
             let end = core.keeper.sleep(limit);
             tokio::select! {
                 biased;
@@ -200,7 +200,7 @@ impl<S: SetMarker, T> SetGuard<S, T> {
     #[expect(clippy::type_complexity, reason = "it is what the async form answers, or why it was not asked")]
     pub fn detach_for(self, time: Duration) -> Result<Vec<(LockName, Result<bool, Error>)>, Error> {
         let core = self.0.members()[0].core().clone();
-        wait_for(&core, async { Ok(self.0.detach_for(time).await) })
+        block(&core, async { Ok(self.0.detach_for(time).await) })
     }
 
     /// The guard that this one wraps, for the calls that do not block.
@@ -219,7 +219,7 @@ impl<S: SetMarker, T> SetGuard<S, T> {
     ///
     /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        wait_for(self.0.members()[0].core(), self.0.extend(lease))
+        block(self.0.members()[0].core(), self.0.extend(lease))
     }
 }
 
@@ -304,7 +304,7 @@ impl LockSet<Multi> {
     ///
     /// A server that is unreachable or refuses.
     pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
-        wait_for(&self.0.members[0].core, async {
+        block(&self.0.members[0].core, async {
             for member in self.0.members.iter() {
                 if member.query(Some(&thread_owner(&member.core))).await?.1 == 0 {
                     return Ok(false);

@@ -18,14 +18,14 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(30);
 /// The longest a waiter sleeps without looking again, unless set otherwise: the safety net under lost messages.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_millis(800);
-/// What may be set for it: a waiter for a fair lock is heard of in time, and one whose messages have ceased to come finds out.
+/// What may be set for it. Above that a waiter for a fair lock would lose its place, and one whose messages have ceased to come would not find out.
 pub(crate) const POLL_INTERVALS: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(30);
 /// The same for a waiter that has others before it in a queue on the server.
 pub const QUEUE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// For how long a waiter for a fair lock counts, after the present lease, without being heard of again.
 pub const FAIR_WAIT: Duration = Duration::from_secs(30);
-/// The same for a waiter of Redisson, who adds it to its time and subtracts it from those behind it (its default).
+/// The same for a waiter of Redisson, by its default: it adds this to its own time in the queue, and subtracts it from the times of waiters behind it.
 pub const REDISSON_FAIR_WAIT: Duration = Duration::from_secs(300);
 /// The longest of these times that may be set.
 pub const FAIR_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -2,8 +2,8 @@
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
-//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first hold, and enters
-//! the one that is there. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
+//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first
+//! hold only; if it has one already, it enters that. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     catch_panic::catch_panic,
-    error::{Error, LossReason},
-    keys::Keys,
+    error::{Error, ErrorKind, LossReason},
+    keys::{Keys, Kind},
 };
 
 impl Core {
@@ -84,6 +84,23 @@ impl Core {
         }
     }
 
+    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
+    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
+    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
+        let Some(owner) = &request.owner else { return Ok(()) };
+        // Holds of a shared owner may be noted with another value of it.
+        if !owner.is_shared() && !owner.is_holding() {
+            return Ok(());
+        }
+        let Some(twin) = request.keys.twin() else { return Ok(()) };
+        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+            return Ok(());
+        }
+        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let message = format!("the owner holds the name already, as {kind}");
+        Err(Error::new(ErrorKind::WrongLockKind, message))
+    }
+
     async fn enter_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
@@ -118,7 +135,7 @@ impl Core {
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
-                        // Those before it have used the time up that an outage is ridden out for; unless its owner may have the lock unseen.
+                        // If the outage has lasted for the tolerance already, this ends now; but not if its owner may have the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
@@ -146,10 +163,10 @@ impl Core {
             return Ok(Entered::PassedOver);
         }
         let Some(lease) = won else {
-            acquirer.step_back().await;
+            acquirer.leave_queue().await;
             return Ok(Entered::Done(None));
         };
-        if !acquirer.rests() {
+        if !acquirer.settle_win() {
             return Ok(Entered::PassedOver);
         }
         acquirer.granted = true;
@@ -189,7 +206,7 @@ impl Core {
     pub(super) fn tell_displaced(self: &Arc<Self>, lost: Displaced, lease: &Arc<Lease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // The same grant that shows it to be gone may be over by now, and then this one came later.
+            // If that grant is over by now, this hold may have come after it, and may still stand on the server.
             self.clear_away(&lost);
         }
         self.look_if_in_doubt(lease);

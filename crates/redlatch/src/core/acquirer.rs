@@ -27,8 +27,8 @@ use crate::{
 };
 use line::Line;
 
-/// How long a reader lets writers of its own process go first. There is an end to it, because the reader may be what the holder
-/// waits for that the writer waits for.
+/// How long a reader lets writers of its own process go first. There is an end to it, because the writer may wait for a holder that waits for
+/// this reader.
 const YIELD_MS_MAX: u64 = 3_000;
 /// How often such a reader looks whether it may go on; looking asks nobody but this process.
 const YIELD_LOOK: Duration = Duration::from_millis(20);
@@ -248,6 +248,45 @@ impl Acquirer {
             && *wait != Wait::No
             && yields_to.is_none()
     }
+
+    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
+    pub(super) fn settle_win(&mut self) -> bool {
+        if let (_, Some(same)) = self.close_line() {
+            self.core.lanes.forget(&same);
+        }
+        !self.passed_over
+    }
+
+    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
+    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
+    pub(super) async fn leave_queue(&mut self) {
+        if !self.outcome_unknown && self.step_out() {
+            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
+            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
+            tokio::select! {
+                biased;
+                _ = job => {}
+                () = limit => {}
+            }
+        }
+    }
+}
+
+impl Drop for Acquirer {
+    fn drop(&mut self) {
+        if self.waits_beside {
+            self.core.lanes.remove_concurrent_waiter(&self.request.keys);
+        }
+        let lined_up = self.step_out();
+        if self.granted {
+            return;
+        }
+        if self.outcome_unknown {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
+        } else if lined_up || self.passed_over {
+            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
+        }
+    }
 }
 
 impl Core {
@@ -339,7 +378,7 @@ impl Core {
     }
 
     /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
-    /// without end). The scripts of read-write locks do without the rest in that case, and permits are no question of one key.
+    /// without end). Plain and fair locks only: the scripts of read-write locks get by on the hash themselves, and permits need two keys.
     async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
         if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
             return None;

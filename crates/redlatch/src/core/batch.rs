@@ -338,7 +338,9 @@ impl Core {
             }
             let groups = join_all(groups.into_iter().map(|group| self.release_group(group)));
             let alone = join_all(
-                alone.into_iter().map(async |(at, lease, work)| (at, self.as_told(&lease, work.await).await)),
+                alone
+                    .into_iter()
+                    .map(async |(at, lease, work)| (at, self.with_loss_reason(&lease, work.await).await)),
             );
             let (groups, alone) = futures_util::future::join(groups, alone).await;
             let mut outcomes: Vec<_> = groups.into_iter().flatten().chain(alone).collect();
@@ -391,7 +393,7 @@ impl Core {
                     self.released(&lease, leads, pending, outcome)
                 }
             };
-            (at, self.as_told(&lease, outcome).await)
+            (at, self.with_loss_reason(&lease, outcome).await)
         });
         join_all(outcomes).await
     }

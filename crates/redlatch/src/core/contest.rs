@@ -119,7 +119,7 @@ impl Core {
         let mut waiter = Waiter::default();
         contender.woken_by(|| waiter.notify());
         let mut trouble = Trouble::default();
-        // One that does not wait is given an answer to its first request, and so much time to find out what became of that.
+        // A contender that does not wait gets its first answer however long it takes. If that fails, this is the time to find out what became of it.
         let mut limit = *deadline;
         let (mut turn, mut fresh) = (None, true);
         let mut last = Last::Nothing;
@@ -206,7 +206,7 @@ impl Core {
                         Some(false) if matches!(busy, Attempt::Behind { .. }) => {
                             waiter.wait_behind(self, deadline).await?;
                         }
-                        Some(false) => waiter.wait_for_turn(self, hint, deadline).await?,
+                        Some(false) => waiter.wait_for_change(self, hint, deadline).await?,
                         None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
@@ -266,13 +266,13 @@ impl Core {
         let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.scan_timer().schedule_scan(self.now_ms() + PULSE_MS);
-        let Some(turn) = waiter.take_turn(self, contender.key(), turn, deadline).await? else {
+        let Some(turn) = waiter.wait_behind_own(self, contender.key(), turn, deadline).await? else {
             return Ok(None);
         };
         let hears_ms = waiter.hears_since_ms();
         let nothing = hears_ms.and_then(|hears_ms| turn.known_to_be_nothing(hears_ms, self.now_ms()));
         if let Some(again) = nothing {
-            waiter.wait_for_turn(self, again, deadline).await?;
+            waiter.wait_for_change(self, again, deadline).await?;
         }
         Ok(Some(turn))
     }

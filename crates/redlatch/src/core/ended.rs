@@ -91,8 +91,7 @@ impl Core {
         if lease.owner.is_shared() {
             return;
         }
-        // A guard that is still there may hand it out from now on, and then it is granted nothing until this is through.
-        lease.owner.expose();
+        debug_assert!(lease.owner.is_exposed(), "its guard may still be there");
         let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
         // With the mark no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Core,
-    keeper::{Job, told},
+    keeper::{Job, received},
 };
 use crate::error::Error;
 
@@ -123,7 +123,7 @@ impl Core {
 impl<T: Send + 'static> Driven<T> {
     /// Waits for the outcome; an error if the client was shut down meanwhile.
     pub(crate) async fn outcome(mut self) -> Result<T, Error> {
-        told(&mut self.outcome).await
+        received(&mut self.outcome).await
     }
 }
 

@@ -19,6 +19,6 @@ impl Deref for ForkSafeCore {
     type Target = Arc<Core>;
 
     fn deref(&self) -> &Arc<Core> {
-        self.0.here()
+        self.0.for_this_process()
     }
 }

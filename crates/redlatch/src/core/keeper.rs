@@ -60,7 +60,7 @@ struct Shared {
     /// The process that the thread belongs to.
     pid: u64,
     scan_timer: Arc<ScanTimer>,
-    /// Wakes the thread's end.
+    /// Tells the thread to stop.
     stop: Notify,
     stopped: AtomicBool,
     /// Calls are being made, so connections need watching.
@@ -526,7 +526,7 @@ impl Agenda {
 }
 
 /// Resolves with what the work sends, or with the error when the work was dropped unfinished.
-pub(crate) async fn told<T>(
+pub(crate) async fn received<T>(
     receiver: impl Future<Output = Result<T, oneshot::error::RecvError>>,
 ) -> Result<T, Error> {
     receiver.await.map_err(|_| Error::new(ErrorKind::Closed, "the client was shut down"))

@@ -136,7 +136,7 @@ pub(super) struct Crowd {
     /// One of those that they may serve expects that.
     pub(super) heir_expects_handoff: bool,
     pub(super) queue: VecDeque<Queued>,
-    /// How many tasks have left the line since those that have left were last swept out of it.
+    /// How many tasks have left the line since the last sweep.
     gone: usize,
 }
 

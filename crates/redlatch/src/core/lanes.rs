@@ -78,7 +78,7 @@ pub(crate) struct NextTask {
     pub(crate) pending: Option<Pending>,
 }
 
-/// When a lease is given back, and since which doubt it must have been seen to be passed on.
+/// When a lease is given back, and the doubt since which the server must have been seen to have the hold if it is to be passed on.
 #[derive(Clone, Copy)]
 struct ReleaseTime {
     now_ms: u64,

@@ -1,6 +1,7 @@
 //! The engine behind all primitives: acquiring, waiting, renewing, releasing, and finishing what was interrupted.
 //!
-//! A primitive is a face and a [`Recipe`] (`recipes/`); it has no waiting or renewing code of its own.
+//! What is held for a lease is a face and a [`Recipe`] (`recipes/`). What has no holds (a latch, a semaphore, a rate limiter) is a face that contends
+//! by itself ([`contest::Contender`]). Neither has waiting or renewing code of its own.
 
 pub(crate) mod acquire;
 mod acquirer;
@@ -35,7 +36,7 @@ mod request;
 mod reused_owner;
 mod scan_timer;
 mod send;
-pub(crate) mod shared;
+pub(crate) mod shared_owner;
 mod shutdown;
 mod undo;
 mod upgrade;
@@ -239,10 +240,10 @@ impl Core {
 
     /// The core that this process works with: itself, or in a forked child its successor there. Where none can be made it is
     /// itself, which [refuses](Self::check_open).
-    pub(crate) fn here(self: &Arc<Self>) -> &Arc<Core> {
+    pub(crate) fn for_this_process(self: &Arc<Self>) -> &Arc<Core> {
         let mut core = self;
         while core.is_forked() {
-            match core.successors.find(|| core.again()) {
+            match core.successors.find(|| core.anew()) {
                 Ok(Some(Successor::Own(own))) => return own,
                 Ok(Some(Successor::Ancestor(nearer))) => core = nearer,
                 Ok(None) => return self,
@@ -256,7 +257,7 @@ impl Core {
     }
 
     /// The same client for this process: a background thread, connections and an identity of its own.
-    fn again(&self) -> Result<Arc<Core>, Error> {
+    fn anew(&self) -> Result<Arc<Core>, Error> {
         if self.is_closed() {
             return Err(self.closed_error());
         }

@@ -5,21 +5,18 @@
 
 use std::{
     collections::HashMap,
-    future::{Future, poll_fn},
-    pin::Pin,
+    future::Future,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    task::Poll,
-    time::Duration,
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
 
 use super::{
     Core,
-    wait::{ANSWER_READ_TIME, ANSWER_TIME, Deadline},
+    wait::{ANSWER_TIME, Deadline},
 };
 use redlatch_engine::Clock;
 
@@ -137,6 +134,11 @@ impl Outages {
         }
     }
 
+    /// Whether the last such look found trouble.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed)
+    }
+
     /// Looks whether some may wait for a server that is away. The keeper does so while there are lines, and wakes those in them then.
     pub(super) fn look_for_trouble(&self, now_ms: u64) -> bool {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,77 +225,9 @@ impl Core {
     }
 
     /// For how long a task has waited through an outage, and which.
-    fn outage_lasts(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
+    pub(super) fn outage_lasts(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
         let outage = self.outage(key, deadline.began_ms())?;
         Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
-    }
-
-    /// Waits in a lane, as [`behind`](Self::behind). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
-    /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
-    pub(super) async fn in_line<T>(
-        &self,
-        key: &[u8],
-        deadline: &Deadline,
-        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
-    ) -> Result<Option<T>, Error> {
-        if deadline.left(self).is_some() {
-            // Boxed, so that the future of those who have no limit stays small.
-            return Box::pin(self.behind(key, deadline, work)).await;
-        }
-        poll_fn(|context| match work.as_mut().poll(context) {
-            Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
-            Poll::Pending if self.outages.troubled.load(Ordering::Relaxed) => self
-                .check_outage_tolerance(key, deadline)
-                .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
-    }
-
-    /// Waits behind others of this process, who ask the server in its place: until the deadline (`None`), or, where there is none, for
-    /// as long as an outage is ridden out.
-    pub(super) async fn behind<T>(
-        &self,
-        key: &[u8],
-        deadline: &Deadline,
-        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
-    ) -> Result<Option<T>, Error> {
-        let closing = self.closing.notified();
-        let mut closing = std::pin::pin!(closing);
-        closing.as_mut().enable();
-        let patience_ms = u64::try_from(self.config.outage_tolerance.as_millis()).unwrap_or(u64::MAX);
-        loop {
-            if self.is_closed() {
-                return Err(self.closed_error());
-            }
-            let left = deadline.left(self);
-            let limit = match left {
-                Some(left) => left,
-                None => {
-                    let lasts_ms = self.outage_lasts(key, deadline).map_or(0, |(lasts_ms, _)| lasts_ms);
-                    Duration::from_millis(patience_ms.saturating_sub(lasts_ms)).max(ANSWER_TIME)
-                }
-            };
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(Some(done)),
-                () = &mut closing => return Err(self.closed_error()),
-                () = self.keeper.sleep(limit) => {}
-            }
-            if left.is_none() {
-                self.check_outage_tolerance(key, deadline)?;
-                continue;
-            }
-            // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
-            if self.outage(key, deadline.began_ms()).is_some() {
-                tokio::select! {
-                    biased;
-                    done = &mut work => return Ok(Some(done)),
-                    () = self.keeper.sleep(ANSWER_READ_TIME) => {}
-                }
-            }
-            return self.busy_or_outage(key, deadline);
-        }
     }
 }
 

@@ -80,8 +80,8 @@ impl Pulse {
         catch_panic(|| self.waker.wake());
     }
 
-    /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: a future that is moved in is
-    /// in each of them twice.
+    /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: taken by value it would
+    /// double the size of the future.
     pub(super) async fn shown<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         /// A waker may have the task behind it, and a pulse may outlive what its task waits for, in a line under a mutex.
         struct Forgets<'a>(&'a AtomicWaker);

@@ -68,7 +68,7 @@ impl Core {
                     if !self.keeps(&lease, sending, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
-                        if self.way(&lease) == ReleaseMode::AllHolds {
+                        if self.release_mode(&lease) == ReleaseMode::AllHolds {
                             lease.doubts_count();
                         } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);

@@ -44,7 +44,7 @@ pub(super) enum ReleaseMode {
 /// Who polls a release until it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// A thread that does nothing else, the keeper, or a program that is known to.
+    /// A caller that surely polls it to its end: a blocking thread, the keeper, or `redlatch run`.
     Through,
     /// A task, which may keep its future and poll it no more.
     AtWill,
@@ -105,7 +105,23 @@ impl Core {
                 done.and_then(std::convert::identity)
             }
         };
-        self.as_told(lease, outcome).await
+        self.with_loss_reason(lease, outcome).await
+    }
+
+    /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
+    pub(super) async fn with_loss_reason(
+        &self,
+        lease: &Arc<Lease>,
+        outcome: Result<Unlocked, Error>,
+    ) -> Result<Unlocked, Error> {
+        let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
+        if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
+            return Ok(outcome);
+        }
+        Ok(match Box::pin(self.how_it_ended(lease)).await {
+            Some(reason) => Unlocked::AlreadyLost(reason),
+            None => outcome,
+        })
     }
 
     /// The ordinary release: one request in the caller's task. Only trouble costs more.
@@ -117,12 +133,12 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
         let mut pending = Some(pending);
-        let (call, way) = self.release_call(lease);
+        let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
             let pending = pending.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, leads, pending, way, outcome);
+                let settling = core.clone().settle_abandoned(held, leads, pending, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -134,10 +150,10 @@ impl Core {
         let Some(pending) = pending else {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
-        match self.read_release(lease, &pending, way, outcome) {
+        match self.read_release(lease, &pending, mode, outcome) {
             Ok(outcome) => self.released(lease, leads, pending, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, way, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, mode, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -286,7 +302,7 @@ impl Core {
     /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
     /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
     /// request is sent once.
-    pub(super) fn way(&self, lease: &Lease) -> ReleaseMode {
+    pub(super) fn release_mode(&self, lease: &Lease) -> ReleaseMode {
         if lease.owner.is_shared() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             ReleaseMode::OneHold
         } else {
@@ -297,8 +313,8 @@ impl Core {
     /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
     /// before that.
     fn release_call(&self, lease: &Lease) -> (Call, ReleaseMode) {
-        let (publish, way) = (self.store.publish_command(), self.way(lease));
-        let call = match way {
+        let (publish, mode) = (self.store.publish_command(), self.release_mode(lease));
+        let call = match mode {
             ReleaseMode::OneHold => {
                 lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.stays_ms())
             }
@@ -306,7 +322,7 @@ impl Core {
                 lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease))
             }
         };
-        (call, way)
+        (call, mode)
     }
 
     async fn release_once(
@@ -316,34 +332,34 @@ impl Core {
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
         self.alone(pending).await;
-        let (number, (call, way)) = (lease.owner.number(), self.release_call(lease));
-        if way == ReleaseMode::OneHold && lease.is_end_in_doubt() {
+        let (number, (call, mode)) = (lease.owner.number(), self.release_call(lease));
+        if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
                 "an earlier release was not answered",
             )));
         }
-        if way == ReleaseMode::OneHold && lease.is_over(self.now_ms()) {
+        if mode == ReleaseMode::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
         }
-        let is_entry = way == ReleaseMode::OneHold && lease.is_guest();
+        let is_entry = mode == ReleaseMode::OneHold && lease.is_guest();
         if is_entry && !lease.is_counted_in(self.store.reign(&lease.keys.key)) {
             return Ok((Unlocked::StillHeld(1), 0));
         }
         let reign = lease.counted_in().filter(|_| is_entry);
         let reply = match self.count_down(call, reign, number, apart, pending).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
-            Ok(Some(items)) => self.released_as(lease, way, &items),
+            Ok(Some(items)) => self.released_as(lease, mode, &items),
             Err(fault) => Err(fault),
         };
         match reply {
-            Err(fault) if fault.is_migrating() && way == ReleaseMode::AllHolds => {
+            Err(fault) if fault.is_migrating() && mode == ReleaseMode::AllHolds => {
                 self.alone(pending).await;
                 let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected(lease));
                 let Some(call) = unheard else { return Err(fault) };
                 let items = self.run_undoing(call, number, true, pending).await?;
-                self.released_as(lease, way, &items)
+                self.released_as(lease, mode, &items)
             }
             outcome => outcome,
         }
@@ -353,13 +369,13 @@ impl Core {
         &self,
         lease: &Lease,
         pending: &Pending,
-        way: ReleaseMode,
+        mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
-        let script = if way == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
+        let script = if mode == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
         pending.ended(&reply);
-        self.released_as(lease, way, &reply?)
+        self.released_as(lease, mode, &reply?)
     }
 
     /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold. A whole one
@@ -367,10 +383,10 @@ impl Core {
     pub(super) fn released_as(
         &self,
         lease: &Lease,
-        way: ReleaseMode,
+        mode: ReleaseMode,
         reply: &[i64],
     ) -> Result<(Unlocked, i64), Fault> {
-        let (gone, heard) = match (way, reply) {
+        let (gone, heard) = match (mode, reply) {
             (ReleaseMode::OneHold, [_, left, heard]) if *left >= 1 => {
                 return Ok((Unlocked::StillHeld(*left as u32), *heard));
             }

@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// As [`Pulse::shown`] for what several requests are made by one task.
+/// As [`Pulse::shown`] for several requests that one task makes.
 pub(super) async fn all_shown<T>(
     requests: &[Arc<Request>],
     mut work: Pin<&mut impl Future<Output = T>>,

@@ -7,7 +7,7 @@ use super::{
     acquire::Entered,
     lease::Lease,
     owners::{AttemptMode, OwnerTurn},
-    shared::already_held,
+    shared_owner::already_held,
     wait::{Deadline, Waiter},
 };
 use crate::{
@@ -44,7 +44,7 @@ impl Core {
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().take_turn(self, key, turn.quiet(), deadline).await? {
+            match Waiter::default().wait_behind_own(self, key, turn.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -70,12 +70,7 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let turn = self.owners.turn(&request.keys, owner, what);
-        Waiter::default().take_turn(self, &request.keys.key, turn, deadline).await
-    }
-
-    /// What another request of an owner is given to come to its end, by a call that does not wait.
-    pub(super) fn response_deadline(self: &Arc<Self>) -> Deadline {
-        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
+        Waiter::default().wait_behind_own(self, &request.keys.key, turn, deadline).await
     }
 
     /// The owner's turn, when nothing of it is under way that could take a hold away.
@@ -92,10 +87,11 @@ impl Core {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
         let turn = self.owners.turn(keys, owner, AttemptMode::Once);
-        let turn = Waiter::default().take_turn(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
+        let turn =
+            Waiter::default().wait_behind_own(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waiter::default()
-            .take_turn(self, &keys.key, turn.begun_with_a_hold(), &moment)
+            .wait_behind_own(self, &keys.key, turn.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
@@ -127,23 +123,6 @@ impl Core {
         }
         let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
         self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
-    }
-
-    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
-    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
-        let Some(owner) = &request.owner else { return Ok(()) };
-        // Holds of a shared owner may be noted with another value of it.
-        if !owner.is_shared() && !owner.is_holding() {
-            return Ok(());
-        }
-        let Some(twin) = request.keys.twin() else { return Ok(()) };
-        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
-            return Ok(());
-        }
-        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
-        let message = format!("the owner holds the name already, as {kind}");
-        Err(Error::new(ErrorKind::WrongLockKind, message))
     }
 
     /// Enters a hold that the same owner has.

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::lease::Lease;
 
-/// What the keeper's thread sleeps for.
+/// When the keeper must scan next.
 pub(crate) struct ScanTimer {
     /// Wakes the round, of which there is one.
     wake: Notify,

@@ -3,9 +3,10 @@
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -146,7 +147,7 @@ impl Waiter {
     }
 
     /// Sleeps until it is time to look again: a message, a subscription that came late, the TTL, the poll interval.
-    pub(super) async fn wait_for_turn(
+    pub(super) async fn wait_for_change(
         &mut self,
         core: &Core,
         hint: Option<Duration>,
@@ -165,7 +166,7 @@ impl Waiter {
         self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
     }
 
-    /// What is set is for those who hear messages: without them a long one would be the time to be woken.
+    /// The interval that is set counts for a waiter that hears messages. Without them looking is all that wakes it, so 800 ms is the most then.
     fn poll_interval(&self, core: &Core) -> Duration {
         let set = core.config.poll_interval_max;
         if matches!(self.state, State::Subscribed(_)) { set } else { set.min(POLL_INTERVAL_MAX) }
@@ -213,7 +214,7 @@ impl Waiter {
     }
 
     /// Waits for a turn in asking about a key; `None` when time is up.
-    pub(super) async fn take_turn<T>(
+    pub(super) async fn wait_behind_own<T>(
         &mut self,
         core: &Core,
         key: &[u8],
@@ -286,6 +287,81 @@ impl Waiter {
                 () = notify.notified(), if until != Until::Confirmation => return Ok(true),
                 () = &mut limit => return Ok(false),
             }
+        }
+    }
+}
+
+impl Core {
+    /// What another request of an owner is given to come to its end, by a call that does not wait.
+    pub(super) fn response_deadline(self: &Arc<Self>) -> Deadline {
+        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
+    }
+
+    /// Waits in a lane, as [`behind`](Self::behind). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
+    /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
+    pub(super) async fn in_line<T>(
+        &self,
+        key: &[u8],
+        deadline: &Deadline,
+        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    ) -> Result<Option<T>, Error> {
+        if deadline.left(self).is_some() {
+            // Boxed, so that the future of those who have no limit stays small.
+            return Box::pin(self.behind(key, deadline, work)).await;
+        }
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
+            Poll::Pending if self.outages.is_troubled() => self
+                .check_outage_tolerance(key, deadline)
+                .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Waits behind others of this process, who ask the server in its place: until the deadline (`None`), or, where there is none, for
+    /// as long as an outage is ridden out.
+    pub(super) async fn behind<T>(
+        &self,
+        key: &[u8],
+        deadline: &Deadline,
+        mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    ) -> Result<Option<T>, Error> {
+        let closing = self.closing.notified();
+        let mut closing = std::pin::pin!(closing);
+        closing.as_mut().enable();
+        let patience_ms = u64::try_from(self.config.outage_tolerance.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            let left = deadline.left(self);
+            let limit = match left {
+                Some(left) => left,
+                None => {
+                    let lasts_ms = self.outage_lasts(key, deadline).map_or(0, |(lasts_ms, _)| lasts_ms);
+                    Duration::from_millis(patience_ms.saturating_sub(lasts_ms)).max(ANSWER_TIME)
+                }
+            };
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Some(done)),
+                () = &mut closing => return Err(self.closed_error()),
+                () = self.keeper.sleep(limit) => {}
+            }
+            if left.is_none() {
+                self.check_outage_tolerance(key, deadline)?;
+                continue;
+            }
+            // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
+            if self.outage(key, deadline.began_ms()).is_some() {
+                tokio::select! {
+                    biased;
+                    done = &mut work => return Ok(Some(done)),
+                    () = self.keeper.sleep(ANSWER_READ_TIME) => {}
+                }
+            }
+            return self.busy_or_outage(key, deadline);
         }
     }
 }

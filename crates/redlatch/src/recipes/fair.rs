@@ -43,7 +43,7 @@ impl Recipe for Fair {
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
         let call = Fair::call(&scripts::FAIR_UNDO, keys, owner, false);
-        expected.named(call.bytes(keys.channel()).constant(publish))
+        expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
@@ -53,7 +53,7 @@ impl Recipe for Fair {
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
         let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, false);
         let call = call.bytes(keys.channel()).constant(publish);
-        expected.named(call.constant("").constant("0").constant("0"))
+        expected.append_to(call.constant("").constant("0").constant("0"))
     }
 
     /// A waiter in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
@@ -71,7 +71,7 @@ impl Recipe for Fair {
     ) -> Call {
         let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
         let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
-        expected.named(call.int(heir.lease_ms).flag(heir.fenced))
+        expected.append_to(call.int(heir.lease_ms).flag(heir.fenced))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {

@@ -86,7 +86,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, 2 when its end has moved, and
     /// `{number, end}` to a question for its end.
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
-        meant.named(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
+        meant.append_to(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
     }
 
     /// The key that changes when a hold ends.
@@ -169,7 +169,7 @@ pub(crate) struct AcquireArgs {
     /// Another process may hold under the owner, and then this is no repeat: a hold of the owner that is there is not entered, and the
     /// reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
     pub(crate) first_only: bool,
-    /// What such a one subtracts.
+    /// What each of those waiters of Redisson subtracts.
     pub(crate) redisson_wait_ms: i64,
     pub(crate) publish: &'static str,
 }
@@ -190,7 +190,7 @@ impl Expected {
     }
 
     /// What a call ends with that asks for a count.
-    pub(crate) fn named(self, call: Call) -> Call {
+    pub(crate) fn append_to(self, call: Call) -> Call {
         match self {
             Expected::Any => call,
             Expected::Count(count) => call.int(count.into()),
@@ -210,7 +210,7 @@ pub(crate) enum Meant {
 }
 
 impl Meant {
-    fn named(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
+    fn append_to(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
         let call = call.number(owner.number()).text(owner.field()).int(time_ms);
         match self {
             Meant::Any => call,
@@ -220,7 +220,7 @@ impl Meant {
     }
 }
 
-/// Who is to have a lock next. It is made for what it is for, which decides how much of the giver's moves.
+/// Who is to have a lock next. Its constructors say what for: the next task, an adoption, or giving back. That decides how many of the giver's holds move.
 pub(crate) struct Heir<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) lease_ms: i64,
@@ -257,7 +257,7 @@ impl<'a> Heir<'a> {
     }
 
     /// What a call that moves a hold ends with.
-    pub(crate) fn named(&self, call: Call) -> Call {
+    pub(crate) fn append_to(&self, call: Call) -> Call {
         let moves = match self.moves {
             Moves::All => "0",
             Moves::One => "1",

@@ -25,7 +25,7 @@ impl Recipe for Plain {
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
         let call = Call::new(&scripts::RELEASE).key(&keys.key).number(owner.number()).text(owner.field());
-        expected.named(call.bytes(keys.channel()).constant(publish))
+        expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
@@ -42,7 +42,7 @@ impl Recipe for Plain {
     fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
-        heir.named(
+        heir.append_to(
             call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
         )
     }

@@ -70,7 +70,7 @@ impl Recipe for Read {
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        expected.named(release(&scripts::READ_RELEASE, keys, owner, publish))
+        expected.append_to(release(&scripts::READ_RELEASE, keys, owner, publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
@@ -82,7 +82,7 @@ impl Recipe for Read {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         let call = call.number(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
-        heir.named(call.text(from.field()))
+        heir.append_to(call.text(from.field()))
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
@@ -93,7 +93,7 @@ impl Recipe for Read {
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
-        meant.named(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
+        meant.append_to(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
     }
 
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
@@ -120,7 +120,7 @@ impl Recipe for Write {
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        expected.named(release(&scripts::WRITE_RELEASE, keys, owner, publish))
+        expected.append_to(release(&scripts::WRITE_RELEASE, keys, owner, publish))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
@@ -130,7 +130,7 @@ impl Recipe for Write {
     fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
-        heir.named(
+        heir.append_to(
             call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
         )
     }
@@ -141,7 +141,7 @@ impl Recipe for Write {
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
-        meant.named(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
+        meant.append_to(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
     }
 
     /// The owner may be given as it is or as it stands in the hash.

@@ -7,7 +7,7 @@ pub(crate) enum Fact {
     Ungathered,
     /// Its callers go on in another way while the keys are in two places.
     DoneOtherwise,
-    /// One of its keys is no key of Redis, and it touches what may be absent before it changes anything.
+    /// It can be sent with its first key alone declared: what it needs of the others it reads before it writes.
     LooksFirst,
     /// It calls commands that a server without free memory refuses, and gives something back, which such a server should let it do.
     GivesBack,

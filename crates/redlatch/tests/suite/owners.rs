@@ -37,6 +37,7 @@ macro_rules! of_kind {
 }
 
 mod adopting;
+mod after_a_loss;
 mod beside_guards;
 mod clients;
 mod counts;

@@ -9,7 +9,7 @@ use redlatch::{
     blocking,
 };
 use redlatch_testkit::{
-    proxy::{Action, Match, Proxy},
+    proxy::{Action, Gate, Match, Proxy},
     server::{RedisServer, ServerProgram},
     topology::{RedisCluster, SentinelSet},
 };
@@ -115,11 +115,14 @@ async fn a_hold_is_watched_on_when_another_one_of_the_same_hash_has_gone() {
             soon("its end", short.lost()).await;
         } else {
             let slow = Match::script().arg_contains(redlatch::scripts::READ_ACQUIRE.sha1()).nth(1);
-            let slow = proxy.rule(slow, Action::DelayReply(ms(150)));
+            let gate = Gate::new();
+            let slow = proxy.rule(slow, Action::HoldReplyUntilReleased(gate.clone()));
             let taking = lock.read();
-            let dropped = tokio::time::timeout(ms(50), taking.lock()).await;
-            assert!(dropped.is_err(), "the answer is on its way");
-            proxy.wait_fired(slow, 1, SOON).await.unwrap();
+            tokio::select! {
+                _ = taking.lock() => panic!("the answer is on its way"),
+                fired = proxy.wait_fired(slow, 1, SOON) => fired.unwrap(),
+            }
+            gate.release();
         }
         soon("the end of the other one", async {
             while server.cmd(&["HLEN", "both"]).unwrap() != redis::Value::Int(2) {

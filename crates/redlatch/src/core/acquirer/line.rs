@@ -8,7 +8,6 @@ use crate::{
         contest::Attempt,
         lane::{Handoff, InLine, Queued},
         lease::Lease,
-        undo::Certainty,
     },
     error::ErrorKind,
     store::Fault,
@@ -21,23 +20,6 @@ pub(super) enum Line {
     Outside,
     /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
     Inside(InLine),
-}
-
-impl Drop for Acquirer {
-    fn drop(&mut self) {
-        if self.waits_beside {
-            self.core.lanes.remove_concurrent_waiter(&self.request.keys);
-        }
-        let lined_up = self.step_out();
-        if self.granted {
-            return;
-        }
-        if self.outcome_unknown {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
-        } else if lined_up || self.passed_over {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
-        }
-    }
 }
 
 impl Acquirer {
@@ -93,7 +75,7 @@ impl Acquirer {
 
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
-    fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
+    pub(super) fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
         let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
         // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
         // over before is found here.
@@ -116,28 +98,6 @@ impl Acquirer {
             self.core.drop_hold(&lease, lease.term());
         }
         lined_up
-    }
-
-    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
-    pub(in crate::core) fn rests(&mut self) -> bool {
-        if let (_, Some(same)) = self.close_line() {
-            self.core.lanes.forget(&same);
-        }
-        !self.passed_over
-    }
-
-    /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
-    /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
-    pub(in crate::core) async fn step_back(&mut self) {
-        if !self.outcome_unknown && self.step_out() {
-            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
-            let limit = self.core.keeper.sleep(self.core.config.response_timeout);
-            tokio::select! {
-                biased;
-                _ = job => {}
-                () = limit => {}
-            }
-        }
     }
 
     /// The lease that a task of this process has handed over, if any.

@@ -44,7 +44,7 @@ impl Lanes {
         }
     }
 
-    /// Has the next look find lines that were looked at before.
+    /// Makes the next [`waited_for`](Self::waited_for) look at all lines again.
     pub(in crate::core) fn look_at_lines(&self) {
         self.waiters_behind_lease.store(true, Ordering::Relaxed);
     }

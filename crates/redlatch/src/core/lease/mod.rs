@@ -67,7 +67,7 @@ pub(crate) struct Lease {
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) outcome_unknown: AtomicBool,
-    /// It was made to last for longer than its grant: another server may have the one without the other.
+    /// It was made to last for longer than its grant: a failover may keep the grant and lose that.
     stretched: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
@@ -200,7 +200,8 @@ impl Lease {
         self.lease_ms.load(Ordering::Relaxed)
     }
 
-    /// How long a server that has it is to keep it still, where a renewal does not say so; `None` if the server has known since the grant.
+    /// The lease that the server is to be told again, where no renewal does that: the hold was made to last longer, or its grant was asked for twice.
+    /// `None` if the grant said all.
     pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
         if !self.stretched.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
@@ -243,7 +244,7 @@ impl Lease {
         self.rare().pending_extension_ms.fetch_max(until_ms, Ordering::AcqRel)
     }
 
-    /// What became of the request to keep it until then is known. What is still unknown is of `before`.
+    /// What became of the request to keep it until then is known. An earlier one that was not answered may keep it until `before_ms`.
     pub(crate) fn extension_resolved(&self, until_ms: u64, before_ms: u64) {
         let pending_extension_ms = &self.rare().pending_extension_ms;
         // Unless another one asks for longer.
@@ -416,8 +417,8 @@ impl Lease {
         self.is_held() && self.holds().renewed > 0
     }
 
-    /// Whether the server is to be asked about it again and again: to renew it, or because it was not answered about it. A renewal that
-    /// failed is no less in the dark when nothing is to be renewed any more.
+    /// Whether the server is to be asked about it again and again: to renew it, or because it was not answered about it. After a
+    /// renewal that failed the hold is unknown, also when nothing is to be renewed any more.
     pub(crate) fn is_asked_about(&self) -> bool {
         self.wants_renewal() || (self.is_held() && self.schedule.failing.load(Ordering::Relaxed))
     }
@@ -439,6 +440,8 @@ impl Lease {
 
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
+        // Its guard is still there, and may hand the owner out: what is done in its name from now on is covered.
+        self.owner.expose();
         // The reason is there before the state says lost, so that nobody sees the one without the other.
         if !self.is_held() || self.rare().loss.set(reason).is_err() {
             return false;
@@ -489,6 +492,8 @@ impl Lease {
     }
 
     pub(crate) fn reentries(&self) -> Arc<Reentries> {
+        // When one of its guards is given back, another one may hand the owner out while that is on its way.
+        self.owner.expose();
         self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.term()))).clone()
     }
 

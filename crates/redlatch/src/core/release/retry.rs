@@ -6,39 +6,23 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked};
 use crate::{
-    core::{Core, flight::Work, keeper::told, lease::Lease, owners::Pending},
-    error::{Error, ErrorKind, LossReason},
+    core::{Core, flight::Work, keeper::received, lease::Lease, owners::Pending},
+    error::{Error, ErrorKind},
     jitter::jittered,
     store::{Fault, Reply},
 };
 
 impl Core {
-    /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
-    pub(in crate::core) async fn as_told(
-        &self,
-        lease: &Arc<Lease>,
-        outcome: Result<Unlocked, Error>,
-    ) -> Result<Unlocked, Error> {
-        let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        if outcome != Unlocked::AlreadyLost(LossReason::Deleted) || lease.loss().is_some() {
-            return Ok(outcome);
-        }
-        Ok(match Box::pin(self.how_it_ended(lease)).await {
-            Some(reason) => Unlocked::AlreadyLost(reason),
-            None => outcome,
-        })
-    }
-
     /// Sees a release through whose first request has ended somehow.
     pub(in crate::core) async fn settle(
         self: Arc<Self>,
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
-        way: ReleaseMode,
+        mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<Unlocked, Error> {
-        let outcome = match self.read_release(&lease, &pending, way, outcome) {
+        let outcome = match self.read_release(&lease, &pending, mode, outcome) {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &pending, fault).await,
         };
@@ -52,19 +36,19 @@ impl Core {
         lease: Arc<Lease>,
         leads: bool,
         pending: Pending,
-        way: ReleaseMode,
+        mode: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
-            Err(work) if way == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, leads, pending, way, work.await).await,
-            Ok(outcome) => return self.settle(lease, leads, pending, way, outcome).await,
+            Err(work) if mode == ReleaseMode::AllHolds => work,
+            Err(work) => return self.clone().settle(lease, leads, pending, mode, work.await).await,
+            Ok(outcome) => return self.settle(lease, leads, pending, mode, outcome).await,
         };
         lease.doubts_end();
         let (another, held, core) = (pending.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
-            let _ = core.read_release(&held, &another, way, work.await);
+            let _ = core.read_release(&held, &another, mode, work.await);
         });
         let outcome = match self.release_once(&lease, true, &pending).await {
             Ok(outcome) => Ok(outcome),
@@ -110,7 +94,7 @@ impl Core {
             let work = async |pending: &Pending| core.release_until_done(&held, pending).await;
             let _ = tell.send(pending.during(work).await);
         });
-        told(outcome).await?
+        received(outcome).await?
     }
 
     /// Repeats a release until its effect is certain or the lease has ended on the server.
@@ -127,12 +111,12 @@ impl Core {
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
-            let way = self.way(lease);
-            if way == ReleaseMode::AllHolds {
+            let mode = self.release_mode(lease);
+            if mode == ReleaseMode::AllHolds {
                 over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
             }
             // What is only watched may be another process's, which has no end here.
-            let outcome = if way == ReleaseMode::OneHold && lease.is_end_in_doubt() {
+            let outcome = if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms => {

@@ -12,7 +12,7 @@ use crate::{
         lease::Lease as CoreLease,
         lost::lost_error,
         release::{Polled, Unlocked},
-        shared::already_held,
+        shared_owner::already_held,
     },
     error::{Error, ErrorKind, LossReason},
     fork,

@@ -503,7 +503,7 @@ impl Tells {
     }
 }
 
-/// How far a connection came that is none.
+/// Where a failed attempt to connect stopped.
 enum Begun {
     NotLoggedIn(Error),
     /// It ended before there was an answer to the log-in.

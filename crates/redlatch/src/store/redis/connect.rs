@@ -6,14 +6,14 @@ use std::{
     os::fd::OwnedFd,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use redis::{Cmd, RedisConnectionInfo, RedisError, Value, aio::MultiplexedConnection};
+use redis::{RedisConnectionInfo, RedisError, Value};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -25,12 +25,8 @@ use tokio_rustls::client::TlsStream;
 use super::{
     certificates::Certificates,
     changes::Changes,
-    failure::{self, Failure},
-    kin::{self, Kin, Trust},
-    life::{self, Process},
+    kin::Kin,
     password::PasswordFile,
-    role::{self, Role},
-    slots::{self, Layout},
     timer,
     tls::{self, Trouble},
 };
@@ -84,7 +80,19 @@ pub(crate) struct Dial {
     /// The listener that servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
     kin: Option<Arc<Kin>>,
+    baseline: Baseline,
     calls: CallHook,
+}
+
+/// What the first connection to a master has said of its data: what is counted there afterwards is lost when they get another history.
+#[derive(Default)]
+pub(super) struct Baseline(OnceLock<String>);
+
+impl Clone for Baseline {
+    /// That of another server.
+    fn clone(&self) -> Self {
+        Baseline::default()
+    }
 }
 
 /// Whether the last attempt at one server was refused.
@@ -124,6 +132,7 @@ impl Dial {
             master_only: false,
             changes: None,
             kin: None,
+            baseline: Baseline::default(),
             calls: config.calls.clone(),
         };
         if dial.shows_password() {
@@ -390,155 +399,6 @@ impl Dial {
             "trust the authority with tls ca_file, name the server with tls server_name, and check everything",
         ))
     }
-
-    /// Sees that the server may be used, and asks which process of it this is.
-    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<Process, Error> {
-        // Both questions go out together.
-        let mut other = connection.clone();
-        let (admitted, process) = tokio::join!(self.admit(connection), self.ask_process(&mut other));
-        admitted?;
-        process
-    }
-
-    async fn admit(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
-        if self.master_only {
-            self.greet_master(connection).await?;
-        } else {
-            self.greet_server(connection).await?;
-        }
-        if let Some(kin) = self.kin.as_ref().filter(|kin| !kin.is_empty()) {
-            self.greet_kin(connection, kin).await?;
-        }
-        self.introduce(connection).await
-    }
-
-    /// `None` where the account may not ask. The local engine loses nothing that it has confirmed when it is started anew, so all of its
-    /// processes count as one.
-    async fn ask_process(&self, connection: &mut MultiplexedConnection) -> Result<Process, Error> {
-        if self.is_local() {
-            return Ok(Some("".into()));
-        }
-        match connection.send_packed_command(&role::question(&life::QUESTION)).await {
-            Ok(value) => Ok(failure::reply(value).ok().as_ref().and_then(life::process)),
-            Err(error) if error.code().is_some() => Ok(None),
-            Err(error) => Err(self.ended(error.category())),
-        }
-    }
-
-    async fn greet_server(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
-        // Logging in with no password succeeds on servers that want one; the first command would then fail, so ask now.
-        let mut cmd = Cmd::new();
-        match &self.greeter {
-            Some(greeter) => {
-                for part in greeter.hello() {
-                    cmd.arg(part);
-                }
-            }
-            None => {
-                cmd.arg("PING");
-            }
-        }
-        let answer = connection.send_packed_command(&cmd).await;
-        // A server that cannot save refuses PING as it refuses writes, and still answers what only reads.
-        let refused = |code: &str, detail: &str| match code {
-            "MISCONF" if self.greeter.is_none() => Ok(()),
-            _ => Err(self.greeting_error(code, detail)),
-        };
-        match (answer, &self.greeter) {
-            (Ok(Value::ServerError(error)), _) => refused(error.code(), error.details().unwrap_or("")),
-            (Ok(answer), Some(greeter)) => greeter.check(&answer),
-            (Ok(_), None) => Ok(()),
-            (Err(error), _) => match error.code() {
-                Some(code) => refused(code, error.detail().unwrap_or("")),
-                None => Err(self.ended(error.category())),
-            },
-        }
-        .or_else(|error| {
-            // An account without the right to PING may still run scripts.
-            if self.greeter.is_none() && error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
-        })
-    }
-
-    async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
-        if let Some(name) = &self.client_name {
-            let mut cmd = Cmd::new();
-            cmd.arg("CLIENT").arg("SETNAME").arg(name);
-            // A name is for people who look; an account that may not have one works without.
-            match connection.send_packed_command(&cmd).await {
-                Ok(Value::ServerError(_)) => {
-                    tracing::debug!(server = %self.server, "CLIENT SETNAME was refused")
-                }
-                Ok(_) => {}
-                Err(error) if error.code().is_some() => {
-                    tracing::debug!(server = %self.server, "CLIENT SETNAME was refused")
-                }
-                Err(error) => return Err(self.unreachable(error.category())),
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks for the role in place of a sign of life. Where an account may not ask, refused writes are the only proof.
-    async fn greet_master(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
-        for question in role::QUESTIONS {
-            let answer = match connection.send_packed_command(&role::question(question)).await {
-                Ok(value) => failure::reply(value),
-                Err(error) => match error.code() {
-                    Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
-                    None => return Err(self.ended(error.category())),
-                },
-            };
-            let error = match answer {
-                Ok(answer) if role::of(&answer) == Some(Role::Replica) => {
-                    let text = format!("{} is a replica at present", self.server);
-                    return Err(Error::new(ErrorKind::ReadOnly, text));
-                }
-                Ok(_) => return Ok(()),
-                Err(failure) => Fault::from(failure).into_error(),
-            };
-            if !matches!(error.kind(), ErrorKind::Permission | ErrorKind::Server) {
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks who is in its cluster. An account that may not ask is not protected from a server that has got another one's address.
-    async fn greet_kin(&self, connection: &mut MultiplexedConnection, kin: &Kin) -> Result<(), Error> {
-        let answer = match connection.send_packed_command(&slots::question()).await {
-            Ok(value) => failure::reply(value),
-            Err(error) => match error.code() {
-                Some(code) => Err(Failure::refused(code, error.detail().unwrap_or(""))),
-                None => return Err(self.ended(error.category())),
-            },
-        };
-        let is_stranger = match answer {
-            Ok(answer) => Layout::read(&answer, self.addr()).is_none_or(|layout| !kin.knows(&layout.ids)),
-            Err(failure) if slots::may_not_ask(&failure) => false,
-            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => true,
-            Err(failure) => return Err(Fault::from(failure).into_error()),
-        };
-        kin.note(self.addr(), is_stranger);
-        if is_stranger { Err(kin::stranger(&self.server)) } else { Ok(()) }
-    }
-
-    /// What a connection that is about to be greeted may count on.
-    pub(super) fn trust(&self) -> Trust {
-        Trust::of(self.kin.as_ref())
-    }
-
-    /// Whether the server was found to be a stranger when it was last connected to.
-    pub(super) fn is_stranger(&self) -> bool {
-        self.kin.as_ref().is_some_and(|kin| kin.is_stranger(self.addr()))
-    }
-
-    fn greeting_error(&self, code: &str, detail: &str) -> Error {
-        if self.greeter.is_none() && detail.to_ascii_lowercase().starts_with("unknown command") {
-            // A server that does not know PING has let us in all the same; told from others like a missing right.
-            return Error::new(ErrorKind::Permission, "the server has no PING");
-        }
-        Fault::server_at(Some(&self.describe()), code, detail).into_error()
-    }
 }
 
 /// The three kinds of byte stream.
@@ -591,5 +451,6 @@ impl AsyncWrite for Stream {
     }
 }
 
+mod greeting;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 //! or not; subscriptions move; waiters and holders look again at once. Who the master is, is decided in `succession.rs` only.
 
 mod calls;
+mod first;
 
 use std::{
     sync::{
@@ -19,8 +20,10 @@ use tokio::{
     runtime::Handle,
     sync::watch,
     task::AbortHandle,
-    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout},
 };
+
+use first::First;
 
 use super::{
     Dial,
@@ -33,7 +36,7 @@ use super::{
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
-    succession::{Claim, Memory, Verdict},
+    succession::{Claim, Verdict},
     trial::Messages,
 };
 use crate::{
@@ -62,9 +65,6 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
 const LOOK_PAUSE_STEP: Duration = Duration::from_millis(5);
 /// How long one look may take. It is shorter than connecting may take, which goes on behind it.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(1_000);
-/// How long one try to find the first master may take, so that one that hangs leaves time for the one that takes its place. A server that has never
-/// answered is waited for as long beside others.
-const TRY_TIME_MAX: Duration = super::finder::MOST_TIME_MAX;
 /// How long a master may take to tell the history of its data before the next look asks again: one that hangs must not delay looks.
 const HISTORY_TIME_MAX: Duration = Duration::from_millis(250);
 /// How long what was said of the replicas counts, so that a hundred grants a second do not ask a hundred times.
@@ -190,111 +190,6 @@ impl FollowingStore {
         });
         Ok(Arc::new(FollowingStore { shared, follower }))
     }
-}
-
-/// The search for the first master.
-struct First {
-    finder: Arc<dyn Finder>,
-    dial: Dial,
-    config: Config,
-    background: Handle,
-    ends: Arc<Interruption>,
-}
-
-impl First {
-    /// Asks again while the master that is named does not accept or answer: there may be a change of masters right now.
-    async fn find(self) -> Result<(Memory, Arc<Node>), Error> {
-        let (mut memory, mut candidate) = (Memory::default(), None);
-        let end = Instant::now() + self.config.connect_timeout;
-        // The last thing that was learned: time that runs out in the middle of another try says less.
-        let mut last = None;
-        let error = loop {
-            let until = end.min(Instant::now() + TRY_TIME_MAX);
-            match self.try_once(&mut memory, &mut candidate, until).await {
-                Ok(node) => return Ok((memory, node)),
-                Err(Vain::ForGood(error)) => {
-                    break if error.is_retryable() { last.unwrap_or(error) } else { error };
-                }
-                Err(Vain::Now(error)) => last = Some(error),
-                Err(Vain::OutOfTime(error)) => last = Some(last.unwrap_or(error)),
-            }
-            if Instant::now() + LOOK_PAUSE_MIN >= end
-                && let Some(error) = last
-            {
-                break error;
-            }
-            sleep(LOOK_PAUSE_MIN).await;
-        };
-        if let Some(node) = candidate {
-            node.close();
-        }
-        Err(error)
-    }
-
-    /// Tries once. `candidate`: the server that is being connected to, kept between tries so that a slow one need not begin anew with each.
-    async fn try_once(
-        &self,
-        memory: &mut Memory,
-        candidate: &mut Option<Arc<Node>>,
-        until: Instant,
-    ) -> Result<Arc<Node>, Vain> {
-        let said = match self.finder.clone().find(memory.clone(), until - Instant::now()).await {
-            Ok(said) => said,
-            Err(error) if error.kind() == ErrorKind::ReadOnly => return Err(Vain::Now(error)),
-            // One that knows hangs, and another one may know soon.
-            Err(error) if Instant::now() >= until => return Err(Vain::OutOfTime(error)),
-            // Those who know are not there, which waiting does not change.
-            Err(error) => return Err(Vain::ForGood(error)),
-        };
-        let claim = match memory.judge(&said, Instant::now()) {
-            Verdict::Is(claim) | Verdict::Becomes(claim) => Some(claim),
-            Verdict::Stays => memory.present().cloned(),
-        };
-        let Some(claim) = claim else {
-            let text = format!("{}: nobody says who is the master", self.finder.describe());
-            return Err(Vain::Now(Error::new(ErrorKind::Unreachable, text)));
-        };
-        let addr = &claim.addr;
-        if let Some(other) = candidate.take_if(|node| node.dial().addr() != addr) {
-            other.close();
-        }
-        let node = candidate.get_or_insert_with(|| {
-            let dial = Arc::new(self.dial.at(addr.clone()));
-            Node::new(dial, &self.config, &self.background, self.ends.clone())
-        });
-        let node = node.clone();
-        let told = |error: Error| {
-            let remedy = match error.kind() {
-                ErrorKind::Auth => "check the master's user name and password; sentinels have their own",
-                _ => "check that the master runs, and that its address as announced can be reached from here",
-            };
-            error.within(format!("{} (master at {addr})", self.finder.describe())).remedy(remedy)
-        };
-        match timeout_at(until, node.link()).await {
-            Ok(Ok(_)) => {
-                *candidate = None;
-                memory.admit(&claim);
-                Ok(node)
-            }
-            Ok(Err(fault)) => {
-                let error = told(fault.into_error());
-                Err(if error.is_retryable() { Vain::Now(error) } else { Vain::ForGood(error) })
-            }
-            Err(_) => {
-                let text = format!("no answer within {:?}", self.config.connect_timeout);
-                Err(Vain::OutOfTime(told(Error::new(ErrorKind::Unreachable, text))))
-            }
-        }
-    }
-}
-
-/// A try without success.
-enum Vain {
-    /// Another one may succeed soon.
-    Now(Error),
-    /// So it may, though it is not known what kept this one.
-    OutOfTime(Error),
-    ForGood(Error),
 }
 
 /// Looks who the master is, as long as there is a store.

@@ -142,6 +142,7 @@ impl Replicated {
     async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let present = memory.present().map(|present| present.addr.clone());
         let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
+        let mut copied = Vec::new();
         let ask = async |server: Arc<Asked>| {
             let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
             Ok::<_, Error>((role?, history))
@@ -169,7 +170,10 @@ impl Replicated {
                 }
                 Ok((Role::Replica, history)) => {
                     replicas += 1;
-                    server.is_copy(history.and_then(|history| history.run));
+                    if let Some(History { id, run, .. }) = history {
+                        copied.push(id);
+                        server.is_copy(run);
+                    }
                 }
                 Err(error) => errors.push(error.within(addr)),
             }
@@ -186,7 +190,7 @@ impl Replicated {
             };
             masters.sort_by_key(place);
             let answered = masters.len() + replicas;
-            return Ok(Said { claims: masters, asked: self.servers.len(), answered });
+            return Ok(Said { claims: masters, copied, asked: self.servers.len(), answered });
         }
         if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
             && (replicas == 0 || !error.is_retryable())

@@ -188,7 +188,7 @@ impl SentinelSet {
         self.learn(&known);
         self.settle_place();
         let claims = known.into_iter().map(|knowledge| knowledge.claim).collect();
-        Ok(Said { claims, asked: asked.len(), answered })
+        Ok(Said { claims, copied: Vec::new(), asked: asked.len(), answered })
     }
 
     /// Keeps those of our set: who has an id that is known, or knows one who has, or names the master that is used.

@@ -84,9 +84,58 @@ impl Claim {
 pub(super) struct Said {
     /// In the order in which those who claim are named.
     pub(super) claims: Vec<Claim>,
+    /// The histories that replicas copy, of those that tell which.
+    pub(super) copied: Vec<String>,
     /// How many were asked, and how many have answered.
     pub(super) asked: usize,
     pub(super) answered: usize,
+}
+
+impl Said {
+    /// How many servers copy the one that claims: by their own words, where it tells its history, and by its word otherwise. A master that was cut
+    /// off goes on listing replicas that have left it.
+    fn copies(&self, claim: &Claim) -> usize {
+        match &claim.right {
+            Right::Own { history: Some(history), .. } => {
+                self.copied.iter().filter(|id| **id == history.id).count()
+            }
+            Right::Own { replicas, .. } => *replicas,
+            Right::Epoch(_) | Right::Promise { .. } => 0,
+        }
+    }
+
+    /// The master for a client that has no memory. Of several that have not gone on from each other it is the one that most servers copy, if that
+    /// one was promoted, or none was. Otherwise nobody can tell: clients that do remember may hold at either.
+    fn the_one<'a>(&self, live: &[&'a Claim]) -> Option<&'a Claim> {
+        let is_promoted = |claim: &Claim| claim.history().is_some_and(|history| history.before.is_some());
+        match live {
+            [] => None,
+            [claim] => Some(claim),
+            // Who may not ask for histories has nothing but the numbers.
+            _ if live.iter().any(|claim| claim.history().is_none()) => self.strongest(live, None),
+            _ => {
+                let most = live.iter().find(|claim| self.is_most_copied(claim))?;
+                let may_be = is_promoted(most) || !live.iter().any(|claim| is_promoted(claim));
+                may_be.then_some(*most)
+            }
+        }
+    }
+
+    /// Whether most of all servers copy it or are it.
+    fn is_most_copied(&self, claim: &Claim) -> bool {
+        2 * (self.copies(claim) + 1) > self.asked
+    }
+
+    /// The master that most servers copy: one that was given up and came back has no replicas. Among equals the present one, then the one with
+    /// the smaller history, which is the same for all clients, and then the one that is named first.
+    fn strongest<'a>(&self, claims: &[&'a Claim], present: Option<&Addr>) -> Option<&'a Claim> {
+        let key = |claim: &Claim| {
+            let id = claim.history().map(|history| history.id.clone());
+            (self.copies(claim), present == Some(&claim.addr), std::cmp::Reverse(id))
+        };
+        // The last one of several is taken.
+        claims.iter().rev().max_by_key(|claim| key(claim)).copied()
+    }
 }
 
 /// What comes of it.
@@ -245,13 +294,13 @@ impl Memory {
         let live: Vec<&Claim> =
             said.claims.iter().filter(followed).filter(|claim| !self.is_past(claim)).collect();
         let Some(present) = &self.present else {
-            return match strongest(&live, None) {
+            return match said.the_one(&live) {
                 Some(claim) => self.seat(claim.clone()),
                 None => Verdict::Stays,
             };
         };
         if self.histories.is_empty() {
-            return match strongest(&live, Some(&present.addr)) {
+            return match said.strongest(&live, Some(&present.addr)) {
                 // One that tells its history for the first time may have begun it since.
                 Some(claim) if claim.addr != present.addr || claim.history().is_some() => {
                     self.seat(claim.clone())
@@ -268,14 +317,14 @@ impl Memory {
         };
         // Of two that were promoted from the same one the others copy one.
         let next: Vec<&Claim> = live.iter().filter(goes_on).copied().collect();
-        if let Some(next) = strongest(&next, None) {
+        if let Some(next) = said.strongest(&next, None) {
             return self.seat(next.clone());
         }
         if let Some(same) = live.iter().find(|claim| claim.addr == present.addr) {
             // It may have gone on from where the present one has, too.
-            let open: Vec<&Claim> =
-                said.claims.iter().filter(followed).filter(|claim| !self.is_over(claim)).collect();
-            let most = most_copied(&open, said).filter(|most| most.addr != present.addr).cloned();
+            let may_be = |claim: &&Claim| !self.is_over(claim) && self.may_have_gone_on(present, claim);
+            let mut open = said.claims.iter().filter(followed).filter(may_be);
+            let most = open.find(|claim| said.is_most_copied(claim)).cloned();
             let verdict = self.go_on((*same).clone());
             // Its successor may have been seen by nobody here: between two looks there were two changes.
             return match most {
@@ -290,7 +339,7 @@ impl Memory {
         }
         // The master is away, and nobody has gone on from it as far as can be seen.
         let all: Vec<&Claim> = said.claims.iter().collect();
-        let Some(other) = strongest(&live, None).or_else(|| strongest(&all, None)).cloned() else {
+        let Some(other) = said.strongest(&live, None).or_else(|| said.strongest(&all, None)).cloned() else {
             return Verdict::Stays;
         };
         if other.addr != present.addr
@@ -345,6 +394,17 @@ impl Memory {
         })
     }
 
+    /// Whether another server may be the successor of the present master's, of which two changes were missed, or of the one that the
+    /// present master has gone on from. One that has gone on from nobody is a server that was made anew.
+    fn may_have_gone_on(&self, present: &Claim, claim: &Claim) -> bool {
+        let before = |claim: &Claim| claim.history().and_then(|history| history.before.clone());
+        claim.addr != present.addr
+            && before(claim).is_some_and(|id| {
+                before(present).as_ref() == Some(&id)
+                    || !self.past.contains(&id) && !self.histories.contains(&id)
+            })
+    }
+
     fn seat(&mut self, claim: Claim) -> Verdict {
         while let Some(id) = self.histories.pop_front() {
             if let Some(former) = &self.present {
@@ -395,25 +455,6 @@ fn newest(claims: &[Claim], present: Option<&Claim>) -> Option<Claim> {
         (claim.rank(), votes(&claim.addr), present.is_some_and(|present| present.addr == claim.addr))
     });
     newest.cloned()
-}
-
-/// The master with the most replicas: one that was given up and came back has none. Among equals the present one, and then the one
-/// that is named first.
-fn strongest<'a>(claims: &[&'a Claim], present: Option<&Addr>) -> Option<&'a Claim> {
-    let key = |at: usize, claim: &Claim| match claim.right {
-        Right::Own { replicas, .. } => (replicas, present == Some(&claim.addr), usize::MAX - at),
-        _ => (0, false, 0),
-    };
-    claims.iter().enumerate().max_by_key(|(at, claim)| key(*at, claim)).map(|(_, claim)| *claim)
-}
-
-/// The one that most of all servers copy or are, by its own word.
-fn most_copied<'a>(claims: &[&'a Claim], said: &Said) -> Option<&'a Claim> {
-    let is_most = |claim: &&&Claim| match claim.right {
-        Right::Own { replicas, .. } => 2 * (replicas + 1) > said.asked,
-        _ => false,
-    };
-    claims.iter().find(is_most).copied()
 }
 
 #[cfg(test)]

@@ -12,7 +12,22 @@ fn said(asked: usize, claims: &[(u16, Right)]) -> Said {
         by: addr(900 + at as u16),
         amid: false,
     };
-    Said { claims: claims.iter().enumerate().map(claim).collect(), asked, answered: claims.len() }
+    // Who has replicas that are asked has them say so.
+    let copies = claims.iter().flat_map(|(_, right)| match right {
+        Right::Own { replicas, history: Some(history) } => vec![history.id.clone(); *replicas],
+        _ => Vec::new(),
+    });
+    Said {
+        claims: claims.iter().enumerate().map(claim).collect(),
+        copied: copies.collect(),
+        asked,
+        answered: claims.len(),
+    }
+}
+
+/// The same, with replicas that say whom they copy, whatever the masters say.
+fn copied(claims: &[(u16, Right)], by: &[&str]) -> Said {
+    Said { copied: by.iter().map(|id| (*id).to_owned()).collect(), ..said(claims.len() + by.len(), claims) }
 }
 
 fn epoch(epoch: i64) -> Right {
@@ -404,6 +419,55 @@ fn of_two_that_were_promoted_from_one_master_the_one_that_most_copy_is_the_maste
     // Both within one look.
     let mut memory = after(&[&[(1, own(2, "a", ""))]]);
     is(&memory.judge(&said(3, &both), now), 3);
+}
+
+/// The old master came back empty, and a replica that had not been told yet copied it: clients left the promoted one, which had their locks. And
+/// they left a master that had never failed for a replica that was started anew and had replicas of its own, which no client asks.
+#[test]
+fn who_has_gone_on_from_nobody_is_no_successor_however_many_copy_it() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let empty = [(1, own(1, "z", "")), (2, own(0, "b", "a"))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&copied(&empty, &["z"]), at), Verdict::Stays);
+    }
+    let anew = [(1, own(0, "a", "")), (2, own(9, "z", "y"))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))]]);
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&copied(&anew, &["a"]), at), Verdict::Stays);
+    }
+}
+
+/// New clients went to the old master that had come back, because of two it was named first, and those that remember stayed at the promoted one.
+#[test]
+fn a_new_client_takes_none_of_two_masters_that_have_not_gone_on_from_each_other() {
+    let now = Instant::now();
+    let (back, empty) = ((1, own(0, "c", "a")), (1, own(0, "z", "")));
+    let (promoted, healthy) = ((2, own(0, "b", "a")), (2, own(0, "a", "")));
+    for pair in [[back, promoted.clone()], [empty.clone(), promoted], [empty, healthy]] {
+        for claims in [pair.clone(), [pair[1].clone(), pair[0].clone()]] {
+            let mut memory = Memory::default();
+            assert_eq!(memory.judge(&copied(&claims, &[]), now), Verdict::Stays, "{claims:?}");
+            assert!(memory.present().is_none());
+        }
+    }
+    // Unless most copy one of them, and that one was promoted or none was.
+    let missed = [(1, own(2, "a", "")), (3, own(0, "c", "b"))];
+    is(&Memory::default().judge(&copied(&missed, &["c"]), now), 3);
+    let stray = [(1, own(0, "a", "")), (3, own(0, "z", ""))];
+    is(&Memory::default().judge(&copied(&stray, &["a"]), now), 1);
+    let doubtful = [(1, own(0, "z", "")), (2, own(0, "b", "a"))];
+    assert_eq!(Memory::default().judge(&copied(&doubtful, &["z"]), now), Verdict::Stays);
+}
+
+/// A master that was cut off went on listing the replicas that had left it, and was named first: a new client stayed there for a minute.
+#[test]
+fn replicas_say_themselves_whom_they_copy() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let claims = [(1, own(2, "a", "")), (3, own(1, "c", "b"))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))]]);
+    assert_eq!(memory.judge(&copied(&claims, &["c"]), now), Verdict::Stays);
+    is(&memory.judge(&copied(&claims, &["c"]), later), 3);
 }
 
 /// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.

@@ -54,7 +54,7 @@ impl Member {
         }
         let Some(history) = role::history(&answer) else { return false };
         let mut known = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.replace(history.id);
+        let before = known.replace(history.id).or_else(|| self.dial.baseline().cloned());
         before.is_some() && before != *known
     }
 }

@@ -237,6 +237,20 @@ async fn a_master_that_lost_its_slots_and_got_them_back_between_two_looks_begins
     topology.close();
 }
 
+/// What the first look found counted as what had always been, so that a change between connecting and that look was never noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_lost_its_slots_and_got_them_back_before_the_first_look_begins_a_new_reign() {
+    let history = Arc::new(Mutex::new("a".to_owned()));
+    let server = node_of(history.clone());
+    let (topology, first) = open(&server).await;
+    first.node.link().await.unwrap();
+    let reign = topology.reign(7);
+    *history.lock().unwrap() = "b".to_owned();
+    topology.looked().await;
+    until("another reign", || topology.reign(7) != reign).await;
+    topology.close();
+}
+
 /// The node that is asked first was away, and there was nothing to judge its picture by until the next look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_picture_of_a_node_that_was_away_counts_for_no_new_client() {

@@ -169,6 +169,35 @@ async fn sentinels_of_another_set_lead_nobody_away() {
     until("the move back", || uses(&client, ours.port())).await;
 }
 
+/// A new client believed the highest epoch, whoever told it: a sentinel of another set at one of three addresses granted locks that others held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_client_believes_the_set_that_most_of_its_sentinels_are_of() {
+    let (ours, theirs) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let called = |port: u16, epoch: i64, id: &str, others: &[&str]| {
+        let sentinel = FakeSentinel::start(port);
+        sentinel.say(|says| {
+            (says.id, says.epoch) = (id.to_owned(), epoch);
+            says.others = others.iter().map(|id| (*id).to_owned()).collect();
+        });
+        sentinel
+    };
+    let (stranger, first) =
+        (called(theirs.port(), 9, "x", &["y", "z"]), called(ours.port(), 1, "a", &["b", "c"]));
+    let second = called(ours.port(), 1, "b", &["a", "c"]);
+    let client = Client::connect(&url(&[&stranger, &first, &second])).await.unwrap();
+    assert!(uses(&client, ours.port()), "{}", client.store());
+    // One that was taken to another set with its id leads nobody away, either.
+    second
+        .say(|says| (says.others, says.port, says.epoch) = (vec!["x".into(), "y".into()], theirs.port(), 9));
+    three_looks(&first).await;
+    assert!(uses(&client, ours.port()), "{}", client.store());
+    // Of two that belong to different sets nobody can tell which is ours.
+    let brief = Client::builder().url(url(&[&stranger, &first])).connect_timeout(ms(500));
+    let error = brief.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("different sets"), "{error}");
+}
+
 /// Without epochs the sentinels say nothing of what has happened between two looks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_got_its_place_back_is_a_new_one_though_epochs_may_not_be_asked_for() {

@@ -2,8 +2,8 @@
 //!
 //! An address is not a server. When a machine or a pod ends, another may get its address, and that one may belong to another
 //! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
-//! nodes are in it that were in the last one, and this is the only place that remembers which were. One alone does not do for a cluster: a
-//! node keeps its id when it is taken to another one (`CLUSTER RESET SOFT`).
+//! nodes are in it that were in the last one, and this is the only place that remembers which were. One alone does not do: a
+//! node keeps its id when it is taken to another cluster (`CLUSTER RESET SOFT`), and so does a sentinel that is told to watch over another master.
 
 use std::{
     collections::BTreeSet,
@@ -20,35 +20,46 @@ use crate::{
 
 #[derive(Default)]
 pub(super) struct Kin {
-    /// How many of those in a picture, or of those that are known if these are fewer, have to be known.
-    share: Share,
     /// The ids of those in the last picture that was believed; none before the first.
     known: Mutex<BTreeSet<String>>,
     /// Addresses whose servers were found to be strangers when they were last connected to.
     strangers: Mutex<BTreeSet<String>>,
 }
 
-#[derive(Default)]
-enum Share {
-    #[default]
-    One,
-    Half,
+/// Whether two sets of ids are of the same servers: half of the smaller one are in the other.
+fn is_kin(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
+    let wanted = one.len().min(other.len()).div_ceil(2).max(1);
+    one.intersection(other).count() >= wanted
+}
+
+/// Divides what several servers say into groups of those that belong together, by the ids that each of them knows, and returns the largest
+/// groups. Those without ids are one group. There is more than one where nobody can tell who is a stranger.
+pub(super) fn largest_groups<T>(said: Vec<T>, ids: impl Fn(&T) -> BTreeSet<String>) -> Vec<Vec<T>> {
+    let mut groups: Vec<(BTreeSet<String>, Vec<T>)> = Vec::new();
+    for one in said {
+        let mut its = ids(&one);
+        let mut members = Vec::new();
+        let belongs = |(other, _): &mut (BTreeSet<String>, Vec<T>)| {
+            if its.is_empty() { other.is_empty() } else { is_kin(other, &its) }
+        };
+        let joined: Vec<_> = groups.extract_if(.., belongs).collect();
+        for (other, others) in joined {
+            its.extend(other);
+            members.extend(others);
+        }
+        members.push(one);
+        groups.push((its, members));
+    }
+    let most = groups.iter().map(|(_, members)| members.len()).max().unwrap_or(0);
+    groups.retain(|(_, members)| members.len() == most);
+    groups.into_iter().map(|(_, members)| members).collect()
 }
 
 impl Kin {
-    pub(super) fn of_cluster() -> Self {
-        Kin { share: Share::Half, ..Kin::default() }
-    }
-
     /// Whether a picture is of those that are known. Where nobody gives ids there is nothing to compare.
     pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let common = known.intersection(ids).count();
-        let wanted = match self.share {
-            Share::One => 1,
-            Share::Half => known.len().min(ids.len()).div_ceil(2).max(1),
-        };
-        known.is_empty() || common >= wanted
+        known.is_empty() || is_kin(&known, ids)
     }
 
     /// Takes those in a picture for the ones that are known from now on. `false`: they are strangers, and nothing changes.
@@ -143,7 +154,7 @@ mod tests {
             "strangers, and a picture that names no node"
         );
         // One after the other may be replaced.
-        for picture in ["bcd", "def", "fx", "xyz"] {
+        for picture in ["bcd", "cde", "dex", "fx", "fxyz"] {
             assert!(kin.admit(&ids(picture)), "{picture}");
         }
         assert!(!kin.knows(&ids("abc")));
@@ -152,12 +163,24 @@ mod tests {
     /// It told of the other cluster, and took the clients of its former one along.
     #[test]
     fn a_node_that_went_to_another_cluster_with_its_id_is_a_stranger() {
-        let kin = Kin::of_cluster();
+        let kin = Kin::default();
         assert!(kin.admit(&ids("abcdef")));
         assert!(!kin.admit(&ids("fuvwxyz")) && !kin.admit(&ids("uvf")));
         // Clusters grow and shrink, and a node that has just joined knows few.
         for picture in ["abcdefghijkl", "abcdef", "an", "abcdefn", "abc", "abcxyz"] {
             assert!(kin.admit(&ids(picture)), "{picture}");
         }
+    }
+
+    #[test]
+    fn those_belong_together_who_know_half_of_each_other() {
+        let groups = |said: &[&'static str]| largest_groups(said.to_vec(), |said| ids(said));
+        assert_eq!(groups(&["abc", "xyz", "abd"]), [["abc", "abd"]]);
+        // One that went to another cluster with its id brings the two no nearer to each other.
+        assert_eq!(groups(&["fuv", "abcf", "abcf"]), [["abcf", "abcf"]]);
+        assert_eq!(groups(&["abc", "xyz"]), [["abc"], ["xyz"]]);
+        // A third one may show that two are of one.
+        assert_eq!(groups(&["ab", "cd", "abcd"]), [["ab", "cd", "abcd"]]);
+        assert_eq!(groups(&["", "ab", ""]), [["", ""]]);
     }
 }

@@ -18,7 +18,7 @@ use super::{
     failure::Failure,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
-    kin::Kin,
+    kin::{self, Kin},
     node::{Interruption, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -98,6 +98,22 @@ enum Silence {
     Error(Error),
 }
 
+/// The ids that a sentinel knows, with its own.
+fn ids(one: &Knowledge) -> BTreeSet<String> {
+    one.others.iter().filter_map(|(id, _)| id.clone()).chain(one.id.clone()).collect()
+}
+
+/// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
+fn of_one_set(known: Vec<Knowledge>) -> Vec<Knowledge> {
+    let mut sets = kin::largest_groups(known, ids);
+    if sets.len() > 1 {
+        let names: Vec<String> = sets.iter().flatten().map(|one| one.claim.by.to_string()).collect();
+        tracing::warn!(sentinels = names.join(", "), "sentinels of different sets; none of them is believed");
+        return Vec::new();
+    }
+    sets.pop().unwrap_or_default()
+}
+
 impl SentinelSet {
     pub(super) fn new(sentinels: &Sentinels, config: &Config, background: &Handle) -> Result<Self, Error> {
         let Some(addr) = sentinels.sentinels.addrs.first().cloned() else {
@@ -174,16 +190,27 @@ impl SentinelSet {
             sentinel.pace.note(answered, &sentinel.node, self.config.response_timeout);
         }
         let answered = known.len();
-        self.forget_strangers(&mut known, memory);
+        let are_told = known.iter().all(|one: &Knowledge| one.id.is_some());
+        let is_new = self.kin.is_empty() && memory.present().is_none() && are_told;
+        if is_new {
+            known = of_one_set(known);
+        } else {
+            self.forget_strangers(&mut known, memory);
+        }
         if known.is_empty() {
             return Err(match answered {
                 0 => self.nobody_knows(&asked, silent),
+                // Others may answer soon, who decide.
+                _ if is_new => return Ok(Said { asked: asked.len(), answered, ..Said::default() }),
                 _ => {
                     let text = format!("{} belong to another set than the one that was used", names(&asked));
                     Error::new(ErrorKind::Unreachable, text)
                         .remedy("if all sentinels were replaced, make a new client")
                 }
             });
+        }
+        if is_new {
+            self.kin.admit(&known.iter().flat_map(ids).collect());
         }
         self.learn(&known);
         self.settle_place();
@@ -193,9 +220,6 @@ impl SentinelSet {
 
     /// Keeps those of our set: who has an id that is known, or knows one who has, or names the master that is used.
     fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
-        let ids = |one: &Knowledge| -> BTreeSet<String> {
-            one.others.iter().filter_map(|(id, _)| id.clone()).chain(one.id.clone()).collect()
-        };
         known.retain(|one| {
             let ids = ids(one);
             let is_ours = ids.is_empty()

@@ -139,7 +139,7 @@ impl Topology {
         config: &Config,
         background: &Handle,
     ) -> Result<(Arc<Topology>, Arc<Member>), Error> {
-        let kin = Arc::new(Kin::of_cluster());
+        let kin = Arc::new(Kin::default());
         let topology = Arc::new_cyclic(|this| Topology {
             seeds,
             dial: dial.among(kin.clone()),

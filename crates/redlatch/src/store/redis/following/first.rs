@@ -124,6 +124,11 @@ impl First {
     fn no_master(&self, said: &Said) -> Error {
         let who = self.finder.describe();
         let masters: Vec<String> = said.claims.iter().map(|claim| claim.addr.to_string()).collect();
+        if masters.is_empty() && said.answered > 0 {
+            let text = format!("{who}: those who answer belong to different sets");
+            return Error::new(ErrorKind::Unreachable, text)
+                .remedy("name more sentinels of the set in the URL, and none of another one");
+        }
         if masters.len() < 2 {
             let text = format!("{who}: nobody says who is the master");
             return Error::new(ErrorKind::Unreachable, text);

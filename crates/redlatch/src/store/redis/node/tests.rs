@@ -114,7 +114,7 @@ async fn a_connection_from_before_it_was_known_whose_cluster_it_is_is_used_for_n
     let server = stranger(&held);
     // Made before, and then believed or not.
     for is_believed in [false, true] {
-        let kin = Arc::new(Kin::of_cluster());
+        let kin = Arc::new(Kin::default());
         let node = node_among(&server, |builder| builder, Some(kin.clone()));
         node.link().await.unwrap();
         if is_believed {
@@ -123,7 +123,7 @@ async fn a_connection_from_before_it_was_known_whose_cluster_it_is_is_used_for_n
         assert!(kin.admit(&ids) && node.link().await.is_ok() == is_believed, "believed: {is_believed}");
     }
     // Begun before, and made afterwards.
-    let kin = Arc::new(Kin::of_cluster());
+    let kin = Arc::new(Kin::default());
     let node = node_among(&server, |builder| builder, Some(kin.clone()));
     held.store(true, Ordering::SeqCst);
     let before = server.count("INFO");

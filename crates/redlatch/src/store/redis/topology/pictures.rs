@@ -6,7 +6,7 @@
 //! date. A person who resets epochs by hand contradicts that, too; most of the masters say so then, look after look.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -73,32 +73,15 @@ pub(super) enum Judged {
     OutOfDate,
 }
 
-/// What servers of one cluster say, each by its place in the URL.
-struct Seen {
-    ids: BTreeSet<String>,
-    layouts: BTreeMap<usize, Layout>,
-}
-
-impl Seen {
-    /// Puts a picture to those that know a node of it.
-    fn note(clusters: &mut Vec<Seen>, at: usize, layout: Layout) {
-        let mut seen = Seen { ids: layout.ids.clone(), layouts: BTreeMap::from([(at, layout)]) };
-        let has_no_ids = seen.ids.is_empty();
-        let is_kin = |other: &Seen| has_no_ids && other.ids.is_empty() || !other.ids.is_disjoint(&seen.ids);
-        let (kin, others): (Vec<Seen>, Vec<Seen>) = clusters.drain(..).partition(is_kin);
-        for other in kin {
-            seen.ids.extend(other.ids);
-            seen.layouts.extend(other.layouts);
-        }
-        clusters.extend(others);
-        clusters.push(seen);
-    }
-}
-
 /// Who has which slots in a picture that contradicts what is known, and since when each look has shown it.
 pub(super) struct Contradiction {
     picture: Vec<(std::ops::RangeInclusive<u16>, Addr)>,
     since: Instant,
+}
+
+/// What the servers of one cluster say, and of more than one if it cannot be told which is ours. Each with its place in the URL.
+fn clusters(said: &[(usize, Layout)]) -> Vec<Vec<&(usize, Layout)>> {
+    kin::largest_groups(said.iter().collect(), |(_, layout)| layout.ids.clone())
 }
 
 impl Table {
@@ -288,7 +271,7 @@ impl Topology {
         let seeds = || self.seeds.iter();
         let asked = seeds().enumerate().map(async |(at, addr)| (at, self.member(addr).ask().await));
         let mut asked = asked.collect::<FuturesUnordered<_>>();
-        let (count, mut clusters, mut blind) = (asked.len(), Vec::<Seen>::new(), Vec::new());
+        let (count, mut said, mut blind) = (asked.len(), Vec::<(usize, Layout)>::new(), Vec::new());
         let mut knows_nobody = None;
         let mut until = None;
         loop {
@@ -306,8 +289,10 @@ impl Topology {
                 }
                 Ok(Some((at, Ok(layout)))) => {
                     until.get_or_insert_with(|| Instant::now() + SEEDS_TIME);
-                    Seen::note(&mut clusters, at, layout);
-                    if clusters.iter().any(|seen| seen.layouts.len() * 2 > count) {
+                    said.push((at, layout));
+                    said.sort_by_key(|(at, _)| *at);
+                    let most = clusters(&said);
+                    if most.first().is_some_and(|cluster| cluster.len() * 2 > count) {
                         break;
                     }
                 }
@@ -320,25 +305,24 @@ impl Topology {
                 Ok(None) | Err(_) => break,
             }
         }
-        let most = clusters.iter().map(|seen| seen.layouts.len()).max().unwrap_or(0);
-        clusters.retain(|seen| seen.layouts.len() == most);
-        let Some(seen) = clusters.pop() else { return self.nobody_told(blind, knows_nobody) };
-        let addr = |seen: &Seen| seen.layouts.keys().next().map(|at| self.seeds[*at].clone());
-        if let Some(other) = clusters.first() {
+        let mut most = clusters(&said);
+        let Some(cluster) = most.pop() else { return self.nobody_told(blind, knows_nobody) };
+        let addr = |cluster: &[&(usize, Layout)]| cluster.first().map(|(at, _)| self.seeds[*at].clone());
+        let first = addr(&cluster);
+        if let Some(other) = most.first() {
             let names =
-                [&seen, other].map(|seen| addr(seen).map_or_else(String::new, |addr| addr.to_string()));
+                [addr(other), first].map(|addr| addr.map_or_else(String::new, |addr| addr.to_string()));
             let text = format!("{} and {} belong to different clusters", names[0], names[1]);
             return Err(Error::new(ErrorKind::InvalidUrl, text)
                 .remedy("name more servers of the cluster in the URL, and none of another one"));
         }
-        let first = addr(&seen);
         // Connections were made before it was known whose cluster it is. Only those on which these pictures came go on being used: a picture may
         // name an address that a stranger has got.
-        for at in seen.layouts.keys() {
+        for (at, _) in &cluster {
             self.member(&self.seeds[*at]).node.trust();
         }
-        for layout in seen.layouts.into_values() {
-            self.install(layout, By::Epochs);
+        for (_, layout) in cluster {
+            self.install(layout.clone(), By::Epochs);
         }
         first.ok_or_else(|| Error::new(ErrorKind::InvalidUrl, "no server of the cluster is named"))
     }

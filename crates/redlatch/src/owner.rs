@@ -27,15 +27,25 @@ pub(crate) const OWNER_BYTES_MAX: usize = 256;
 #[derive(Clone)]
 pub struct Owner(Arc<Inner>);
 
+/// Who may act in an owner's name besides its guard decides how its holds end:
+///
+/// | the owner is | because | so |
+/// |---|---|---|
+/// | nobody else's | nothing below is true | its hold goes from task to task without a round trip; a release removes its field |
+/// | exposed | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
+/// | shared: foreign, shown or uncounted | it was read from text, written out as text, or has holds that this process does not count | another process may hold under it: releases count down |
 struct Inner {
     text: Arc<str>,
     number: i64,
+    /// It was read from text.
     foreign: bool,
     /// The process that the value was made in.
     pid: u64,
+    /// It was written out as text.
     shown: AtomicBool,
     /// It has holds that this process does not count.
     uncounted: AtomicBool,
+    /// It may be used to enter or acquire by others than its guard.
     exposed: AtomicBool,
     /// How many leases of this process are its.
     holds: AtomicU32,
@@ -50,25 +60,29 @@ struct Inner {
 }
 
 impl Owner {
-    pub(crate) fn new(client: &str, number: i64) -> Self {
-        // Put together without memory of its own: this is on the path of every acquire.
-        let mut text = SmallVec::<[u8; 64]>::from_slice(client.as_bytes());
-        text.push(b':');
-        push_decimal(&mut text, number);
+    fn of(text: Arc<str>, number: i64, foreign: bool) -> Self {
         Owner(Arc::new(Inner {
-            text: String::from_utf8_lossy(&text).as_ref().into(),
+            text,
             number,
-            foreign: false,
+            foreign,
             pid: fork::here(),
-            shown: AtomicBool::new(false),
+            shown: AtomicBool::new(foreign),
             uncounted: AtomicBool::new(false),
-            exposed: AtomicBool::new(false),
+            exposed: AtomicBool::new(foreign),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
             of_thread: AtomicBool::new(false),
             pending_extension_ms: AtomicU64::new(0),
         }))
+    }
+
+    pub(crate) fn new(client: &str, number: i64) -> Self {
+        // Put together without memory of its own: this is on the path of every acquire.
+        let mut text = SmallVec::<[u8; 64]>::from_slice(client.as_bytes());
+        text.push(b':');
+        push_decimal(&mut text, number);
+        Owner::of(String::from_utf8_lossy(&text).as_ref().into(), number, false)
     }
 
     /// A request is about to have the server keep a hold of it until then.
@@ -82,20 +96,7 @@ impl Owner {
 
     /// The owner of permits, whose text is their ids.
     pub(crate) fn of_permits(ids: &str, number: i64) -> Self {
-        Owner(Arc::new(Inner {
-            text: ids.into(),
-            number,
-            foreign: false,
-            pid: fork::here(),
-            shown: AtomicBool::new(false),
-            uncounted: AtomicBool::new(false),
-            exposed: AtomicBool::new(false),
-            holds: AtomicU32::new(0),
-            pinned: AtomicBool::new(false),
-            staying: AtomicU32::new(0),
-            of_thread: AtomicBool::new(false),
-            pending_extension_ms: AtomicU64::new(0),
-        }))
+        Owner::of(ids.into(), number, false)
     }
 
     /// The owner number: unique within its client, positive.
@@ -278,20 +279,7 @@ impl FromStr for Owner {
             .and_then(|(_, number)| number.parse::<i64>().ok())
             .filter(|_| text.len() <= OWNER_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic()));
         match number {
-            Some(number) => Ok(Owner(Arc::new(Inner {
-                text: text.into(),
-                number,
-                foreign: true,
-                pid: fork::here(),
-                shown: AtomicBool::new(true),
-                uncounted: AtomicBool::new(false),
-                exposed: AtomicBool::new(true),
-                holds: AtomicU32::new(0),
-                pinned: AtomicBool::new(false),
-                staying: AtomicU32::new(0),
-                of_thread: AtomicBool::new(false),
-                pending_extension_ms: AtomicU64::new(0),
-            }))),
+            Some(number) => Ok(Owner::of(text.into(), number, true)),
             None => Err(Error::new(ErrorKind::InvalidOption, "the owner is not of the form uuid:number")
                 .remedy("pass the owner as its guard or `redlatch lock` wrote it out")),
         }

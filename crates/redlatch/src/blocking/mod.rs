@@ -11,10 +11,12 @@
 //! in a thread-local of the main thread; in code that a runtime polls it does not wait. A client in a `static` never goes, so call `unlock`
 //! before such a process ends.
 
+mod latch;
 mod locks;
 mod permits;
 mod rate;
 mod read_write;
+mod semaphore;
 mod sets;
 mod thread;
 
@@ -27,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+pub use latch::CountDownLatch;
 pub use locks::{
     Acquire, FairLock, FencedLock, Guard, Lock, NonReentrantFairLock, NonReentrantLock, OfNoThread, OfThread,
     ReadLock, SendGuard, SpinLock, WriteLock,
@@ -34,6 +37,7 @@ pub use locks::{
 pub use permits::{PermitGuard, PermitRequest, PermitSemaphore};
 pub use rate::RateLimiter;
 pub use read_write::ReadWriteLock;
+pub use semaphore::Semaphore;
 pub use sets::{
     AcquireMulti, AcquireQuorum, AcquireSet, LockSet, MultiGuard, MultiLock, QuorumGuard, QuorumLock,
     SetGuard,
@@ -312,173 +316,4 @@ fn own_owner() -> Error {
         "a hold whose guard may be sent away cannot have this thread's owner",
     )
     .remedy("pass no owner, or one of its own")
-}
-
-/// A [`redlatch::Semaphore`](crate::Semaphore) for blocking code.
-#[derive(Debug, Clone)]
-pub struct Semaphore(crate::Semaphore);
-
-impl Semaphore {
-    /// The semaphore's name.
-    pub fn name(&self) -> &LockName {
-        self.0.name()
-    }
-
-    /// Waits as long as it takes for `n` permits; see [`redlatch::Semaphore::acquire`](crate::Semaphore::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn acquire(&self, n: u32) -> Result<(), Error> {
-        block(self.0.core(), self.0.acquire(n))
-    }
-
-    /// Takes `n` permits if that many are free now; see [`redlatch::Semaphore::try_acquire`](crate::Semaphore::try_acquire).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn try_acquire(&self, n: u32) -> Result<bool, Error> {
-        block(self.0.core(), self.0.try_acquire(n))
-    }
-
-    /// Waits at most this long for `n` permits; see [`redlatch::Semaphore::acquire_for`](crate::Semaphore::acquire_for).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn acquire_for(&self, n: u32, wait: Duration) -> Result<bool, Error> {
-        block(self.0.core(), self.0.acquire_for(n, wait))
-    }
-
-    /// Puts `n` permits in; see [`redlatch::Semaphore::release`](crate::Semaphore::release).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn release(&self, n: u32) -> Result<(), Error> {
-        block(self.0.core(), self.0.release(n))
-    }
-
-    /// Puts `n` permits in if the semaphore exists; see
-    /// [`redlatch::Semaphore::release_if_exists`](crate::Semaphore::release_if_exists).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn release_if_exists(&self, n: u32) -> Result<bool, Error> {
-        block(self.0.core(), self.0.release_if_exists(n))
-    }
-
-    /// How many permits are free; see [`redlatch::Semaphore::available`](crate::Semaphore::available).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn available(&self) -> Result<i64, Error> {
-        block(self.0.core(), self.0.available())
-    }
-
-    /// Deletes the semaphore; see [`redlatch::Semaphore::delete`](crate::Semaphore::delete).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn delete(&self) -> Result<bool, Error> {
-        block(self.0.core(), self.0.delete())
-    }
-
-    /// Takes all free permits; see [`redlatch::Semaphore::drain`](crate::Semaphore::drain).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn drain(&self) -> Result<i64, Error> {
-        block(self.0.core(), self.0.drain())
-    }
-
-    /// Sets the number of permits if nobody has yet; see [`redlatch::Semaphore::set_if_absent`](crate::Semaphore::set_if_absent).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn set_if_absent(&self, n: u32, ttl: Option<Duration>) -> Result<bool, Error> {
-        block(self.0.core(), self.0.set_if_absent(n, ttl))
-    }
-
-    /// Changes the number of permits; see [`redlatch::Semaphore::add`](crate::Semaphore::add).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn add(&self, change: i32) -> Result<i64, Error> {
-        block(self.0.core(), self.0.add(change))
-    }
-}
-
-/// A [`redlatch::CountDownLatch`](crate::CountDownLatch) for blocking code.
-#[derive(Debug, Clone)]
-pub struct CountDownLatch(crate::CountDownLatch);
-
-impl CountDownLatch {
-    /// The latch's name.
-    pub fn name(&self) -> &LockName {
-        self.0.name()
-    }
-
-    /// Closes the latch with a count if it has none; see
-    /// [`redlatch::CountDownLatch::set_if_absent`](crate::CountDownLatch::set_if_absent).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn set_if_absent(&self, count: u32) -> Result<bool, Error> {
-        block(self.0.core(), self.0.set_if_absent(count))
-    }
-
-    /// Counts down by one; see [`redlatch::CountDownLatch::count_down`](crate::CountDownLatch::count_down).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn count_down(&self) -> Result<u64, Error> {
-        block(self.0.core(), self.0.count_down())
-    }
-
-    /// The count; see [`redlatch::CountDownLatch::count`](crate::CountDownLatch::count).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn count(&self) -> Result<u64, Error> {
-        block(self.0.core(), self.0.count())
-    }
-
-    /// Waits as long as it takes until the latch is open; see [`redlatch::CountDownLatch::wait`](crate::CountDownLatch::wait).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn wait(&self) -> Result<(), Error> {
-        block(self.0.core(), self.0.wait())
-    }
-
-    /// Waits at most this long until the latch is open; see
-    /// [`redlatch::CountDownLatch::wait_for`](crate::CountDownLatch::wait_for).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn wait_for(&self, limit: Duration) -> Result<bool, Error> {
-        block(self.0.core(), self.0.wait_for(limit))
-    }
-
-    /// Takes the count away and lets everybody through; see [`redlatch::CountDownLatch::delete`](crate::CountDownLatch::delete).
-    ///
-    /// # Errors
-    ///
-    /// As there, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
-    pub fn delete(&self) -> Result<bool, Error> {
-        block(self.0.core(), self.0.delete())
-    }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
 };
 
 impl Core {
@@ -96,7 +96,8 @@ impl Core {
         if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Ok(());
         }
-        let kind = if request.keys.kind == Kind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let kind =
+            if request.keys.kind == LaneKind::Fair { "a lock that is not fair" } else { "a fair lock" };
         let message = format!("the owner holds the name already, as {kind}");
         Err(Error::new(ErrorKind::WrongLockKind, message))
     }

@@ -10,7 +10,7 @@ use super::{
     Core, Request, Wait,
     confirm::{Answered, Unconfirmed},
     contest::{Attempt, Contender},
-    flight::{Flight, Rest, Work},
+    flight::{AfterDrop, Flight, Work},
     lease::{Lease, Sending},
     undo::Certainty,
     upgrade::Reading,
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     jitter,
-    keys::Kind,
+    keys::LaneKind,
     owner::Owner,
     recipes::{AcquireArgs, BEHIND, GateKey, LanePolicy},
     scripts::{ACQUIRE, QUERY},
@@ -54,8 +54,8 @@ pub(super) struct Acquirer {
     /// A request had an unknown outcome.
     pub(super) outcome_unknown: bool,
     pub(super) granted: bool,
-    /// The keeper has taken back what a task of this process handed over, before this task took it. It is being released, so nothing that
-    /// the server has of the owner may be believed.
+    /// The keeper has taken back the lease that a task of this process handed over, before this task took it. That hold is being released, so
+    /// nothing that the server says of the owner may be believed.
     pub(super) passed_over: bool,
     looks: u32,
     /// The last item of the last answer.
@@ -302,7 +302,7 @@ impl Core {
         if request.ack.is_none() && !shared {
             self.keeper.touch();
             let flight = Flight::new(self, self.run(call), || {
-                Some(Rest::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
+                Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });
             return (flight.await, None);
         }
@@ -311,9 +311,9 @@ impl Core {
             let after = self.abandoned(request, owner, context);
             let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
             if request.ack.is_some() || owner.is_shared() {
-                return Some(Rest::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
+                return Some(AfterDrop::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
             }
-            Some(Rest::Within(
+            Some(AfterDrop::Within(
                 ABANDONED_TIME,
                 Box::new(move |outcome| {
                     after(match outcome {
@@ -380,7 +380,7 @@ impl Core {
     /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
     /// without end). Plain and fair locks only: the scripts of read-write locks get by on the hash themselves, and permits need two keys.
     async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
-        if !matches!(request.keys.kind, Kind::Lock | Kind::Fair) {
+        if !matches!(request.keys.kind, LaneKind::Lock | LaneKind::Fair) {
             return None;
         }
         let call = Call::new(&QUERY).key(&request.keys.key).text(owner.field());

@@ -14,7 +14,7 @@ use super::{
     acquire::LaneSlot,
     confirm::Unconfirmed,
     contest::{Attempt, Contender},
-    flight::{Flight, OnAbandon, Rest},
+    flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
     lease::{Lease, Sending},
     owners::{AttemptMode, OwnerTurn, Pending},
@@ -157,7 +157,7 @@ impl Core {
         let term = first.term;
         if turns.iter().any(OwnerTurn::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
-            turns.iter().for_each(OwnerTurn::rests);
+            turns.iter().for_each(OwnerTurn::pauses);
             leases.iter().for_each(|lease| self.drop_hold(lease, term));
             return Ok(Batch::OneByOne);
         }
@@ -188,7 +188,7 @@ impl Core {
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
-                    Some(Rest::Then(Box::new(self.all_abandoned(requests, owner, sending))))
+                    Some(AfterDrop::Then(Box::new(self.all_abandoned(requests, owner, sending))))
                 });
                 (flight.await, None)
             }
@@ -196,7 +196,9 @@ impl Core {
                 let flight = Flight::new(self, self.run_acked(call, ack.count, !ack.keep), || {
                     let after = self.all_abandoned(requests, owner, sending);
                     let after: OnAbandon<Result<(Reply, Confirm), Fault>> =
-                        Some(Rest::Then(Box::new(move |outcome| after(outcome.map(|(reply, _)| reply)))));
+                        Some(AfterDrop::Then(Box::new(move |outcome| {
+                            after(outcome.map(|(reply, _)| reply))
+                        })));
                     after
                 });
                 match flight.await {

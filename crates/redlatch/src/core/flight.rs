@@ -22,7 +22,7 @@ use crate::error::Error;
 pub(crate) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What is done with the outcome of a flight that was abandoned.
-pub(crate) enum Rest<T> {
+pub(crate) enum AfterDrop<T> {
     /// This, however long it takes.
     Then(Box<dyn FnOnce(T) + Send>),
     /// This, and after so much time without an outcome with what is left of the work: the connection may be driven by a runtime
@@ -31,7 +31,7 @@ pub(crate) enum Rest<T> {
 }
 
 /// The same; `None` if nothing is to be done.
-pub(crate) type OnAbandon<T> = Option<Rest<T>>;
+pub(crate) type OnAbandon<T> = Option<AfterDrop<T>>;
 
 /// A future that is driven by its caller, or by the keeper when the caller drops it after it was started.
 ///
@@ -83,8 +83,8 @@ impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Drop for Flight<'_, T, A> {
         self.core.keeper.spawn(async move {
             match after {
                 None => drop(work.await),
-                Some(Rest::Then(then)) => then(work.await),
-                Some(Rest::Within(limit, then)) => match tokio::time::timeout(limit, &mut work).await {
+                Some(AfterDrop::Then(then)) => then(work.await),
+                Some(AfterDrop::Within(limit, then)) => match tokio::time::timeout(limit, &mut work).await {
                     Ok(outcome) => then(Ok(outcome)),
                     Err(_) => then(Err(work)),
                 },

@@ -31,7 +31,7 @@ impl Core {
             || lease.was_reentered()
             || lease.outcome_unknown.load(Ordering::Relaxed)
             || lease.owner.is_shared();
-        // One that other processes may use, too, asks for itself: its own look may be on its way, and would count a second hold.
+        // A task whose owner other processes may use, too, asks by itself: a request of its own may be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
             drop(heir_pending);
             let outcome = self.release_whole(lease, false, pending).await;

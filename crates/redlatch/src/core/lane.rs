@@ -101,7 +101,7 @@ impl InLine {
 
 /// What is done at the server for the tasks in line.
 #[derive(Default)]
-pub(super) enum Work {
+pub(super) enum LaneState {
     #[default]
     Nothing,
     /// A task contends: this is its request.
@@ -115,7 +115,7 @@ pub(super) struct Lane {
     /// The lease that a guard of this process holds.
     lease: Option<Arc<Lease>>,
     /// What is done at the server for those in line.
-    pub(super) work: Work,
+    pub(super) state: LaneState,
     pub(super) passing: Passing,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
     crowd: Option<Box<Crowd>>,
@@ -187,24 +187,24 @@ impl Lane {
 
     /// Whether a task contends at the server, or a release is on its way.
     pub(super) fn is_busy(&self) -> bool {
-        !matches!(self.work, Work::Nothing)
+        !matches!(self.state, LaneState::Nothing)
     }
 
     /// A release is over. Meanwhile a task may have gone on without waiting for it.
     pub(super) fn ends_release(&mut self) {
-        if let Work::Releases { .. } = self.work {
-            self.work = Work::Nothing;
+        if let LaneState::Releases { .. } = self.state {
+            self.state = LaneState::Nothing;
         }
     }
 
     pub(super) fn is_led_by(&self, request: &Arc<Request>) -> bool {
-        matches!(&self.work, Work::Contends(leader) if Arc::ptr_eq(leader, request))
+        matches!(&self.state, LaneState::Contends(leader) if Arc::ptr_eq(leader, request))
     }
 
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
-        match &self.work {
-            Work::Contends(leader) if !self.crowd().queue.is_empty() => Some(leader),
+        match &self.state {
+            LaneState::Contends(leader) if !self.crowd().queue.is_empty() => Some(leader),
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Displaced, Handoff, InLine, Lane, Passing, Queued, Wakes, Work},
+    lane::{Displaced, Handoff, InLine, Lane, LaneState, Passing, Queued, Wakes},
     lease::{LastDoubt, Lease},
     owners::{OwnerTurn, Owners, Pending},
     pulse::PULSE_MS,
@@ -224,13 +224,13 @@ impl Lanes {
         }
         match shard.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
-                free.insert(Lane::default()).work = Work::Contends(request.clone());
+                free.insert(Lane::default()).state = LaneState::Contends(request.clone());
                 Ok(Enter::Lead)
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
                 if lane.is_free() {
-                    lane.work = Work::Contends(request.clone());
+                    lane.state = LaneState::Contends(request.clone());
                     return Ok(Enter::Lead);
                 }
                 if !waits {
@@ -241,7 +241,7 @@ impl Lanes {
                             return Ok(Enter::Busy);
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
-                        None if matches!(lane.work, Work::Releases { .. })
+                        None if matches!(lane.state, LaneState::Releases { .. })
                             && lane.crowd().queue.is_empty() => {}
                         _ => return Ok(Enter::Bypass),
                     }
@@ -282,7 +282,7 @@ impl Lanes {
         let others = self.of_other_kinds(&shard, lease, now_ms);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
-            lane.work = Work::Nothing;
+            lane.state = LaneState::Nothing;
             lane.passing = Passing { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
@@ -367,7 +367,7 @@ impl Lanes {
             if !lane.remove(&heir) {
                 return Err(Leaving::Passed);
             }
-            lane.work = Work::Releases { since_ms: at.now_ms };
+            lane.state = LaneState::Releases { since_ms: at.now_ms };
             // What was seen of it meanwhile was noted with the heir.
             self.choose(lane, &heir, at, &mut dropped_unlocked)
         });
@@ -396,7 +396,7 @@ impl Lanes {
             if lane.is_busy() {
                 return Err(Leaving::Release { leads: false });
             }
-            lane.work = Work::Releases { since_ms: at.now_ms };
+            lane.state = LaneState::Releases { since_ms: at.now_ms };
             self.choose(lane, lease, at, &mut dropped_unlocked)
         });
         wakes.wake();
@@ -446,7 +446,7 @@ impl Lanes {
         }
         let heir = Arc::new(lease.successor());
         heir.offer(now_ms);
-        lane.work = Work::Nothing;
+        lane.state = LaneState::Nothing;
         let lost = lane.add(&heir, &self.scan_timer, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
         self.note_line(lane);
@@ -470,7 +470,7 @@ impl Lanes {
         let left = self.change(&leader.keys, |lane| {
             let led = lane.is_led_by(leader);
             if led {
-                lane.work = Work::Nothing;
+                lane.state = LaneState::Nothing;
             }
             led
         });
@@ -488,7 +488,7 @@ impl Lanes {
                 let is_free = lane.held().is_none() && !lane.is_busy();
                 let next = if is_free { lane.first_in_line(now_ms) } else { None };
                 if let Some(next) = &next {
-                    lane.work = Work::Contends(next.request.clone());
+                    lane.state = LaneState::Contends(next.request.clone());
                 }
                 next
             })
@@ -500,7 +500,7 @@ impl Lanes {
             }
             self.change(keys, |lane| {
                 if lane.is_led_by(&next.request) {
-                    lane.work = Work::Nothing;
+                    lane.state = LaneState::Nothing;
                 }
             });
         }

@@ -92,7 +92,7 @@ impl Requests {
         self.failed_ms.load(Ordering::Relaxed) != 0 || is_silent
     }
 
-    /// A task that came at that moment waits for what only the server knows.
+    /// The outage that a task meets that came at that moment and waits for an answer of the server.
     fn outage(&self, came_ms: u64, now_ms: u64) -> Option<Outage> {
         let under_way = self.under_way.load(Ordering::Acquire) > 0;
         let (since_ms, failed_ms) =

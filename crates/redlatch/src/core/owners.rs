@@ -20,7 +20,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     owner::Owner,
     randomness::Salted,
     store::Fault,
@@ -222,7 +222,7 @@ impl Owners {
             owners: self.clone(),
             key: keys.key.clone(),
             owner: owner.clone(),
-            reads: keys.kind == Kind::Read,
+            reads: keys.kind == LaneKind::Read,
             counts: owner.is_exposed(),
         }
     }
@@ -242,8 +242,8 @@ fn id(keys: &Keys, owner: &Owner) -> Id {
 pub(crate) struct OwnerTurn {
     owners: Arc<Owners>,
     id: Id,
-    /// It asks to read beside a write hold of its owner. A late request about write holds belongs to that very hold then, because an owner
-    /// in doubt is granted no other one.
+    /// The attempt asks to read while its owner has a write hold. A late request about write holds can only be about that hold, because an owner
+    /// in doubt is granted no other write hold; so only doubt about read holds matters.
     pub(crate) blocked_by_reads_only: bool,
 }
 
@@ -279,7 +279,7 @@ impl OwnerTurn {
     }
 
     /// Stops asking, and keeps the turn.
-    pub(crate) fn rests(&self) {
+    pub(crate) fn pauses(&self) {
         self.owners.end(&self.id, |record| record.has_begun = false);
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Core,
-    flight::{Flight, Rest},
+    flight::{AfterDrop, Flight},
     lanes::{Leaving, NextTask},
     lease::Lease,
     owners::Pending,
@@ -144,7 +144,7 @@ impl Core {
                     let _ = settling.await;
                 });
             });
-            Some(Rest::Within(ABANDONED_TIME, then))
+            Some(AfterDrop::Within(ABANDONED_TIME, then))
         });
         let outcome = flight.await;
         let Some(pending) = pending else {

@@ -50,15 +50,15 @@ impl Core {
         // One call renews leases of one kind, length and shard. One that was made to last for longer has a call of its own, which tells
         // the server all of that, whichever try it is.
         let now_ms = self.now_ms();
-        let (stretched, mut leases): (Vec<_>, Vec<_>) =
-            leases.into_iter().partition(|lease| lease.stretch_ms(now_ms).is_some());
+        let (reasserted, mut leases): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| lease.reassert_ms(now_ms).is_some());
         leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms()));
         let batches = leases
             .chunk_by(|a, b| {
                 a.lease_ms() == b.lease_ms() && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
             })
             .flat_map(|alike| alike.chunks(self.config.renewal_batch))
-            .chain(stretched.chunks(1));
+            .chain(reasserted.chunks(1));
         let mut servers: HashMap<u16, Vec<UnderWay>> = HashMap::new();
         for batch in batches {
             let owner = self.store.shard_owner(self.shard(&batch[0]));
@@ -296,11 +296,11 @@ impl Core {
     /// the server once more: another one may have the grant alone, and would end it before its holder does.
     pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
         let now_ms = self.now_ms();
-        let (stretched, mut leases): (Vec<_>, Vec<_>) =
-            leases.into_iter().partition(|lease| lease.stretch_ms(now_ms).is_some());
+        let (reasserted, mut leases): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| lease.reassert_ms(now_ms).is_some());
         let core = self.clone();
         self.keeper.handle().spawn(async move {
-            futures_util::stream::iter(stretched)
+            futures_util::stream::iter(reasserted)
                 .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |lease| core.clone().check_part(vec![lease]))
                 .await;
         });
@@ -429,7 +429,7 @@ async fn unless_moved<T>(
 /// How long a server is told to keep a hold at least, where that is more than its lease. Such holds are asked about one by one.
 fn told_ms(batch: &[Arc<Lease>], now_ms: u64) -> Option<i64> {
     match batch {
-        [lease] => lease.stretch_ms(now_ms),
+        [lease] => lease.reassert_ms(now_ms),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     owner::Owner,
     replica_ack::Replication,
 };
@@ -33,14 +33,14 @@ impl Core {
             match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
                 // A late request may have removed the hold. It is given back, and then asked for again.
                 Entered::Done(Some(grant)) if turn.is_disturbed() => {
-                    turn.rests();
+                    turn.pauses();
                     self.drop_hold(&grant.lease, grant.term);
                 }
                 Entered::Done(grant) => return Ok(grant),
                 Entered::PassedOver | Entered::NotYet => {}
             }
             // What is under way for the owner waits for its attempt.
-            turn.rests();
+            turn.pauses();
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
@@ -118,10 +118,10 @@ impl Core {
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
     pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
-        if keys.kind != Kind::Read || !owner.is_exposed() || !owner.is_holding() {
+        if keys.kind != LaneKind::Read || !owner.is_exposed() || !owner.is_holding() {
             return None;
         }
-        let writing = Arc::new(Keys::new(keys.name.clone(), Kind::Write));
+        let writing = Arc::new(Keys::new(keys.name.clone(), LaneKind::Write));
         self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Core, Request, Wait, renewal::SAME_END_MS};
 use crate::{
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     owner::Owner,
     recipes::{Meant, READ, Recipe},
     store::{Fault, Reply},
@@ -34,7 +34,7 @@ impl Core {
         if !self.has_made(owner) {
             return Reading::Goes;
         }
-        let readers = Arc::new(Keys::new(request.keys.name.clone(), Kind::Read));
+        let readers = Arc::new(Keys::new(request.keys.name.clone(), LaneKind::Read));
         let now_ms = self.now_ms();
         if self.lanes.find(&readers).iter().any(|lease| lease.owner == *owner && lease.is_valid(now_ms)) {
             return Reading::Goes;

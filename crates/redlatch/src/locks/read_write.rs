@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     core::fork_safe::ForkSafeCore,
     error::Error,
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     locks::shared::{
         Guard,
         guard_of::GuardOf,
@@ -59,8 +59,8 @@ impl fmt::Debug for ReadWriteLock {
 
 impl ReadWriteLock {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let read = Locker::new(core, name.clone(), Kind::Read, &READ);
-        let mut write = Locker::new(core, name, Kind::Write, &WRITE);
+        let read = Locker::new(core, name.clone(), LaneKind::Read, &READ);
+        let mut write = Locker::new(core, name, LaneKind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));
         ReadWriteLock { read: Lock::of(read), write: Lock::of(write) }
     }

@@ -4,7 +4,7 @@
 use crate::{
     backoff::Backoff,
     core::fork_safe::ForkSafeCore,
-    keys::Kind,
+    keys::LaneKind,
     locks::shared::{
         Guard,
         lock::Lock,
@@ -49,7 +49,7 @@ pub type SpinLock = Lock<Spin>;
 
 impl Lock<Spin> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let locker = Locker::new(core, name, Kind::Lock, &SPIN);
+        let locker = Locker::new(core, name, LaneKind::Lock, &SPIN);
         Lock::of(Locker { backoff: Some(Backoff::default()), ..locker })
     }
 

@@ -6,7 +6,7 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::{OnAbandon, Rest},
+        flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
         wait::Deadline,
     },
@@ -282,7 +282,7 @@ impl Semaphore {
     ) -> Result<Numbers, Fault> {
         let abandoned = |number| -> OnAbandon<_> {
             let semaphore = self.clone();
-            Some(Rest::Then(Box::new(move |outcome| {
+            Some(AfterDrop::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {
                     Ok(reply) => semaphore.give_back(taken(&reply), reign),
                     // Too few permits can be mended by hand; too many would let too many in.

@@ -132,7 +132,9 @@ pub(crate) fn a_quorum_of_either_language_keeps_the_other_out(version: RedissonV
             servers[away].cmd(&["HSET", &name, "stranger:1", "1"]).unwrap();
         }
         let guard = run(set.lock()).unwrap();
-        assert_eq!(guard.members().len(), if away.is_some() { 2 } else { 3 });
+        // A member that is slow to answer is not waited for once there is a quorum.
+        let held = guard.members().len();
+        assert!(held == 2 || held == 3 && away.is_none(), "{held} of three, away: {away:?}");
         assert!(!java.try_lock(&members), "{away:?}");
         let waiting = java.wait_for(&members, 15_000, 10_000);
         assert!(waiting.is_still_waiting_after(BLOCKED));

@@ -13,10 +13,10 @@ use std::{
 use super::{LaneKey, Lanes, Shard};
 use crate::{
     core::{
-        lane::{Displaced, Lane, Work},
+        lane::{Displaced, Lane, LaneState},
         lease::Lease,
     },
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     owner::Owner,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Kinds(AtomicU8);
 
 impl Kinds {
     /// Whether there were holds of other kinds than this one.
-    fn has_others(&self, kind: Kind) -> bool {
+    fn has_others(&self, kind: LaneKind) -> bool {
         // Holds of one name are noted under the mutex of its shard.
         let known = self.0.load(Ordering::Relaxed);
         if known & kind.bit() == 0 {
@@ -38,22 +38,22 @@ impl Kinds {
 
 /// What a lane is found by, without keys of its kind.
 trait Named {
-    fn parts(&self) -> (u64, Kind, &[u8]);
+    fn parts(&self) -> (u64, LaneKind, &[u8]);
 }
 
 impl Named for LaneKey {
-    fn parts(&self) -> (u64, Kind, &[u8]) {
+    fn parts(&self) -> (u64, LaneKind, &[u8]) {
         (self.0.hash, self.0.kind, &self.0.key)
     }
 }
 
 struct OtherKind<'a> {
     of: &'a Keys,
-    kind: Kind,
+    kind: LaneKind,
 }
 
 impl Named for OtherKind<'_> {
-    fn parts(&self) -> (u64, Kind, &[u8]) {
+    fn parts(&self) -> (u64, LaneKind, &[u8]) {
         (self.of.hash_as(self.kind), self.kind, &self.of.key)
     }
 }
@@ -87,8 +87,8 @@ impl Lanes {
             if lane.held().is_some_and(|lease| lease.owner == *owner) {
                 return false;
             }
-            match &lane.work {
-                Work::Contends(leader) => leader.clone(),
+            match &lane.state {
+                LaneState::Contends(leader) => leader.clone(),
                 _ => return lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()),
             }
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, atomic::Ordering};
 use super::{LaneKey, Lanes};
 use crate::{
     core::{
-        lane::Work,
+        lane::LaneState,
         pulse::{LOOKED_FOR_MAX, PULSE_MS},
     },
     keys::Keys,
@@ -22,8 +22,9 @@ impl Lanes {
         let (mut queued, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
         for shard in &self.shards {
             for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
-                if matches!(lane.work, Work::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms) {
-                    lane.work = Work::Nothing;
+                if matches!(lane.state, LaneState::Releases { since_ms } if since_ms + 2 * PULSE_MS <= now_ms)
+                {
+                    lane.state = LaneState::Nothing;
                     stuck.push(key.0.clone());
                 }
                 queued |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());

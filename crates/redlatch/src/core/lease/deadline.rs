@@ -51,7 +51,7 @@ impl Lease {
             return false;
         };
         if until > before {
-            self.stretched.store(true, Ordering::Relaxed);
+            self.outlasts_grant.store(true, Ordering::Relaxed);
         }
         self.seen(sending);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.

@@ -68,7 +68,7 @@ pub(crate) struct Lease {
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) outcome_unknown: AtomicBool,
     /// It was made to last for longer than its grant: a failover may keep the grant and lose that.
-    stretched: AtomicBool,
+    outlasts_grant: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
     /// A request that ends the hold was not answered, and may still arrive.
@@ -152,7 +152,7 @@ impl Lease {
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(false),
-            stretched: AtomicBool::new(false),
+            outlasts_grant: AtomicBool::new(false),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
@@ -181,7 +181,7 @@ impl Lease {
             ended: Notify::new(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(self.outcome_unknown.load(Ordering::Relaxed)),
-            stretched: AtomicBool::new(self.stretched.load(Ordering::Relaxed)),
+            outlasts_grant: AtomicBool::new(self.outlasts_grant.load(Ordering::Relaxed)),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule::default(),
@@ -202,9 +202,9 @@ impl Lease {
 
     /// The lease that the server is to be told again, where no renewal does that: the hold was made to last longer, or its grant was asked for twice.
     /// `None` if the grant said all.
-    pub(super) fn stretch_ms(&self, now_ms: u64) -> Option<i64> {
+    pub(super) fn reassert_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
-        if !self.stretched.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
+        if !self.outlasts_grant.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
             return None;
         }
         let left_ms = i64::try_from(self.deadline_ms().saturating_sub(now_ms)).unwrap_or(i64::MAX);

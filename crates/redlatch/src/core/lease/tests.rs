@@ -1,5 +1,5 @@
 use super::*;
-use crate::{keys::Kind, name::LockName};
+use crate::{keys::LaneKind, name::LockName};
 
 const SENT: Sending = Sending { at_ms: 0, reign: 0 };
 
@@ -16,7 +16,7 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
 }
 
 fn lease() -> Lease {
-    let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+    let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let term = Term { lease_ms: 1_000, renewed: true };
     Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT)
 }
@@ -79,7 +79,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 
 #[test]
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
-    let keys = Arc::new(Keys::new(LockName::from("x"), Kind::Lock));
+    let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let term = Term { lease_ms: 3_600_000, renewed: false };
     let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT);
     lease.lasts(Term { lease_ms: 30_000, renewed: true });

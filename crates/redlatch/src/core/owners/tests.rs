@@ -15,7 +15,7 @@ fn rig() -> Rig {
     let clock = now_ms.clone();
     let owner = Owner::new("client", 1);
     owner.expose();
-    let keys = Keys::new(LockName::new("x").unwrap(), Kind::Write);
+    let keys = Keys::new(LockName::new("x").unwrap(), LaneKind::Write);
     Rig { owners: Owners::new(move || clock.load(Ordering::Relaxed)), now_ms, keys, owner }
 }
 
@@ -31,10 +31,12 @@ async fn one_attempt_at_a_time() {
     let first = owners.turn(keys, owner, AttemptMode::Waits).await;
     let mut second = std::pin::pin!(owners.turn(keys, owner, AttemptMode::Once));
     assert!(futures_util::poll!(&mut second).is_pending());
-    let readers = Keys::new(LockName::new("x").unwrap(), Kind::Read);
+    let readers = Keys::new(LockName::new("x").unwrap(), LaneKind::Read);
     let refused = owners.try_turn(&readers, owner, AttemptMode::Once);
     assert_eq!(refused.err(), Some(AttemptMode::Waits), "both sides are one name");
-    drop(owners.turn(&Keys::new(LockName::new("y").unwrap(), Kind::Lock), owner, AttemptMode::Once).await);
+    drop(
+        owners.turn(&Keys::new(LockName::new("y").unwrap(), LaneKind::Lock), owner, AttemptMode::Once).await,
+    );
     drop(first);
     drop(second.await);
 }
@@ -63,7 +65,7 @@ async fn nothing_is_asked_for_while_something_is_pending() {
         assert!(!turn.is_disturbed());
         pending.goes_first();
         assert!(turn.is_disturbed());
-        turn.rests();
+        turn.pauses();
         assert!(pending.is_alone() && !turn.begins().unwrap());
         assert!(turn.is_disturbed(), "it has not begun anew");
         drop(turn);

@@ -16,6 +16,7 @@ use crate::{
     },
     error::{Error, ErrorKind, LossReason},
     fork,
+    locks::shared::protect::protected,
     name::LockName,
     owner::Owner,
     recipes::Term,
@@ -133,8 +134,8 @@ impl Guard {
         core.unlock(&lease, term, Polled::AtWill).await
     }
 
-    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the caller's
-    /// connection serves, where a future that is kept and polled no more would hold up others who have the owner.
+    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request goes over the caller's
+    /// connection also where others use the owner. By `unlock` it goes over the keeper's then, because a future that its task keeps and does not poll would hold them up.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
         let (core, lease, term) = self.into_hold_here()?;
@@ -402,8 +403,7 @@ impl Guard {
         tokio::select! {
             biased;
             reason = self.lost() => Err(lost_error(self.name(), &self.lease.owner, &reason)),
-            // The work's last step may have lasted for longer than the hold.
-            outcome = work => self.check().map(|()| outcome),
+            outcome = protected(work, || self.check()) => outcome,
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     core::{Wait, fork_safe::ForkSafeCore, release::Unlocked},
     error::Error,
-    keys::Kind,
+    keys::LaneKind,
     name::LockName,
     owner::Owner,
     recipes::PLAIN,
@@ -79,7 +79,7 @@ impl<K: LockMarker> From<Lock<K>> for Member {
 
 impl Lock<Plain> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(Locker::new(core, name, Kind::Lock, &PLAIN))
+        Lock::of(Locker::new(core, name, LaneKind::Lock, &PLAIN))
     }
 }
 

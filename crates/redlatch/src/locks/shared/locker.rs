@@ -14,7 +14,7 @@ use crate::{
         release::Unlocked,
     },
     error::{Error, ErrorKind},
-    keys::{Keys, Kind},
+    keys::{Keys, LaneKind},
     name::LockName,
     owner::Owner,
     recipes::{Forcing, Recipe, Term},
@@ -39,7 +39,12 @@ pub(crate) struct Locker {
 }
 
 impl Locker {
-    pub(crate) fn new(core: &ForkSafeCore, name: LockName, kind: Kind, recipe: &'static dyn Recipe) -> Self {
+    pub(crate) fn new(
+        core: &ForkSafeCore,
+        name: LockName,
+        kind: LaneKind,
+        recipe: &'static dyn Recipe,
+    ) -> Self {
         Locker {
             core: core.clone(),
             keys: Arc::new(Keys::new(name, kind)),

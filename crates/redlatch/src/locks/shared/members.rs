@@ -18,7 +18,7 @@ use crate::{
     config::MEMBERS_MAX,
     core::{Core, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
-    locks::shared::locker::Locker,
+    locks::shared::{locker::Locker, protect::protected},
     name::LockName,
     owner::{Owner, Stay},
     recipes::Term,
@@ -376,8 +376,7 @@ impl Holding {
         tokio::select! {
             biased;
             lost = self.lost() => Err(lost_error(&lost)),
-            // The work's last step may have lasted for longer than the hold.
-            outcome = work => self.check().map(|()| outcome),
+            outcome = protected(work, || self.check()) => outcome,
         }
     }
 

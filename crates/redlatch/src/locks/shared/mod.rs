@@ -13,6 +13,7 @@ pub(crate) mod locker;
 pub(crate) mod marker;
 pub(crate) mod members;
 pub(crate) mod membership;
+mod protect;
 pub(crate) mod set_guard;
 mod with;
 

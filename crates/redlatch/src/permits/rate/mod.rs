@@ -11,7 +11,7 @@ use crate::{
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
-        flight::{OnAbandon, Rest},
+        flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
         wait::Deadline,
     },
@@ -352,7 +352,7 @@ impl Taker<'_> {
             Err(Fault::Unknown(_)) => limiter.undo(permits, id),
             _ => {}
         };
-        Some(Rest::Then(Box::new(then)))
+        Some(AfterDrop::Then(Box::new(then)))
     }
 }
 

@@ -56,7 +56,7 @@ impl DriverWork {
 
     /// Nothing is missed at rest: what follows begins with a phase of its own. So this costs no fence, of which there would be one for each
     /// read from the server.
-    fn rests(&self) {
+    fn idles(&self) {
         self.phase.store(RESTS, Ordering::Release);
     }
 
@@ -67,7 +67,7 @@ impl DriverWork {
         // It wakes tasks of the program. A waker that panics ends the connection, and dropping that wakes the others: a second panic
         // while the first one unwinds would end the process.
         if catch_panic(|| driver.as_mut().poll(cx)).is_some_and(|polled| polled.is_pending()) {
-            self.rests();
+            self.idles();
             return Poll::Pending;
         }
         self.ends(work);

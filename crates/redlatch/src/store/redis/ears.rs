@@ -80,7 +80,7 @@ impl Set {
     }
 }
 
-type Confirm = oneshot::Sender<Result<(), Fault>>;
+type Confirmation = oneshot::Sender<Result<(), Fault>>;
 
 /// Where the channels are confirmed that others may ask for, and in how many ways.
 type Subscribed = Arc<Mutex<HashMap<Channel, (Addr, i64)>>>;
@@ -92,7 +92,7 @@ pub(super) struct Ears {
 }
 
 enum Order {
-    Add { channel: Channel, id: u64, listener: Listener, confirm: Confirm },
+    Add { channel: Channel, id: u64, listener: Listener, confirm: Confirmation },
     Remove { channel: Channel, id: u64 },
     Heard { ear: u64, heard: Heard },
     Close,
@@ -169,7 +169,7 @@ impl Ears {
 struct Entry {
     slot: u16,
     listeners: Vec<(u64, Listener)>,
-    waiting: Vec<Confirm>,
+    waiting: Vec<Confirmation>,
     /// The server that listens for it, and what it has been asked. An answer to anything else says nothing: the channel was left since.
     at: Option<Addr>,
     asked: Option<u64>,

@@ -40,7 +40,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 type Channel = Arc<[u8]>;
-type Confirm = oneshot::Sender<Result<(), Fault>>;
+type Confirmation = oneshot::Sender<Result<(), Fault>>;
 
 pub(super) struct Hub {
     orders: mpsc::UnboundedSender<Order>,
@@ -52,7 +52,7 @@ pub(super) struct Hub {
 type Subscribed = Arc<Mutex<HashSet<Channel>>>;
 
 enum Order {
-    Add { channel: Channel, id: u64, listener: Listener, confirm: Confirm },
+    Add { channel: Channel, id: u64, listener: Listener, confirm: Confirmation },
     Remove { channel: Channel, id: u64 },
     Confirmed { channel: Channel, request: u64, outcome: Result<(), Fault> },
     Pong { connection: u64, alive: bool },
@@ -131,7 +131,7 @@ impl Hub {
 #[derive(Default)]
 struct Entry {
     listeners: Vec<(u64, Listener)>,
-    waiting: Vec<Confirm>,
+    waiting: Vec<Confirmation>,
     confirmed: bool,
     /// The request that was made for it on this connection. An answer to an earlier one says nothing: the channel was left since.
     request: Option<u64>,

@@ -33,7 +33,7 @@ use crate::{
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
-type Pending = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
+type Dialling = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
 
 /// The listeners to connections that end on their own, and to servers that have become replicas; all servers of a store share one.
 #[derive(Default)]
@@ -107,7 +107,7 @@ pub(super) struct Node {
 
 enum Slot {
     Ready(Arc<Link>),
-    Connecting(Pending),
+    Connecting(Dialling),
 }
 
 /// A runtime that connects. One that goes meanwhile leaves no slot behind.

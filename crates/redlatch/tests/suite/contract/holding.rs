@@ -52,9 +52,10 @@ pub(crate) async fn a_waker_that_panics_costs_no_other_holder_its_lock(on: Fixtu
     let (a, b) = (on.brisk(RENEWED).await, on.client().await);
     // One is over at its deadline, and one is found gone when it is renewed; in both cases others are at the same moment.
     let (over, gone) = (on.name("over"), on.name("gone"));
-    let over = on.lock(&a, over.as_str()).lock_with_lease(ms(200)).await.unwrap();
     let gone = on.lock(&a, gone.as_str()).lock().await.unwrap();
     let guard = on.lock(&a, on.name("x")).lock().await.unwrap();
+    // Last, so that it is waited for before it is over.
+    let over = on.lock(&a, over.as_str()).lock_with_lease(ms(500)).await.unwrap();
     let (mut over_lost, mut gone_lost) = (Box::pin(over.lost()), Box::pin(gone.lost()));
     waits_for(&mut over_lost);
     waits_for(&mut gone_lost);

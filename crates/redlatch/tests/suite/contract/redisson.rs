@@ -15,7 +15,7 @@ use super::blocking::aside;
 use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
 
 /// Far more than all rounds of a test take together.
-const ALL_ROUNDS: Duration = Duration::from_secs(60);
+const ALL_ROUNDS: Duration = Duration::from_secs(120);
 
 /// Each client enters the lock so many times, alone inside each time; how often all of them did.
 async fn entered(on: &Fixture, clients: Vec<Client>, rounds: usize, stay: Duration) -> usize {

@@ -380,8 +380,9 @@ impl Core {
     /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
     /// without end). Plain and fair locks only: the scripts of read-write locks get by on the hash themselves, and permits need two keys.
     async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
-        if !matches!(request.keys.kind, LaneKind::Lock | LaneKind::Fair) {
-            return None;
+        match request.keys.kind {
+            LaneKind::Lock | LaneKind::Fair => {}
+            LaneKind::Read | LaneKind::Write | LaneKind::Permits => return None,
         }
         let call = Call::new(&QUERY).key(&request.keys.key).text(owner.field());
         let reply = self.run(call).await.ok()?;

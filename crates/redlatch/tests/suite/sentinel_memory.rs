@@ -169,7 +169,7 @@ async fn sentinels_of_another_set_lead_nobody_away() {
     until("the move back", || uses(&client, ours.port())).await;
 }
 
-/// A new client believed the highest epoch, whoever told it: a sentinel of another set at one of three addresses granted locks that others held.
+/// A new client believed the highest epoch of any sentinel: one of another set at one of three addresses granted locks that others held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_client_believes_the_set_that_most_of_its_sentinels_are_of() {
     let (ours, theirs) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());

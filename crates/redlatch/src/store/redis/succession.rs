@@ -111,8 +111,10 @@ impl Said {
         match live {
             [] => None,
             [claim] => Some(claim),
-            // Who may not ask for histories has nothing but the numbers.
-            _ if live.iter().any(|claim| claim.history().is_none()) => self.strongest(live, None),
+            // An account that may not ask for histories has nothing but the numbers.
+            _ if live.iter().all(|claim| claim.history().is_none()) => self.strongest(live, None),
+            // One that did not tell its history this time may be the one that counts.
+            _ if live.iter().any(|claim| claim.history().is_none()) => None,
             _ => {
                 let most = live.iter().find(|claim| self.is_most_copied(claim))?;
                 let may_be = is_promoted(most) || !live.iter().any(|claim| is_promoted(claim));

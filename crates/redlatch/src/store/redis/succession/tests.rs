@@ -25,7 +25,7 @@ fn said(asked: usize, claims: &[(u16, Right)]) -> Said {
     }
 }
 
-/// The same, with replicas that say whom they copy, whatever the masters say.
+/// The same, with replicas that say which history they copy.
 fn copied(claims: &[(u16, Right)], by: &[&str]) -> Said {
     Said { copied: by.iter().map(|id| (*id).to_owned()).collect(), ..said(claims.len() + by.len(), claims) }
 }
@@ -451,6 +451,9 @@ fn a_new_client_takes_none_of_two_masters_that_have_not_gone_on_from_each_other(
             assert!(memory.present().is_none());
         }
     }
+    // One of them did not tell its history this time.
+    let mute = [(1, own(5, "", "")), (2, own(0, "b", "a"))];
+    assert_eq!(Memory::default().judge(&copied(&mute, &[]), now), Verdict::Stays);
     // Unless most copy one of them, and that one was promoted or none was.
     let missed = [(1, own(2, "a", "")), (3, own(0, "c", "b"))];
     is(&Memory::default().judge(&copied(&missed, &["c"]), now), 3);

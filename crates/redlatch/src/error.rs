@@ -62,7 +62,8 @@ pub enum ErrorKind {
     Closed,
     /// The wait was cancelled.
     Cancelled,
-    /// A hold, an owner, or a client that cannot be made anew was inherited over `fork()` and belongs to the parent process.
+    /// A hold, an owner, or a client that cannot be made anew was inherited over `fork()` and belongs to the parent process. Or no thread
+    /// runs in this process, which was forked off while a thread of its parent began or ended.
     Forked,
     /// The server refused a script for a key that it had not declared. Keys are declared where a server turns out to want that,
     /// so this is left for a server that has begun to want it while a read lock was held.

@@ -14,7 +14,6 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
-    thread,
     time::Duration,
 };
 
@@ -24,7 +23,7 @@ use tokio::{
     sync::{Notify, futures::Notified, oneshot},
 };
 
-use super::{Core, lease::Lease, pulse::PULSE_MS, scan_timer::ScanTimer, watch::WATCH_SOON_MS};
+use super::{Core, first_step, lease::Lease, pulse::PULSE_MS, scan_timer::ScanTimer, watch::WATCH_SOON_MS};
 use crate::{
     call_hook::CallHook,
     catch_panic::catch_panic,
@@ -91,23 +90,19 @@ impl Drop for Job {
 impl Keeper {
     /// Starts the thread; it does nothing until it is given a core to [`look_after`](Self::look_after).
     pub(crate) fn start() -> Result<Keeper, Error> {
-        let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Engine, format!("the background thread did not start: {error}"))
-        };
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Error::new(ErrorKind::Engine, format!("the background thread has no runtime: {error}"))
+        })?;
         let keeper = Keeper::on(runtime.handle().clone());
         let shared = keeper.shared.clone();
-        thread::Builder::new()
-            .name("redlatch-keeper".into())
-            .spawn(move || {
-                // The runtime must be driven as long as anything uses its timers or connections.
-                runtime.block_on(async move {
-                    while !shared.stopped.load(Ordering::Acquire) {
-                        shared.stop.notified().await;
-                    }
-                });
-            })
-            .map_err(failed)?;
+        first_step::run_thread("redlatch-keeper", move || {
+            // The runtime must be driven as long as anything uses its timers or connections.
+            runtime.block_on(async move {
+                while !shared.stopped.load(Ordering::Acquire) {
+                    shared.stop.notified().await;
+                }
+            });
+        })?;
         Ok(keeper)
     }
 

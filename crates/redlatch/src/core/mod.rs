@@ -14,6 +14,7 @@ mod declare;
 mod downgrade;
 mod echo;
 mod ended;
+mod first_step;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
 pub(crate) mod gate;
@@ -280,7 +281,7 @@ impl Core {
         if self.is_closed() {
             return Err(self.closed_error());
         }
-        self.check_process()
+        self.check_process().map_err(|error| first_step::no_thread().unwrap_or(error))
     }
 
     /// Whether an owner is this client's own.

@@ -1,28 +1,23 @@
 //! One connection for commands, shared by all tasks of a runtime.
 
+mod parts;
+
 use std::{
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use futures_util::future::BoxFuture;
-use redis::{
-    AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisError, Value, aio::MultiplexedConnection,
-};
-use tokio::{
-    runtime::Handle,
-    sync::OnceCell,
-    task::{AbortHandle, JoinHandle},
-};
+use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use tokio::{runtime::Handle, sync::OnceCell, task::AbortHandle};
 
+use self::parts::Parts;
 use super::{
-    Dial,
-    changes::{self, Changes},
-    driver::{Driven, DriverWork},
+    Dial, changes,
+    driver::DriverWork,
     failure::{Failure, reply},
     kin::Trust,
     life::{self, Lived, Lives, Process, Unused},
@@ -32,11 +27,6 @@ use crate::{
     error::{Error, ErrorKind},
     store::{Fault, Reply},
 };
-
-/// Room for requests between tasks and the driver. The default of the client library is small for thousands of tasks.
-const REQUESTS_QUEUED_MAX: usize = 4096;
-/// How much may be gathered into one write.
-const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 
 pub(super) struct Link {
     /// What the server is called in errors.
@@ -69,18 +59,6 @@ pub(super) struct Link {
 pub(super) struct Tells {
     /// Why it does not, in its own words.
     refused: Mutex<Option<String>>,
-}
-
-/// What a link is made of.
-struct Parts {
-    connection: MultiplexedConnection,
-    /// The task that drives it, and what that task does.
-    driver: JoinHandle<()>,
-    work: Arc<DriverWork>,
-    trust: Trust,
-    process: Process,
-    /// A moment before the process was asked for.
-    asked: Instant,
 }
 
 /// What has been asked on a connection, and what has come back.
@@ -142,7 +120,7 @@ impl Link {
         lives: &Arc<Lives>,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
-        let parts = dial.bounded(|| async { begin(dial, None).await.map_err(Begun::into_error) }).await?;
+        let parts = dial.bounded(|| Parts::ask(dial)).await?;
         Self::over(dial, lives, parts, false, on_end).await
     }
 
@@ -153,22 +131,7 @@ impl Link {
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let Some(changes) = dial.changes_heard() else { return Self::open(dial, lives, on_end).await };
-        let opening = || async {
-            let mut begun = begin(dial, Some(changes.clone())).await;
-            // Sentinels end all connections to a server that they promote, which says nothing of what it knows.
-            if matches!(begun, Err(Begun::Ended(_))) {
-                begun = begin(dial, Some(changes.clone())).await;
-            }
-            match begun {
-                Ok(parts) => Ok((parts, true)),
-                // The server may know the older protocol only. If that is not the reason, the next try tells it.
-                Err(Begun::NotLoggedIn(_) | Begun::Ended(_)) => {
-                    Ok((begin(dial, None).await.map_err(Begun::into_error)?, false))
-                }
-                Err(Begun::Elsewhere(error)) => Err(error),
-            }
-        };
-        let (parts, tells) = dial.bounded(opening).await?;
+        let (parts, tells) = dial.bounded(|| Parts::ask_to_tell(dial, changes)).await?;
         Self::over(dial, lives, parts, tells, on_end).await
     }
 
@@ -227,11 +190,9 @@ impl Link {
     pub(super) async fn processes(dial: &Dial, count: usize) -> Result<Vec<Process>, Error> {
         let mut processes = Vec::new();
         for _ in 0..count {
-            let ask = || async { begin(dial, None).await.map_err(Begun::into_error) };
-            let Parts { driver, work, process, .. } = dial.bounded(ask).await?;
-            driver.abort();
-            work.end();
-            processes.push(process);
+            let parts = dial.bounded(|| Parts::ask(dial)).await?;
+            processes.push(parts.process.clone());
+            parts.end();
         }
         Ok(processes)
     }
@@ -500,58 +461,6 @@ impl Tells {
     /// Why changes are not told, if they are not.
     pub(super) fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Where a failed attempt to connect stopped.
-enum Begun {
-    NotLoggedIn(Error),
-    /// It ended before there was an answer to the log-in.
-    Ended(Error),
-    /// Not to the log-in, or beyond it.
-    Elsewhere(Error),
-}
-
-impl Begun {
-    fn into_error(self) -> Error {
-        let (Begun::NotLoggedIn(error) | Begun::Ended(error) | Begun::Elsewhere(error)) = self;
-        error
-    }
-}
-
-/// Connects and logs in. With a listener to tell, it speaks the protocol in which the server can tell.
-async fn begin(dial: &Dial, changes: Option<Arc<Changes>>) -> Result<Parts, Begun> {
-    let stream = dial.stream().await.map_err(Begun::Elsewhere)?;
-    let mut config = AsyncConnectionConfig::new()
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(REQUESTS_QUEUED_MAX)
-        .set_write_backpressure_boundary(WRITE_BUFFER_BYTES);
-    let mut login = dial.login();
-    if let Some(changes) = changes {
-        login = login.set_protocol(ProtocolVersion::RESP3);
-        let tell = move |push: PushInfo| {
-            changes.heard(push);
-            Ok::<(), std::convert::Infallible>(())
-        };
-        config = config.set_push_sender(tell);
-    }
-    let (mut connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
-        .await
-        .map_err(|error| match error.is_io_error() || error.is_connection_dropped() {
-            true => Begun::Ended(dial.refused(&error)),
-            false => Begun::NotLoggedIn(dial.refused(&error)),
-        })?;
-    let work = Arc::new(DriverWork::new(driver));
-    let driven = Driven(work.clone());
-    let driver = tokio::spawn(std::future::poll_fn(move |cx| driven.0.poll(cx)));
-    let abort = driver.abort_handle();
-    let (trust, asked) = (dial.trust(), Instant::now());
-    match dial.greet(&mut connection).await {
-        Ok(process) => Ok(Parts { connection, driver, work, trust, process, asked }),
-        Err(error) => {
-            abort.abort();
-            Err(Begun::Elsewhere(error))
-        }
     }
 }
 

@@ -17,26 +17,40 @@ async fn link(server: &FakeServer) -> Arc<Link> {
     Link::open(&dial, &Arc::default(), Box::new(|| {})).await.unwrap()
 }
 
-/// Sentinels end all connections to a server as they promote it. One that was just logging in was taken for the sign of a server that knows
-/// the older protocol only, and nobody was told of changes for as long as the next one lived.
+/// A connection over which changes may be told, to a server that answers a question for the newer protocol with that, by its number.
+async fn tells(hello: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> bool {
+    let hellos = std::sync::atomic::AtomicUsize::new(0);
+    let server = FakeServer::start(move |request| match &request[0][..] {
+        b"HELLO" => hello(hellos.fetch_add(1, Ordering::SeqCst)),
+        _ => FakeReply::Default,
+    })
+    .unwrap();
+    let url = server.url();
+    let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
+    let config = Client::builder().url(&url).config().clone();
+    let dial = Dial::new(addr, &config, &Handle::current()).unwrap().telling_changes();
+    let link = Link::open_telling(&dial, &Arc::default(), Box::new(|| {})).await.unwrap();
+    link.tells().await.unwrap().is_some()
+}
+
+/// Sentinels end all connections to a server as they promote it, and a server that is full refuses some. One that was just logging in was taken for the
+/// sign of a server that knows the older protocol only, and nobody was told of changes for as long as the next one lived.
 #[tokio::test]
-async fn a_connection_that_ends_while_it_logs_in_is_no_sign_of_the_older_protocol() {
-    for (ended, wanted) in [(0, true), (1, true), (100, false)] {
-        let hellos = std::sync::atomic::AtomicUsize::new(0);
-        let server = FakeServer::start(move |request| match &request[0][..] {
-            b"HELLO" if hellos.fetch_add(1, Ordering::SeqCst) < ended => FakeReply::Close,
-            _ => FakeReply::Default,
-        })
-        .unwrap();
-        let url = server.url();
-        let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
-        let dial = Dial::new(addr, &config, &Handle::current()).unwrap().telling_changes();
-        let link = Link::open_telling(&dial, &Arc::default(), Box::new(|| {})).await.unwrap();
-        let tells = link.tells().await.unwrap().is_some();
-        // One that always ends them may be worth no more than that.
-        assert_eq!(tells, wanted, "after {ended}");
+async fn a_connection_that_is_refused_while_others_are_not_is_no_sign_of_the_older_protocol() {
+    let full = || FakeReply::Error("ERR max number of clients reached".into());
+    for refused in [0, 1] {
+        assert!(
+            tells(move |n| if n < refused { FakeReply::Close } else { FakeReply::Default }).await,
+            "after {refused} ends"
+        );
+        assert!(
+            tells(move |n| if n < refused { full() } else { FakeReply::Default }).await,
+            "after {refused} refusals"
+        );
     }
+    // One that always does that is worth no more.
+    assert!(!tells(|_| FakeReply::Close).await);
+    assert!(!tells(|_| FakeReply::Error("ERR unknown command 'HELLO'".into())).await);
 }
 
 /// A call whose caller goes away as soon as the server has it.

@@ -118,12 +118,12 @@ pub(super) struct Lane {
     pub(super) state: LaneState,
     pub(super) passing: Passing,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
-    crowd: Option<Box<Crowd>>,
+    extras: Option<Box<Extras>>,
 }
 
 /// What a lane has beside one lease.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct Extras {
     /// The leases of a kind that has several at a time.
     concurrent: Vec<Arc<Lease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
@@ -140,8 +140,8 @@ pub(super) struct Crowd {
     gone: usize,
 }
 
-impl Crowd {
-    const NONE: &Crowd = &Crowd {
+impl Extras {
+    const NONE: &Extras = &Extras {
         concurrent: Vec::new(),
         displaced: Vec::new(),
         waiting: 0,
@@ -162,27 +162,27 @@ impl Crowd {
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.crowd().is_none()
+        self.lease.is_none() && !self.is_busy() && self.extras().is_none()
     }
 
     /// Whether who comes now leads. A lease that was displaced leaves nothing to those who would stand in line behind it.
     pub(super) fn is_free(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.crowd().queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.extras().queue.is_empty()
     }
 
     /// What there is beside one lease.
-    pub(super) fn crowd(&self) -> &Crowd {
-        self.crowd.as_deref().unwrap_or(Crowd::NONE)
+    pub(super) fn extras(&self) -> &Extras {
+        self.extras.as_deref().unwrap_or(Extras::NONE)
     }
 
     /// The same, to be added to.
-    pub(super) fn crowd_mut(&mut self) -> &mut Crowd {
-        self.crowd.get_or_insert_default()
+    pub(super) fn extras_mut(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
     }
 
     /// The same, to be taken from.
-    pub(super) fn crowd_if_any(&mut self) -> Option<&mut Crowd> {
-        self.crowd.as_deref_mut()
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+        self.extras.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -204,7 +204,7 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.state {
-            LaneState::Contends(leader) if !self.crowd().queue.is_empty() => Some(leader),
+            LaneState::Contends(leader) if !self.extras().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
@@ -212,7 +212,7 @@ impl Lane {
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
     pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<Queued> {
-        let queue = &mut self.crowd_if_any()?.queue;
+        let queue = &mut self.extras_if_any()?.queue;
         while queue.front().is_some_and(|queued| queued.tell.is_closed()) {
             queue.pop_front();
         }
@@ -226,19 +226,19 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.crowd().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
+        self.extras().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
     }
 
     /// Where those in line begin that the server is not known to have in its queue.
     pub(super) fn placed(&self) -> usize {
-        self.crowd().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
+        self.extras().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
     pub(super) fn expecting_handoff(&mut self) -> Wakes {
-        let Some(crowd) = self.crowd_if_any() else { return Wakes::default() };
-        let first = crowd.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
+        let Some(extras) = self.extras_if_any() else { return Wakes::default() };
+        let first = extras.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
         let expecting = first
             .filter_map(|queued| std::mem::take(&mut queued.expects_handoff).then(|| queued.wake.clone()));
         Wakes(expecting.flatten().collect())
@@ -247,7 +247,7 @@ impl Lane {
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn one_has_left(&mut self) -> Vec<Queued> {
-        let Some(Crowd { queue, gone: gone_count, .. }) = self.crowd_if_any() else { return Vec::new() };
+        let Some(Extras { queue, gone: gone_count, .. }) = self.extras_if_any() else { return Vec::new() };
         *gone_count += 1;
         if *gone_count <= queue.len() / 2 {
             return Vec::new();
@@ -266,7 +266,7 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let Crowd { concurrent, displaced, .. } = self.crowd();
+        let Extras { concurrent, displaced, .. } = self.extras();
         self.lease.iter().chain(concurrent).chain(displaced)
     }
 
@@ -279,13 +279,13 @@ impl Lane {
             LanePolicy::Queue => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => self.crowd_mut().displaced.push(former),
+                    Some(former) if former.owner == lease.owner => self.extras_mut().displaced.push(former),
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::Concurrent => self.crowd_mut().concurrent.push(lease.clone()),
+            LanePolicy::Concurrent => self.extras_mut().concurrent.push(lease.clone()),
             LanePolicy::Ordered => {
-                let concurrent = &mut self.crowd_mut().concurrent;
+                let concurrent = &mut self.extras_mut().concurrent;
                 lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
                 if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
@@ -306,7 +306,7 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        if let Some(Crowd { concurrent, displaced, .. }) = self.crowd_if_any() {
+        if let Some(Extras { concurrent, displaced, .. }) = self.extras_if_any() {
             displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);

@@ -242,12 +242,12 @@ impl Lanes {
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.crowd().queue.is_empty() => {}
+                            && lane.extras().queue.is_empty() => {}
                         _ => return Ok(Enter::Bypass),
                     }
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
-                lane.crowd_mut().queue.push_back(queued);
+                lane.extras_mut().queue.push_back(queued);
                 self.note_line(lane);
                 // The keeper takes the note away before it looks into this shard.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
@@ -262,7 +262,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_line(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.crowd().queue.is_empty()
+            && !lane.extras().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -387,7 +387,7 @@ impl Lanes {
                 if !lease.owner.is_shared()
                     && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut dropped_unlocked)
                 {
-                    lane.crowd_mut().handing += 1;
+                    lane.extras_mut().handing += 1;
                     return Err(Leaving::HandOver(Box::new(heir)));
                 }
                 wakes = lane.expecting_handoff();
@@ -512,7 +512,7 @@ impl Lanes {
             return;
         }
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_front(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(queued);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -537,8 +537,8 @@ impl Lanes {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = shard
                 .values_mut()
-                .filter_map(Lane::crowd_if_any)
-                .map(|crowd| std::mem::take(&mut crowd.queue))
+                .filter_map(Lane::extras_if_any)
+                .map(|extras| std::mem::take(&mut extras.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(shard);

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Core,
-    held::{Held, parts},
+    batch_status::{BatchStatus, parts},
     lease::{Lease, Sending, keys_and_owners, left_ms},
     send::Numbers,
 };
@@ -105,12 +105,12 @@ impl Core {
             self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sending, told_ms));
         }
         let mut told = None;
-        let failure = match outcome.map(|outcome| Held::of(&batch, outcome)) {
-            Some(Held::InParts) => {
+        let failure = match outcome.map(|outcome| BatchStatus::of(&batch, outcome)) {
+            Some(BatchStatus::InParts) => {
                 self.renew_in_parts(batch).await;
                 return;
             }
-            Some(Held::Known(held)) => {
+            Some(BatchStatus::Known(held)) => {
                 self.watch_renewed(batch.clone());
                 let mut gone = Vec::new();
                 for (lease, held) in batch.iter().zip(held) {
@@ -128,7 +128,7 @@ impl Core {
                 told = Some(self.all_gone(&gone));
                 None
             }
-            Some(Held::Unknown(fault)) => Some(fault.to_string()),
+            Some(BatchStatus::Unknown(fault)) => Some(fault.to_string()),
             None if self.store.reign(&batch[0].keys.key) != sending.reign => {
                 Some("another server has taken over".to_owned())
             }
@@ -175,7 +175,7 @@ impl Core {
         told_ms: i64,
     ) {
         // A refusal is met by the next try as well.
-        let Held::Known(held) = Held::of(&batch, asked.await) else { return };
+        let BatchStatus::Known(held) = BatchStatus::of(&batch, asked.await) else { return };
         if self.store.reign(&batch[0].keys.key) != sending.reign {
             return;
         }
@@ -330,15 +330,15 @@ impl Core {
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
             };
             let asked = tokio::time::timeout(self.config.response_timeout, self.run_unwatched(call, number));
-            let held = unless_moved(moved, asked).await.map(|outcome| Held::of(&open, outcome));
-            if let Some(Held::InParts) = held {
+            let held = unless_moved(moved, asked).await.map(|outcome| BatchStatus::of(&open, outcome));
+            if let Some(BatchStatus::InParts) = held {
                 for part in parts(&batch) {
                     let core = self.clone();
                     self.keeper.handle().spawn(core.check_part(part));
                 }
                 return;
             }
-            if let Some(Held::Known(held)) = held {
+            if let Some(BatchStatus::Known(held)) = held {
                 let mut gone = Vec::new();
                 for (lease, held) in open.iter().zip(held) {
                     if !held.is_held() {

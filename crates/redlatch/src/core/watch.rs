@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::{
     Core,
-    held::{Held, HoldStatus, parts},
+    batch_status::{BatchStatus, HoldStatus, parts},
     lease::{Lease, keys_and_owners, left_ms},
 };
 use crate::{call::Call, keys::Keys, store::Change};
@@ -296,8 +296,8 @@ impl Core {
         let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sending.at_ms));
         let limit = self.config.response_timeout;
         let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
-        match outcome.map(|outcome| Held::of(&batch, outcome)) {
-            Ok(Held::Known(held)) => {
+        match outcome.map(|outcome| BatchStatus::of(&batch, outcome)) {
+            Ok(BatchStatus::Known(held)) => {
                 let (mut gone, mut keys) = (Vec::new(), Vec::new());
                 for (lease, held) in batch.iter().zip(held) {
                     if held.is_held() {
@@ -316,8 +316,8 @@ impl Core {
                 keys.dedup();
                 self.watch_behind(&keys);
             }
-            Ok(Held::InParts) => self.look_in_parts(batch).await,
-            Ok(Held::Unknown(_)) | Err(_) => self.watch_later(&batch),
+            Ok(BatchStatus::InParts) => self.look_in_parts(batch).await,
+            Ok(BatchStatus::Unknown(_)) | Err(_) => self.watch_later(&batch),
         }
     }
 

@@ -89,7 +89,7 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.crowd().queue.iter().any(|queued| !queued.tell.is_closed()),
+                _ => return lane.extras().queue.iter().any(|queued| !queued.tell.is_closed()),
             }
         };
         leader.pulse.look_for(now_ms);

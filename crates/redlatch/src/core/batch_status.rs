@@ -8,28 +8,29 @@ use crate::{
     store::Fault,
 };
 
-pub(super) enum Held {
+pub(super) enum BatchStatus {
     Known(Vec<HoldStatus>),
     /// The server refuses the call because of one key, or of some. The other holds are there, so it is asked about parts.
     InParts,
     Unknown(Fault),
 }
 
-impl Held {
-    pub(super) fn of(batch: &[Arc<Lease>], outcome: Result<Numbers, Fault>) -> Held {
+impl BatchStatus {
+    pub(super) fn of(batch: &[Arc<Lease>], outcome: Result<Numbers, Fault>) -> BatchStatus {
         match outcome {
             Ok(reply) if reply.len() == batch.len() + 1 => {
-                Held::Known(reply[1..].iter().map(|seen| HoldStatus::of(*seen)).collect())
+                BatchStatus::Known(reply[1..].iter().map(|seen| HoldStatus::of(*seen)).collect())
             }
-            Ok(_) => {
-                Held::Unknown(Fault::Server(Error::new(ErrorKind::Server, "a reply of the wrong length")))
-            }
-            Err(fault) if batch.len() > 1 && fault.may_be_of_one_key() => Held::InParts,
+            Ok(_) => BatchStatus::Unknown(Fault::Server(Error::new(
+                ErrorKind::Server,
+                "a reply of the wrong length",
+            ))),
+            Err(fault) if batch.len() > 1 && fault.may_be_of_one_key() => BatchStatus::InParts,
             // Something else has taken the place of the hold: these scripts read no other key of which the type matters.
             Err(Fault::Server(error)) if batch.len() == 1 && error.kind() == ErrorKind::WrongType => {
-                Held::Known(vec![HoldStatus::Gone])
+                BatchStatus::Known(vec![HoldStatus::Gone])
             }
-            Err(fault) => Held::Unknown(fault),
+            Err(fault) => BatchStatus::Unknown(fault),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     locks::shared::{
         Guard,
         lock::Lock,
-        locker::Locker,
+        lock_handle::LockHandle,
         marker::{LockMarker, sealed::Named},
     },
     name::LockName,
@@ -48,6 +48,6 @@ pub type FairLock = Lock<Fair>;
 
 impl Lock<Fair> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(Locker::new(core, name, LaneKind::Fair, &FAIR))
+        Lock::of(LockHandle::new(core, name, LaneKind::Fair, &FAIR))
     }
 }

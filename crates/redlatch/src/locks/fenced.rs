@@ -8,7 +8,7 @@ use crate::{
     locks::shared::{
         guard_of::GuardOf,
         lock::Lock,
-        locker::Locker,
+        lock_handle::LockHandle,
         marker::{LockMarker, sealed::Named},
     },
     name::LockName,
@@ -65,7 +65,7 @@ pub type FencedLock = Lock<Fenced>;
 
 impl Lock<Fenced> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(Locker { fenced: true, ..Locker::new(core, name, LaneKind::Lock, &PLAIN) })
+        Lock::of(LockHandle { fenced: true, ..LockHandle::new(core, name, LaneKind::Lock, &PLAIN) })
     }
 
     /// The last token that was drawn; `None` if none was.

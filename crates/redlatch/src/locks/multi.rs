@@ -13,8 +13,8 @@ use crate::{
     jitter::jittered,
     locks::shared::{
         acquire_set::AcquireSet,
+        lock_handle::LockHandle,
         lock_set::{LockSet, SetMarker, sealed::Gather},
-        locker::Locker,
         members::{Holding, Member, Options, checked, is_final},
         set_guard::SetGuard,
     },
@@ -345,8 +345,8 @@ impl Round<'_> {
 }
 
 /// Whether one request takes both.
-fn go_together(one: &Locker, other: &Locker) -> bool {
-    let shard = |locker: &Locker| one.core.store.shard(&locker.keys.key);
+fn go_together(one: &LockHandle, other: &LockHandle) -> bool {
+    let shard = |handle: &LockHandle| one.core.store.shard(&handle.keys.key);
     Arc::ptr_eq(&one.core, &other.core)
         && one.recipe.batches()
         && other.recipe.batches()

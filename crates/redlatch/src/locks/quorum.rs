@@ -17,8 +17,8 @@ use crate::{
     jitter,
     locks::shared::{
         acquire_set::AcquireSet,
+        lock_handle::LockHandle,
         lock_set::{LockSet, SetMarker, sealed::Gather},
-        locker::Locker,
         members::{Holding, Member, Options, checked, is_final},
         membership,
         set_guard::SetGuard,
@@ -364,7 +364,7 @@ impl LockSet<Quorum> {
     }
 }
 
-async fn ask_one(member: &Locker, request: &Request, limit: Duration) -> Result<Option<Grant>, Error> {
+async fn ask_one(member: &LockHandle, request: &Request, limit: Duration) -> Result<Option<Grant>, Error> {
     tokio::select! {
         biased;
         outcome = member.core.acquire(Arc::new(request.clone())) => outcome,

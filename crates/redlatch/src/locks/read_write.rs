@@ -11,7 +11,7 @@ use crate::{
         Guard,
         guard_of::GuardOf,
         lock::Lock,
-        locker::Locker,
+        lock_handle::LockHandle,
         marker::{LockMarker, sealed::Named},
     },
     name::LockName,
@@ -59,8 +59,8 @@ impl fmt::Debug for ReadWriteLock {
 
 impl ReadWriteLock {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let read = Locker::new(core, name.clone(), LaneKind::Read, &READ);
-        let mut write = Locker::new(core, name, LaneKind::Write, &WRITE);
+        let read = LockHandle::new(core, name.clone(), LaneKind::Read, &READ);
+        let mut write = LockHandle::new(core, name, LaneKind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));
         ReadWriteLock { read: Lock::of(read), write: Lock::of(write) }
     }

@@ -8,7 +8,7 @@ use crate::{
     locks::shared::{
         Guard,
         lock::Lock,
-        locker::Locker,
+        lock_handle::LockHandle,
         marker::{LockMarker, sealed::Named},
     },
     name::LockName,
@@ -49,8 +49,8 @@ pub type SpinLock = Lock<Spin>;
 
 impl Lock<Spin> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let locker = Locker::new(core, name, LaneKind::Lock, &SPIN);
-        Lock::of(Locker { backoff: Some(Backoff::default()), ..locker })
+        let handle = LockHandle::new(core, name, LaneKind::Lock, &SPIN);
+        Lock::of(LockHandle { backoff: Some(Backoff::default()), ..handle })
     }
 
     /// How long to pause between looks; 1 ms doubled up to 128 ms unless set.

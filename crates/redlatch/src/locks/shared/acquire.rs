@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Guard, Hold, Lease, locker::Locker};
+use super::{Guard, Hold, Lease, lock_handle::LockHandle};
 use crate::{
     core::{Request, Wait},
     error::Error,
@@ -19,7 +19,7 @@ use crate::{
 /// An acquire that is being put together; `await` it for `Result<Option<G>, Error>`, where `G` is the guard of the kind.
 #[must_use = "an acquire does nothing until it is awaited"]
 pub struct Acquire<'a, G = Guard> {
-    locker: &'a Locker,
+    handle: &'a LockHandle,
     wait: Wait,
     lease: Lease,
     owner: Option<Owner>,
@@ -37,7 +37,7 @@ impl<G> Clone for Acquire<'_, G> {
 impl<G> fmt::Debug for Acquire<'_, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
-            .field("name", self.locker.name())
+            .field("name", self.handle.name())
             .field("wait", &self.wait)
             .field("lease", &self.lease)
             .field("owner", &self.owner)
@@ -48,9 +48,9 @@ impl<G> fmt::Debug for Acquire<'_, G> {
 }
 
 impl<'a, G: Hold> Acquire<'a, G> {
-    pub(crate) fn new(locker: &'a Locker) -> Self {
+    pub(crate) fn new(handle: &'a LockHandle) -> Self {
         Acquire {
-            locker,
+            handle,
             wait: Wait::No,
             lease: Lease::Renewed,
             owner: None,
@@ -122,15 +122,15 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// Put together when it is awaited, so that a future that waits keeps the request alone.
     fn request(self) -> Result<Arc<Request>, Error> {
-        let Acquire { locker, wait, lease, owner, fenced, ack, .. } = self;
-        let ack = ack.checked().map_err(|error| error.on(locker.name()))?;
-        Ok(Arc::new(Request { ack, ..locker.request(wait, lease, owner, fenced)? }))
+        let Acquire { handle, wait, lease, owner, fenced, ack, .. } = self;
+        let ack = ack.checked().map_err(|error| error.on(handle.name()))?;
+        Ok(Arc::new(Request { ack, ..handle.request(wait, lease, owner, fenced)? }))
     }
 
     async fn run(self) -> Result<Option<G>, Error> {
-        let locker = self.locker;
-        let grant = locker.core.acquire(self.request()?).await?;
-        Ok(grant.map(|grant| G::from_guard(locker.guard(grant.lease, grant.term))))
+        let handle = self.handle;
+        let grant = handle.core.acquire(self.request()?).await?;
+        Ok(grant.map(|grant| G::from_guard(handle.guard(grant.lease, grant.term))))
     }
 }
 
@@ -143,7 +143,7 @@ impl<'a, G: Hold + 'a> IntoFuture for Acquire<'a, G> {
     }
 }
 
-impl Locker {
+impl LockHandle {
     /// What an acquire with these options asks for.
     pub(crate) fn request(
         &self,

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use super::{
     Acquire, Force, Forced, Guard, Hold, Lease,
-    locker::Locker,
+    lock_handle::LockHandle,
     marker::{LockMarker, sealed::Named},
     members::Member,
 };
@@ -51,7 +51,7 @@ impl LockMarker for Plain {
 /// guard.unlock().await?;
 /// # Ok(()) }
 /// ```
-pub struct Lock<K: LockMarker = Plain>(pub(crate) Locker, PhantomData<fn() -> K>);
+pub struct Lock<K: LockMarker = Plain>(pub(crate) LockHandle, PhantomData<fn() -> K>);
 
 impl<K: LockMarker> Clone for Lock<K> {
     fn clone(&self) -> Self {
@@ -79,13 +79,13 @@ impl<K: LockMarker> From<Lock<K>> for Member {
 
 impl Lock<Plain> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(Locker::new(core, name, LaneKind::Lock, &PLAIN))
+        Lock::of(LockHandle::new(core, name, LaneKind::Lock, &PLAIN))
     }
 }
 
 impl<K: LockMarker> Lock<K> {
-    pub(crate) fn of(locker: Locker) -> Self {
-        Lock(locker, PhantomData)
+    pub(crate) fn of(handle: LockHandle) -> Self {
+        Lock(handle, PhantomData)
     }
 }
 

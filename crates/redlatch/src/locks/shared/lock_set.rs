@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::locker::Locker;
+use super::lock_handle::LockHandle;
 use crate::name::LockName;
 
 /// A type that stands for one kind of set: the `S` of [`LockSet<S>`](LockSet).
@@ -69,7 +69,7 @@ pub(crate) mod sealed {
 /// # Ok(()) }
 /// ```
 pub struct LockSet<S: SetMarker> {
-    pub(crate) members: Arc<[Locker]>,
+    pub(crate) members: Arc<[LockHandle]>,
     pub(crate) extra: S::Extra,
 }
 
@@ -88,7 +88,7 @@ impl<S: SetMarker> fmt::Debug for LockSet<S> {
 impl<S: SetMarker> LockSet<S> {
     /// The members' names, in the order of listing.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
-        self.members.iter().map(Locker::name)
+        self.members.iter().map(LockHandle::name)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     config::MEMBERS_MAX,
     core::{Core, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
-    locks::shared::{locker::Locker, protect::protected},
+    locks::shared::{lock_handle::LockHandle, protect::protected},
     name::LockName,
     owner::{Owner, Stay},
     recipes::Term,
@@ -28,36 +28,38 @@ use crate::{
 /// A lock that belongs to a [`MultiLock`](crate::MultiLock) or a [`QuorumLock`](crate::QuorumLock). Handles of every kind of lock
 /// turn into one; a multi-lock turns into all of its members.
 #[derive(Clone)]
-pub struct Member(pub(crate) Vec<Locker>);
+pub struct Member(pub(crate) Vec<LockHandle>);
 
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(Locker::name)).finish()
+        f.debug_list().entries(self.0.iter().map(LockHandle::name)).finish()
     }
 }
 
 impl Member {
-    pub(crate) fn of(locker: &Locker) -> Self {
-        Member(vec![locker.clone()])
+    pub(crate) fn of(handle: &LockHandle) -> Self {
+        Member(vec![handle.clone()])
     }
 }
 
 /// Checks what was put together: not empty, not too many, names that may be used, clients that are open, and no name
 /// twice in one keyspace.
-pub(crate) fn checked<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Arc<[Locker]>, Error> {
-    let lockers: Vec<Locker> =
+pub(crate) fn checked<M: Into<Member>>(
+    members: impl IntoIterator<Item = M>,
+) -> Result<Arc<[LockHandle]>, Error> {
+    let handles: Vec<LockHandle> =
         members.into_iter().flat_map(|member| member.into().0).take(MEMBERS_MAX + 1).collect();
     let out_of_range = |why: &str| Err(Error::new(ErrorKind::InvalidOption, why));
-    if lockers.is_empty() {
+    if handles.is_empty() {
         return out_of_range("a lock over several members was given none");
     }
-    if lockers.len() > MEMBERS_MAX {
+    if handles.len() > MEMBERS_MAX {
         return out_of_range("a lock over several members was given more than 1,000");
     }
-    for locker in &lockers {
-        locker.ready()?;
+    for handle in &handles {
+        handle.ready()?;
     }
-    let mut sorted: Vec<&Locker> = lockers.iter().collect();
+    let mut sorted: Vec<&LockHandle> = handles.iter().collect();
     sorted.sort_by(|a, b| a.keys.key.cmp(&b.keys.key));
     for alike in sorted.chunk_by(|a, b| a.keys.key == b.keys.key) {
         for (at, one) in alike.iter().enumerate() {
@@ -72,7 +74,7 @@ pub(crate) fn checked<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> 
             }
         }
     }
-    Ok(lockers.into())
+    Ok(handles.into())
 }
 
 /// Whether two clients use one keyspace, as far as can be told from here.
@@ -103,7 +105,7 @@ impl Who {
     }
 
     /// Keeps everybody who is to hold the members the same until the returned values are dropped.
-    pub(crate) fn stays(&self, members: &[Locker]) -> Vec<Stay> {
+    pub(crate) fn stays(&self, members: &[LockHandle]) -> Vec<Stay> {
         match self {
             Who::Fresh | Who::This(_) => Vec::new(),
             Who::Each(of) => members.iter().map(|member| of(&member.core).stays()).collect(),
@@ -240,7 +242,7 @@ pub struct Holding {
     /// It was seen not to be valid, and stays so though its members may be renewed.
     pub(crate) over: Arc<Over>,
     /// All members of the lock, of which these are held: nobody puts another quorum together meanwhile.
-    pub(crate) _members: Option<Arc<[Locker]>>,
+    pub(crate) _members: Option<Arc<[LockHandle]>>,
     /// How long giving back may take for each member before it goes on in the background; as long as it takes if `None`.
     pub(crate) patience: Option<Duration>,
 }

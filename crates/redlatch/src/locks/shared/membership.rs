@@ -12,11 +12,11 @@ use crate::{
     core::Origin,
     error::{Error, ErrorKind},
     fork::PerProcess,
-    locks::shared::{locker::Locker, members::share},
+    locks::shared::{lock_handle::LockHandle, members::share},
 };
 
 /// The members, by each of their names.
-type InUse = HashMap<Arc<[u8]>, Vec<Weak<[Locker]>>>;
+type InUse = HashMap<Arc<[u8]>, Vec<Weak<[LockHandle]>>>;
 
 static IN_USE: PerProcess<Mutex<InUse>> = PerProcess::new();
 
@@ -24,7 +24,7 @@ static IN_USE: PerProcess<Mutex<InUse>> = PerProcess::new();
 const SWEEP_FROM: usize = 1_024;
 
 /// Notes these members, unless this process has them already, and refuses them where they cannot make a majority that everybody agrees on.
-pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
+pub(crate) fn enter(members: &Arc<[LockHandle]>) -> Result<(), Error> {
     if let Some(dialled) = members.iter().find(|member| member.core.origin == Origin::Connected) {
         return Err(Error::new(
             ErrorKind::InvalidOption,
@@ -35,14 +35,14 @@ pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
     }
     distinct(members)?;
     let mut in_use = IN_USE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_noted = |noted: &Weak<[Locker]>| std::ptr::addr_eq(noted.as_ptr(), Arc::as_ptr(members));
+    let is_noted = |noted: &Weak<[LockHandle]>| std::ptr::addr_eq(noted.as_ptr(), Arc::as_ptr(members));
     let first = members.first().and_then(|member| in_use.get(&member.keys.key));
     if first.is_some_and(|all| all.iter().any(is_noted)) {
         // What has come to be known of their servers since is no news of others.
         return Ok(());
     }
     let known = |key| in_use.get(key).into_iter().flatten().filter_map(Weak::upgrade);
-    let others: Vec<Arc<[Locker]>> = members.iter().flat_map(|member| known(&member.keys.key)).collect();
+    let others: Vec<Arc<[LockHandle]>> = members.iter().flat_map(|member| known(&member.keys.key)).collect();
     for other in others {
         let meets = members.iter().any(|one| other.iter().any(|other| is_same(one, other)));
         let agrees = members.len() == other.len()
@@ -71,7 +71,7 @@ pub(crate) fn enter(members: &Arc<[Locker]>) -> Result<(), Error> {
 }
 
 /// Refuses two members on one server, as far as that can be told by now.
-pub(crate) fn distinct(members: &[Locker]) -> Result<(), Error> {
+pub(crate) fn distinct(members: &[LockHandle]) -> Result<(), Error> {
     let (mut clients, mut stores) = (HashSet::new(), HashSet::new());
     let (mut places, mut processes) = (HashSet::new(), HashSet::new());
     for one in members {
@@ -90,6 +90,6 @@ pub(crate) fn distinct(members: &[Locker]) -> Result<(), Error> {
 }
 
 /// Whether both are one lock.
-fn is_same(one: &Locker, other: &Locker) -> bool {
+fn is_same(one: &LockHandle, other: &LockHandle) -> bool {
     one.keys.key == other.keys.key && share(&one.core, &other.core)
 }

@@ -24,7 +24,7 @@ use crate::{
 
 /// A name, the kind of lock that it is, and the client.
 #[derive(Clone)]
-pub(crate) struct Locker {
+pub(crate) struct LockHandle {
     pub(crate) core: ForkSafeCore,
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
@@ -38,14 +38,14 @@ pub(crate) struct Locker {
     pub(crate) yields_to: Option<Arc<Keys>>,
 }
 
-impl Locker {
+impl LockHandle {
     pub(crate) fn new(
         core: &ForkSafeCore,
         name: LockName,
         kind: LaneKind,
         recipe: &'static dyn Recipe,
     ) -> Self {
-        Locker {
+        LockHandle {
             core: core.clone(),
             keys: Arc::new(Keys::new(name, kind)),
             recipe,

@@ -11,6 +11,7 @@ mod escape;
 mod exit;
 mod hint;
 mod output;
+mod own_program;
 mod run;
 mod signals;
 mod store;

@@ -10,6 +10,7 @@ use crate::{
     durations::Wait,
     escape,
     exit::{self, Failure},
+    own_program,
     talk::Talk,
 };
 
@@ -55,6 +56,12 @@ fn builder(settings: &Settings, lease: Duration) -> ClientBuilder {
         .renewal_batch(settings.renewal_batch)
         .connect_timeout(settings.connect_timeout)
         .response_timeout(settings.response_timeout);
+    // A library looks for the command; this is the command, by any name.
+    if std::env::var_os("REDLATCH_ENGINE_BIN").is_none()
+        && let Ok(own) = own_program::path()
+    {
+        builder = builder.engine_binary(own);
+    }
     if let Some(user) = &settings.username {
         builder = builder.username(user);
     }

@@ -10,7 +10,7 @@
 use std::{
     ffi::OsString,
     io::{self, Read, Write},
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{Arc, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
@@ -19,7 +19,8 @@ use std::{
 use rustix::process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::{Group, trampoline, tree};
+use super::{Group, tree};
+use crate::own_program;
 
 /// The hidden verb of the guard.
 pub(crate) const VERB: &str = "__guard";
@@ -53,7 +54,7 @@ impl Guard {
     pub(super) fn start() -> io::Result<Self> {
         use std::os::unix::process::CommandExt;
 
-        let mut command: Command = trampoline::own()?;
+        let mut command = own_program::command()?;
         command.arg(VERB).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // Nothing that is sent to the command or to us may reach it.
         let mut child = command.process_group(0).spawn()?;

@@ -18,7 +18,7 @@ use std::{
 use redlatch_engine::{Clock, SystemClock};
 
 use super::program::cannot_run;
-use crate::exit;
+use crate::{exit, own_program};
 
 /// The hidden verb of the step.
 pub(crate) const VERB: &str = "__exec";
@@ -60,18 +60,6 @@ impl FromStr for Deadline {
     }
 }
 
-/// This program, to be started once more.
-pub(super) fn own() -> io::Result<Command> {
-    use std::os::unix::process::CommandExt;
-
-    // This path still works when the program was replaced on disk while it waited for the lock.
-    let own = std::path::Path::new("/proc/self/exe");
-    let own = if own.exists() { own.to_owned() } else { std::env::current_exe()? };
-    let mut command = Command::new(own);
-    command.arg0("redlatch");
-    Ok(command)
-}
-
 /// Whether programs may give the command rights that we do not have.
 #[cfg(target_os = "linux")]
 const MAY_GAIN: &str = "+";
@@ -81,7 +69,7 @@ const GAINS_NONE: &str = "-";
 /// user do not.
 #[cfg(target_os = "linux")]
 pub(super) fn command(words: &[OsString], deadline: Deadline, gains_rights: bool) -> io::Result<Command> {
-    let mut command = own()?;
+    let mut command = own_program::command()?;
     let rights = if gains_rights { MAY_GAIN } else { GAINS_NONE };
     command.arg(VERB).arg(std::process::id().to_string()).arg(rights).arg(deadline.to_string()).args(words);
     Ok(command)

@@ -1,11 +1,9 @@
 //! `redlatch engine`: the local engine behind `local:` URLs.
 
 use std::{
-    env,
     fs::File,
     io::{self, IsTerminal, Read, Seek, SeekFrom},
     path::PathBuf,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -36,6 +34,7 @@ use crate::{
     escape,
     exit::{self, Failure},
     output::{self, Record},
+    own_program,
 };
 
 /// How long an engine may take to start or to stop.
@@ -141,7 +140,7 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
 
 fn start(paths: &Paths, context: &Context) -> Result<u8, Failure> {
     let launcher = |_: &LocalPaths| {
-        let mut command = Command::new(env::current_exe()?);
+        let mut command = own_program::command()?;
         command.args(["engine", "run", "--dir"]).arg(&paths.local.dir);
         command.env_remove(PASSWORD_ENV).env_remove(SENTINEL_PASSWORD_ENV);
         if let Some(name) = &paths.name {

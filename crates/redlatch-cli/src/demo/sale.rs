@@ -1,7 +1,6 @@
 //! One sale: starting the buyers, counting what they say, and what came of it.
 
 use std::{
-    env,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -24,6 +23,7 @@ use crate::{
     config::{PASSWORD_ENV, SENTINEL_PASSWORD_ENV, Settings},
     exit::Failure,
     output::Record,
+    own_program,
     talk::Talk,
 };
 
@@ -165,7 +165,7 @@ async fn open_shop(input: &mut ChildStdin) -> Result<(), Failure> {
 /// A buyer gets its settings by environment, where other users of the machine cannot read them.
 fn start(settings: &Settings, way: Way, stock: &str) -> Result<Child, Failure> {
     let failed = |error| Failure::internal(format!("cannot start a buyer: {error}"));
-    let mut command = Command::new(env::current_exe().map_err(failed)?);
+    let mut command = Command::from(own_program::command().map_err(failed)?);
     let way = match way {
         Way::Script => "script",
         Way::Lock => "lock",

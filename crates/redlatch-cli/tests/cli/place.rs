@@ -440,6 +440,39 @@ fn an_upgrade_of_the_program_does_not_end_what_it_runs_when_the_engine_crashes()
     assert!(job.finish().status.success());
 }
 
+/// It looked for a program of its own name, and waited for an engine that it could not start.
+#[test]
+fn a_program_of_another_name_starts_its_engine_also_after_an_upgrade() {
+    let place = Place::local();
+    let program = place.copy_program(env!("CARGO_BIN_EXE_redlatch"), "rl");
+    let started = place.path("started");
+    let output = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words);
+        place.surround(&mut command);
+        command.env("PATH", "/usr/bin:/bin");
+        finish(command)
+    };
+    let run = output(&["run", "job", "--", "touch", started.to_str().unwrap()]);
+    assert!(run.status.success() && started.exists(), "{run:?}");
+    assert!(output(&["engine", "stop"]).status.success());
+    let start = output(&["engine", "start"]);
+    assert!(start.status.success(), "{start:?}");
+    // A command that is replaced on disk while it runs.
+    let words = format!(
+        "rm {rl} && exec {rl_open} engine start",
+        rl = program.display(),
+        rl_open = "/proc/self/fd/9"
+    );
+    assert!(output(&["engine", "stop"]).status.success());
+    let mut replaced = Command::new("sh");
+    replaced.arg("-c").arg(format!("exec 9<{}; {words}", program.display()));
+    place.surround(&mut replaced);
+    replaced.env("PATH", "/usr/bin:/bin");
+    let replaced = finish(replaced);
+    assert!(replaced.status.success(), "{replaced:?}");
+}
+
 #[test]
 fn an_engine_that_takes_long_to_start_is_told_of() {
     let place = Place::local();

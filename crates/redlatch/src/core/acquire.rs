@@ -210,7 +210,7 @@ impl Core {
             // If that grant is over by now, this hold may have come after it, and may still stand on the server.
             self.clear_away(&lost);
         }
-        self.look_if_in_doubt(lease);
+        self.check_if_in_doubt(lease);
     }
 }
 

@@ -88,7 +88,7 @@ impl Drop for Job {
 }
 
 impl Keeper {
-    /// Starts the thread; it does nothing until it is given a core to [`look_after`](Self::look_after).
+    /// Starts the thread; it does nothing until it is given a core to [`serve`](Self::serve).
     pub(crate) fn start() -> Result<Keeper, Error> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
             Error::new(ErrorKind::Engine, format!("the background thread has no runtime: {error}"))
@@ -133,8 +133,8 @@ impl Keeper {
         &self.handle
     }
 
-    /// Begins looking after a core's leases.
-    pub(crate) fn look_after(&self, core: &Arc<Core>) {
+    /// Serves a core from now on: renews its leases, announces their ends, and does what it leaves to be done.
+    pub(crate) fn serve(&self, core: &Arc<Core>) {
         let (core, shared) = (Arc::downgrade(core), self.shared.clone());
         self.handle.spawn(async move {
             while AssertUnwindSafe(run(core.clone(), shared.clone())).catch_unwind().await.is_err() {
@@ -346,7 +346,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
         let pause_ms = {
             let Some(core) = core.upgrade() else { return };
             let now_ms = core.now_ms();
-            core.look_after(&mut agenda, &shared, now_ms);
+            core.keep_round(&mut agenda, &shared, now_ms);
             let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
             // A lease that waits for its first look is held too, and suspend may outlast it.
             let holding = !agenda.events.is_empty() || shared.scan_timer.scan_ms() != u64::MAX;
@@ -355,7 +355,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
             if shared.ticking.load(Ordering::Acquire) {
                 core.config.calls.tick(now_ms, core.config.response_timeout.as_millis() as u64);
                 core.store.tick(now_ms);
-                core.look_out(now_ms);
+                core.listen_for_lines(now_ms);
                 let touched = shared.touched.swap(false, Ordering::SeqCst);
                 if touched || core.config.calls.is_waiting() || core.store.is_waiting() {
                     busy_ms = now_ms;
@@ -402,7 +402,7 @@ impl Core {
 
     /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
-        self.look_if_in_doubt(lease);
+        self.check_if_in_doubt(lease);
         if lease.schedule.adopted.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
@@ -411,7 +411,7 @@ impl Core {
     }
 
     /// One round: takes new leases in, announces what is over, renews what is due.
-    fn look_after(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
+    fn keep_round(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
         let moves = self.store.moves();
         let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
         if moved {

@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 use super::{Core, lease::Lease};
 use crate::config::POLL_INTERVAL_MAX;
 
-/// Since when a hold must not have been seen on the server for its line to be worth a look: locks that pass from task to task are
-/// seen more often.
+/// The line of a hold is worth a look when the hold was last seen on the server so long ago. Locks that pass from task to task are seen
+/// more often.
 pub(super) const UNSEEN_MS_MIN: u64 = 200;
 /// How often a hold is looked at whose channel tells everything. The rest is a matter of renewals.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(30);
 
 impl Core {
     /// Begins to listen for the lines that are worth it.
-    pub(super) fn look_out(self: &Arc<Self>, now_ms: u64) {
+    pub(super) fn listen_for_lines(self: &Arc<Self>, now_ms: u64) {
         for lease in self.lanes.waited_for(now_ms, UNSEEN_MS_MIN) {
             if !lease.schedule.watched_out_for.swap(true, Ordering::AcqRel) {
                 let core = self.clone();

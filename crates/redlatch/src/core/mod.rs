@@ -185,7 +185,7 @@ impl Core {
                 core.told(change);
             }
         }));
-        core.keeper.look_after(&core);
+        core.keeper.serve(&core);
         core
     }
 
@@ -205,7 +205,7 @@ impl Core {
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
     /// leases had just been looked through.
-    pub(crate) fn look_if_in_doubt(&self, lease: &Lease) {
+    pub(crate) fn check_if_in_doubt(&self, lease: &Lease) {
         if !lease.is_seen_since(self.last_doubt(&lease.keys)) {
             self.keeper.recheck();
         }

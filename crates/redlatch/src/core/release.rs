@@ -234,7 +234,7 @@ impl Core {
         match leaving {
             Leaving::Passed => {
                 // The doubt may have come this very moment.
-                self.look_if_in_doubt(lease);
+                self.check_if_in_doubt(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.touch();
                 ReleaseStep::Passed

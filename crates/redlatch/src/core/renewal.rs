@@ -119,7 +119,7 @@ impl Core {
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sending, told_ms) {
-                            self.look_if_in_doubt(lease);
+                            self.check_if_in_doubt(lease);
                         }
                     } else {
                         gone.push(lease.clone());
@@ -186,7 +186,7 @@ impl Core {
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
                 if self.keeps(&lease, sending, told_ms) {
-                    self.look_if_in_doubt(&lease);
+                    self.check_if_in_doubt(&lease);
                     late.push(lease);
                 }
             }
@@ -363,7 +363,7 @@ impl Core {
             lease.schedule.renewing.store(false, Ordering::Release);
             // A look that began meanwhile has passed it by.
             if !self.is_closed() && lease.is_valid(self.now_ms()) {
-                self.look_if_in_doubt(lease);
+                self.check_if_in_doubt(lease);
             }
         }
         // What is renewed was not due while it was looked at.

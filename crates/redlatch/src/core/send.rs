@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// Runs a script that changes nothing, so that no watching ends by it.
-    pub(crate) fn look(&self, call: Call) -> RunFuture {
+    pub(crate) fn query(&self, call: Call) -> RunFuture {
         self.outages.noted(self.shard_of(&call), self.store.run(call)).boxed()
     }
 
@@ -80,12 +80,12 @@ impl Core {
     }
 
     /// The same at the server of one shard.
-    pub(crate) fn look_in(&self, shard: u16, call: Call) -> RunFuture {
+    pub(crate) fn query_in(&self, shard: u16, call: Call) -> RunFuture {
         self.outages.noted(shard, self.store.run_at(shard, call)).boxed()
     }
 
     /// The same over the connection of the background thread.
-    pub(super) fn look_apart(&self, call: Call) -> RunFuture {
+    pub(super) fn query_apart(&self, call: Call) -> RunFuture {
         self.outages.noted(self.shard_of(&call), self.store.run_apart(call)).boxed()
     }
 

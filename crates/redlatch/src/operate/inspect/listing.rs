@@ -127,7 +127,7 @@ impl Client {
         let (key_type, helpers) = walk.keys();
         let keys: Arc<str> = helpers.map_or_else(|| pattern.into(), |place| place.of_any().into());
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);
-        let reply = self.core.look_in(shard, call.constant(key_type)).await.map_err(Fault::into_error)?;
+        let reply = self.core.query_in(shard, call.constant(key_type)).await.map_err(Fault::into_error)?;
         let wrong = || protocol_error("list", &reply);
         let [next, names @ ..] = reply.array().ok_or_else(wrong)? else { return Err(wrong()) };
         let next = next.bytes().and_then(|text| std::str::from_utf8(text).ok());

@@ -159,10 +159,10 @@ impl Client {
         // A name that only others use may have braces that put these into another slot, and a call names keys of one slot only.
         let is_whole = hash_tag(keys.token()) == hash_tag(&keys.key);
         let all = beside.into_iter().filter(|_| is_whole).fold(alone.clone(), Call::key);
-        let reply = match self.core.look(all.int(FIELDS_MAX)).await.map_err(Fault::into_error) {
+        let reply = match self.core.query(all.int(FIELDS_MAX)).await.map_err(Fault::into_error) {
             // An account without a right to what lies beside the key may still look at the key.
             Err(error) if error.kind() == ErrorKind::Permission => {
-                self.core.look(alone.int(FIELDS_MAX)).await.map_err(Fault::into_error)
+                self.core.query(alone.int(FIELDS_MAX)).await.map_err(Fault::into_error)
             }
             outcome => outcome,
         };

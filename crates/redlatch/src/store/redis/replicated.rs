@@ -171,7 +171,7 @@ impl Replicated {
                 Ok((Role::Replica, history)) => {
                     replicas += 1;
                     if let Some(History { id, run, .. }) = history {
-                        copied.push(id);
+                        copied.push((addr.clone(), id));
                         server.is_copy(run);
                     }
                 }

@@ -84,20 +84,25 @@ impl Claim {
 pub(super) struct Said {
     /// In the order in which those who claim are named.
     pub(super) claims: Vec<Claim>,
-    /// The histories that replicas copy, of those that tell which.
-    pub(super) copied: Vec<String>,
+    /// The replicas that tell which history they copy, and that.
+    pub(super) copied: Vec<(Addr, String)>,
     /// How many were asked, and how many have answered.
     pub(super) asked: usize,
     pub(super) answered: usize,
 }
 
 impl Said {
+    /// Those who claim and from whom nobody who claims has gone on.
+    fn unfollowed(&self) -> impl Iterator<Item = &Claim> {
+        self.claims.iter().filter(|claim| !self.claims.iter().any(|other| other.follows(claim)))
+    }
+
     /// How many servers copy the one that claims: by their own words, where it tells its history, and by its word otherwise. A master that was cut
     /// off goes on listing replicas that have left it.
     fn copies(&self, claim: &Claim) -> usize {
         match &claim.right {
             Right::Own { history: Some(history), .. } => {
-                self.copied.iter().filter(|id| **id == history.id).count()
+                self.copied.iter().filter(|(_, id)| *id == history.id).count()
             }
             Right::Own { replicas, .. } => *replicas,
             Right::Epoch(_) | Right::Promise { .. } => 0,
@@ -105,7 +110,7 @@ impl Said {
     }
 
     /// The master for a client that has no memory. Of several that have not gone on from each other it is the one that most servers copy, if that
-    /// one was promoted, or none was. Otherwise nobody can tell: clients that do remember may hold at either.
+    /// one was promoted. Otherwise nobody can tell: clients that do remember may hold at either.
     fn the_one<'a>(&self, live: &[&'a Claim]) -> Option<&'a Claim> {
         let is_promoted = |claim: &Claim| claim.history().is_some_and(|history| history.before.is_some());
         match live {
@@ -115,17 +120,25 @@ impl Said {
             _ if live.iter().all(|claim| claim.history().is_none()) => self.strongest(live, None),
             // One that did not tell its history this time may be the one that counts.
             _ if live.iter().any(|claim| claim.history().is_none()) => None,
-            _ => {
-                let most = live.iter().find(|claim| self.is_most_copied(claim))?;
-                let may_be = is_promoted(most) || !live.iter().any(|claim| is_promoted(claim));
-                may_be.then_some(*most)
-            }
+            _ => live.iter().find(|claim| self.is_most_copied(claim) && is_promoted(claim)).copied(),
         }
     }
 
     /// Whether most of all servers copy it or are it.
     fn is_most_copied(&self, claim: &Claim) -> bool {
         2 * (self.copies(claim) + 1) > self.asked
+    }
+
+    /// The master whose data the server has, by its own words, where it is a replica; or who has gone on from that one.
+    fn copied_by(&self, addr: &Addr) -> Option<&Claim> {
+        let (_, id) = self.copied.iter().find(|(replica, _)| replica == addr)?;
+        let is_it = |claim: &&Claim| claim.history().is_some_and(|history| history.id == *id);
+        let mut master = self.claims.iter().find(is_it)?;
+        for _ in &self.claims {
+            let next: Vec<&Claim> = self.claims.iter().filter(|claim| claim.follows(master)).collect();
+            master = self.strongest(&next, None).unwrap_or(master);
+        }
+        Some(master)
     }
 
     /// The master that most servers copy: one that was given up and came back has no replicas. Among equals the present one, then the one with
@@ -163,8 +176,11 @@ pub(super) struct Memory {
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
     past: VecDeque<String>,
-    /// Who made those of `past` that were a master's here.
-    former: VecDeque<(String, Addr)>,
+    /// Who made those of `past` that were a master's here, and the process that did.
+    former: VecDeque<(String, Addr, Option<String>)>,
+    /// What is remembered of the master in whose absence the present one counts. When that one is back, or another one goes on from it, all clients
+    /// are there again: those that left it, and those that never saw it away.
+    regency_for: Option<Box<Memory>>,
 }
 
 impl Memory {
@@ -191,6 +207,9 @@ impl Memory {
     /// Nobody who knows was heard in a look.
     pub(super) fn hear_nobody(&mut self) {
         self.doubt = None;
+        if let Some(absent) = &mut self.regency_for {
+            absent.doubt = None;
+        }
     }
 
     fn judge_sentinels(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
@@ -292,23 +311,60 @@ impl Memory {
 
     /// Where nobody counts epochs, servers still tell which master they have followed.
     fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
-        let followed = |claim: &&Claim| !said.claims.iter().any(|other| other.follows(claim));
-        let live: Vec<&Claim> =
-            said.claims.iter().filter(followed).filter(|claim| !self.is_past(claim)).collect();
+        if let Some(mut absent) = self.regency_for.take() {
+            let earlier = absent.doubt.take();
+            match absent.judge_line(said, earlier, now) {
+                // One that most servers have left meanwhile, and that those who stayed are about to leave.
+                Some(Verdict::Stays) if absent.doubt.is_some() => {}
+                Some(Verdict::Stays) => {
+                    *self = *absent;
+                    return self.present.clone().map_or(Verdict::Stays, Verdict::Is);
+                }
+                Some(verdict) => {
+                    *self = *absent;
+                    return verdict;
+                }
+                None => {}
+            }
+            self.regency_for = Some(absent);
+        }
+        if let Some(verdict) = self.judge_line(said, doubt.clone(), now) {
+            return verdict;
+        }
+        // The master is away, and nobody has gone on from it as far as can be seen. One that another server has gone on from is none.
+        let Some(other) = said.strongest(&self.live(said), None).cloned() else { return Verdict::Stays };
+        let is_other = self.present.as_ref().is_some_and(|present| present.addr != other.addr);
+        if is_other
+            && 2 * said.answered > said.asked
+            && self.most_insist(doubt, &other.addr, now) >= RESET_TIME
+        {
+            return self.stand_in(other);
+        }
+        Verdict::Stays
+    }
+
+    /// Those who claim and from whom nobody has gone on.
+    fn live<'a>(&self, said: &'a Said) -> Vec<&'a Claim> {
+        said.unfollowed().filter(|claim| !self.is_past(claim)).collect()
+    }
+
+    /// What servers say that have to do with the present master; `None` if it is away, and nobody has gone on from it.
+    fn judge_line(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Option<Verdict> {
+        let live = self.live(said);
         let Some(present) = &self.present else {
-            return match said.the_one(&live) {
+            return Some(match said.the_one(&live) {
                 Some(claim) => self.seat(claim.clone()),
                 None => Verdict::Stays,
-            };
+            });
         };
         if self.histories.is_empty() {
-            return match said.strongest(&live, Some(&present.addr)) {
+            return Some(match said.strongest(&live, Some(&present.addr)) {
                 // One that tells its history for the first time may have begun it since.
                 Some(claim) if claim.addr != present.addr || claim.history().is_some() => {
                     self.seat(claim.clone())
                 }
                 _ => Verdict::Stays,
-            };
+            });
         }
         let goes_on = |claim: &&&Claim| {
             claim.addr != present.addr
@@ -320,37 +376,26 @@ impl Memory {
         // Of two that were promoted from the same one the others copy one.
         let next: Vec<&Claim> = live.iter().filter(goes_on).copied().collect();
         if let Some(next) = said.strongest(&next, None) {
-            return self.seat(next.clone());
+            return Some(self.seat(next.clone()));
         }
-        if let Some(same) = live.iter().find(|claim| claim.addr == present.addr) {
-            // It may have gone on from where the present one has, too.
-            let may_be = |claim: &&Claim| !self.is_over(claim) && self.may_have_gone_on(present, claim);
-            let mut open = said.claims.iter().filter(followed).filter(may_be);
-            let most = open.find(|claim| said.is_most_copied(claim)).cloned();
-            let verdict = self.go_on((*same).clone());
-            // Its successor may have been seen by nobody here: between two looks there were two changes.
-            return match most {
-                Some(other)
-                    if self.most_insist(doubt, &other.addr, now) >= RESET_TIME
-                        && verdict == Verdict::Stays =>
-                {
-                    self.seat(other)
-                }
-                _ => verdict,
-            };
+        // It has given its place up itself.
+        if let Some(master) = said.copied_by(&present.addr) {
+            return Some(self.seat(master.clone()));
         }
-        // The master is away, and nobody has gone on from it as far as can be seen.
-        let all: Vec<&Claim> = said.claims.iter().collect();
-        let Some(other) = said.strongest(&live, None).or_else(|| said.strongest(&all, None)).cloned() else {
-            return Verdict::Stays;
-        };
-        if other.addr != present.addr
-            && 2 * said.answered > said.asked
-            && self.most_insist(doubt, &other.addr, now) >= RESET_TIME
-        {
-            return self.seat(other);
-        }
-        Verdict::Stays
+        let same = live.iter().find(|claim| claim.addr == present.addr)?;
+        // It may have gone on from where the present one has, too.
+        let may_be = |claim: &&Claim| !self.is_over(claim) && self.may_have_gone_on(present, claim);
+        let most = said.unfollowed().filter(may_be).find(|claim| said.is_most_copied(claim)).cloned();
+        let verdict = self.go_on((*same).clone());
+        // Its successor may have been seen by nobody here: between two looks there were two changes.
+        Some(match most {
+            Some(other)
+                if self.most_insist(doubt, &other.addr, now) >= RESET_TIME && verdict == Verdict::Stays =>
+            {
+                self.seat(other)
+            }
+            _ => verdict,
+        })
     }
 
     /// The present master says that it is one. With a history that is new it lost its place and has got it back, or was started anew, or had
@@ -388,11 +433,16 @@ impl Memory {
         })
     }
 
-    /// Whether another server has gone on from what this one makes now, or made before it was started anew.
+    /// Whether another server has gone on from what this one makes now, or made before it was started anew. The same process has another history
+    /// because it was promoted.
     fn is_over(&self, claim: &Claim) -> bool {
         claim.history().is_some_and(|history| {
-            let is_its_own = |id: &String| self.former.contains(&(id.clone(), claim.addr.clone()));
-            self.past.contains(&history.id) || history.before.as_ref().is_some_and(is_its_own)
+            let made = |before: &String| {
+                self.former.iter().any(|(id, addr, run)| {
+                    id == before && *addr == claim.addr && (run.is_none() || *run != history.run)
+                })
+            };
+            self.past.contains(&history.id) || history.before.as_ref().is_some_and(made)
         })
     }
 
@@ -407,10 +457,22 @@ impl Memory {
             })
     }
 
+    /// Counts as the master while the present one is away. Nobody has gone on from that one.
+    fn stand_in(&mut self, claim: Claim) -> Verdict {
+        let absent =
+            self.regency_for.take().unwrap_or_else(|| Box::new(Memory { doubt: None, ..self.clone() }));
+        self.histories.clear();
+        let verdict = self.seat(claim);
+        self.regency_for = Some(absent);
+        verdict
+    }
+
+    /// Takes the place of the present master, which is past.
     fn seat(&mut self, claim: Claim) -> Verdict {
         while let Some(id) = self.histories.pop_front() {
             if let Some(former) = &self.present {
-                keep(&mut self.former, (id.clone(), former.addr.clone()));
+                let run = former.history().and_then(|history| history.run.clone());
+                keep(&mut self.former, (id.clone(), former.addr.clone(), run));
             }
             keep(&mut self.past, id);
         }
@@ -459,5 +521,7 @@ fn newest(claims: &[Claim], present: Option<&Claim>) -> Option<Claim> {
     newest.cloned()
 }
 
+#[cfg(test)]
+mod stories;
 #[cfg(test)]
 mod tests;

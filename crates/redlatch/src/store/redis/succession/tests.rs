@@ -14,20 +14,26 @@ fn said(asked: usize, claims: &[(u16, Right)]) -> Said {
     };
     // Who has replicas that are asked has them say so.
     let copies = claims.iter().flat_map(|(_, right)| match right {
-        Right::Own { replicas, history: Some(history) } => vec![history.id.clone(); *replicas],
+        Right::Own { replicas, history: Some(history) } => vec![history.id.as_str(); *replicas],
         _ => Vec::new(),
     });
     Said {
         claims: claims.iter().enumerate().map(claim).collect(),
-        copied: copies.collect(),
+        copied: by_replicas(copies),
         asked,
         answered: claims.len(),
     }
 }
 
-/// The same, with replicas that say which history they copy.
+/// Replicas that say which history they copy.
+fn by_replicas<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<(Addr, String)> {
+    (800..).zip(ids).map(|(port, id)| (addr(port), id.to_owned())).collect()
+}
+
+/// The same, with such replicas.
 fn copied(claims: &[(u16, Right)], by: &[&str]) -> Said {
-    Said { copied: by.iter().map(|id| (*id).to_owned()).collect(), ..said(claims.len() + by.len(), claims) }
+    let all = claims.len() + by.len();
+    Said { copied: by_replicas(by.iter().copied()), answered: all, ..said(all, claims) }
 }
 
 fn epoch(epoch: i64) -> Right {
@@ -314,6 +320,59 @@ fn a_master_that_nobody_has_followed_is_taken_when_the_known_one_stays_away() {
     is(&memory.judge(&heard, later + RESET_TIME), 3);
 }
 
+/// Clients were at the old one for good though its successor was back.
+#[test]
+fn a_master_that_was_superseded_is_taken_by_nobody_however_long_its_successor_is_away() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let old = [(1, own(2, "a", ""))];
+    let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a")), (1, own(2, "a", ""))]]);
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&copied(&old, &["a"]), at), Verdict::Stays);
+        assert_eq!(port(&memory), 2);
+    }
+}
+
+/// The same, where the one that had the place meanwhile has gone on from nobody.
+#[test]
+fn a_master_that_was_away_counts_again_when_it_is_back() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let (empty, promoted) = ((1, own(0, "z", "")), (2, own(0, "b", "a")));
+    let absent = || {
+        let alone = [empty.clone()];
+        let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
+        assert_eq!(memory.judge(&copied(&alone, &["b"]), now), Verdict::Stays);
+        is(&memory.judge(&copied(&alone, &["b"]), later), 1);
+        memory
+    };
+    is(&absent().judge(&copied(&[empty.clone(), promoted.clone()], &[]), later), 2);
+    // So does one that has gone on from it, and not one that has gone on from the other as long as it is not there.
+    is(&absent().judge(&copied(&[empty.clone(), (3, own(0, "c", "b"))], &[]), later), 3);
+    let mut memory = absent();
+    is(&memory.judge(&copied(&[(3, own(0, "y", "z"))], &[]), later), 3);
+    is(&memory.judge(&copied(&[(3, own(0, "y", "z")), promoted.clone()], &[]), later), 2);
+    // Most have left it by then, and so do those that never saw it away.
+    let mut memory = absent();
+    let left = [(3, own(0, "y", "z")), promoted];
+    is(&memory.judge(&copied(&[(3, own(0, "y", "z"))], &[]), later), 3);
+    assert_eq!(memory.judge(&copied(&left, &["y"]), later), Verdict::Stays);
+    is(&memory.judge(&copied(&left, &["y"]), later + RESET_TIME), 3);
+}
+
+#[test]
+fn a_master_that_says_whose_copy_it_is_has_given_its_place_up() {
+    let now = Instant::now();
+    let undone = |claims: &[(u16, Right)], id: &str| Said {
+        copied: vec![(addr(2), id.to_owned())],
+        ..said(3, claims)
+    };
+    let known = || after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
+    is(&known().judge(&undone(&[(1, own(2, "a", ""))], "a"), now), 1);
+    // Until it has copied anything it has its own.
+    assert_eq!(known().judge(&undone(&[(1, own(2, "a", ""))], "b"), now), Verdict::Stays);
+    // Who has gone on from that one counts.
+    is(&known().judge(&undone(&[(1, own(2, "a", "")), (3, own(0, "c", "a"))], "a"), now), 3);
+}
+
 #[test]
 fn a_master_with_a_new_history_is_a_new_master() {
     let now = Instant::now();
@@ -454,11 +513,12 @@ fn a_new_client_takes_none_of_two_masters_that_have_not_gone_on_from_each_other(
     // One of them did not tell its history this time.
     let mute = [(1, own(5, "", "")), (2, own(0, "b", "a"))];
     assert_eq!(Memory::default().judge(&copied(&mute, &[]), now), Verdict::Stays);
-    // Unless most copy one of them, and that one was promoted or none was.
+    // Unless most copy one of them, and that one was promoted.
     let missed = [(1, own(2, "a", "")), (3, own(0, "c", "b"))];
     is(&Memory::default().judge(&copied(&missed, &["c"]), now), 3);
+    // The other one may have been promoted, and started anew since without its data.
     let stray = [(1, own(0, "a", "")), (3, own(0, "z", ""))];
-    is(&Memory::default().judge(&copied(&stray, &["a"]), now), 1);
+    assert_eq!(Memory::default().judge(&copied(&stray, &["a"]), now), Verdict::Stays);
     let doubtful = [(1, own(0, "z", "")), (2, own(0, "b", "a"))];
     assert_eq!(Memory::default().judge(&copied(&doubtful, &["z"]), now), Verdict::Stays);
 }

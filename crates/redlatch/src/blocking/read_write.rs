@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Client, Guard, ReadLock, WriteLock, block};
+use super::{Client, Guard, ReadLock, WriteLock, block, is_of_this_thread};
 use crate::{LockName, error::Error};
 
 impl Client {
@@ -71,8 +71,9 @@ impl<T> Guard<crate::WriteGuard, T> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there, and [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) on another thread than the one whose hold it is.
     pub fn read(&self) -> Result<Guard<crate::ReadGuard, T>, Error> {
+        self.inner.check_thread(|owner| is_of_this_thread(&self.core, owner))?;
         let inner = block(&self.core, self.inner.read_here())?;
         Ok(Guard { core: self.core.clone(), inner, _stake: self._stake.clone(), _whose: PhantomData })
     }

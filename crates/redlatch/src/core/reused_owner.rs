@@ -94,16 +94,23 @@ impl Core {
             .wait_behind_own(self, &keys.key, turn.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
-        let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
-        if elsewhere || self.has_guard(keys, owner) {
-            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner")
-                .remedy("enter with `acquire().owner(…)`, or detach the guard first"));
-        }
+        self.refuse_beside_a_guard(keys, owner)
+            .map_err(|held| held.remedy("enter with `acquire().owner(…)`, or detach the guard first"))?;
         Ok(turn)
     }
 
+    /// Refuses to act for an owner under which this process has a guard, which would not hear of it. What another client has under it is not known
+    /// by name, so any guard there counts.
+    pub(crate) fn refuse_beside_a_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> Result<(), Error> {
+        let elsewhere = !owner.is_foreign() && !self.has_made(owner) && owner.is_holding();
+        if elsewhere || self.has_guard(keys, owner) {
+            return Err(Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner"));
+        }
+        Ok(())
+    }
+
     /// Whether this client has a guard under an owner, of this kind of lock or of the one that shares its field on the server.
-    pub(crate) fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let holds = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held());
         holds(keys) || keys.twin().is_some_and(holds)
     }

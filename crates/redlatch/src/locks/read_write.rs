@@ -15,6 +15,7 @@ use crate::{
         marker::{LockMarker, sealed::Named},
     },
     name::LockName,
+    owner::Owner,
     recipes::{READ, WRITE},
 };
 
@@ -196,6 +197,15 @@ impl GuardOf<Write> {
     pub async fn read(&self) -> Result<ReadGuard, Error> {
         self.0.lease().owner.check_may_be_sent().map_err(|error| error.on(self.0.name()))?;
         self.read_here().await
+    }
+
+    /// Refuses where the hold is a thread's, unless `is_here` says that it is this one's.
+    pub(crate) fn check_thread(&self, is_here: impl FnOnce(&Owner) -> bool) -> Result<(), Error> {
+        let owner = &self.0.lease().owner;
+        match is_here(owner) {
+            true => Ok(()),
+            false => owner.check_may_be_sent().map_err(|error| error.on(self.0.name())),
+        }
     }
 
     /// As [`read`](Self::read), for a guard that stays where this one is.

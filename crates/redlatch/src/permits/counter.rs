@@ -2,9 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
-use tokio::runtime::{Handle, RuntimeFlavor};
-
 use crate::{
     config::lease_ms,
     core::{
@@ -17,6 +14,7 @@ use crate::{
     scripts::{self, Script},
     store::{Call, Fault, Reply},
 };
+use futures_util::FutureExt as _;
 
 fn stopped() -> Error {
     Error::new(ErrorKind::Closed, "the client was shut down")
@@ -76,16 +74,11 @@ impl Counter {
         let number = self.core.fresh_number();
         let call = args(Call::new(script).key(&self.key).number(number));
         self.core.keeper.touch();
-        // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and a runtime of
-        // one thread does not run on, which would drive the connection.
-        let one_thread = |runtime: Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
-        let asked = if Handle::try_current().is_ok_and(one_thread) {
-            let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
-            let asked = async move { keeper.spawn(async move { core.run(call).await }).await };
-            asked.map(|outcome| outcome.unwrap_or_else(|_| Err(Fault::Unknown(stopped())))).boxed()
-        } else {
-            self.core.run(call)
-        };
+        // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and the task's runtime
+        // does not run on or ends, which would drive the connection.
+        let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
+        let asked = async move { keeper.spawn(async move { core.run(call).await }).await };
+        let asked = asked.map(|outcome| outcome.unwrap_or_else(|_| Err(Fault::Unknown(stopped())))).boxed();
         let outcome = Flight::new(&self.core, asked, || abandoned(number)).await;
         self.read(script, outcome, number)
     }

@@ -162,3 +162,27 @@ async fn permits_of_a_semaphore_are_given_back_to_the_server_that_counted_their_
         assert_eq!(free(&server), Some(1), "{how:?}: once");
     }
 }
+
+/// Its runtime had driven the connection, so nobody read the answer, and the permit was nobody's for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_of_a_call_whose_runtime_has_ended_are_given_back() {
+    for (how, threads) in [(Take::Acquire, 1), (Take::Acquire, 2), (Take::Drain, 2)] {
+        let server = tokio::task::block_in_place(|| RedisServer::start().unwrap());
+        let proxy = Proxy::start(&server.url()).unwrap();
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        prepare(&client).await;
+        let gate = Gate::new();
+        for script in [scripts::SEMAPHORE_TAKE.sha1(), scripts::SEMAPHORE_DRAIN.sha1()] {
+            proxy.rule(Match::script().arg_contains(script), Action::HoldReplyUntilReleased(gate.clone()));
+        }
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(threads).enable_all().build().unwrap();
+        runtime.spawn(take(how, client.semaphore("s")));
+        until("the take", || free(&server) == Some(0)).await;
+        runtime.shutdown_background();
+        gate.release();
+        until("the permit", || free(&server) == Some(1)).await;
+        until("the end of the giving back", || client.stats().background_jobs == 0).await;
+        assert_eq!(free(&server), Some(1), "{how:?}: once");
+    }
+}

@@ -184,10 +184,8 @@ impl LockHandle {
             // An attempt that asks may come to have a guard.
             core.alone(&pending).await;
             // The guard would not hear of the release, and say that it is valid.
-            if core.has_guard(&keys, &of) {
-                let held = Error::new(ErrorKind::AlreadyHeld, "this process has a guard under this owner");
-                return Err(Fault::Server(held.remedy("unlock or drop the guard")));
-            }
+            core.refuse_beside_a_guard(&keys, &of)
+                .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
             core.run_undoing(call, of.number(), false, &pending).await
         };
         // The owner's next attempt waits for it.

@@ -98,6 +98,9 @@ pub(crate) async fn a_hold_that_was_taken_to_be_sent_is_no_threads(on: Fixture) 
         assert_eq!(refused.kind(), ErrorKind::InvalidOption);
         let refused = runtime.block_on(writing.as_async().read()).map(|_| ()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidOption);
+        // Nor does another thread with a reference to it make one.
+        let refused = std::thread::scope(|scope| scope.spawn(|| writing.read().map(drop)).join().unwrap());
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidOption);
         writing.read().unwrap().unlock().unwrap();
         held.unlock().unwrap();
         writing.unlock().unwrap();

@@ -53,6 +53,30 @@ impl Rig {
     }
 }
 
+/// The guard did not hear of it, and was valid beside the next holder until its hold was looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_client_of_the_process_releases_nothing_under_a_guard() {
+    for kind in ["plain", "fair", "spin", "read", "write"] {
+        let rig = rig().await;
+        let guard = held_or_refused(kind, take(kind, &rig.client, &rig.client.owner()).await).unwrap();
+        let (lock, both) = (rig.other.lock(kind), rig.other.read_write_lock(kind));
+        let release = async |owner: &Owner| match kind {
+            "plain" => lock.release(owner).await,
+            "fair" => rig.other.fair_lock(kind).release(owner).await,
+            "spin" => rig.other.spin_lock(kind).release(owner).await,
+            "read" => both.read().release(owner).await,
+            _ => both.write().release(owner).await,
+        };
+        let error = release(guard.owner()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyHeld, "{kind}: {error}");
+        assert!(guard.is_valid() && !is_had_by(&rig.other, kind).await, "{kind}");
+        // What goes on without a guard is given back by anybody.
+        let left = guard.detach();
+        assert_eq!(release(&left.owner).await.unwrap(), Unlocked::Released, "{kind}");
+        assert!(is_had_by(&rig.other, kind).await, "{kind}");
+    }
+}
+
 /// It was counted once for both of them, and the unlock of one took the hold of the other along.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_of_another_client_counts_its_holds_on_the_server() {

@@ -19,7 +19,7 @@ use std::{
 use rustix::process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::{Group, tree};
+use super::{Group, process, tree};
 use crate::own_program;
 
 /// The hidden verb of the guard.
@@ -153,7 +153,7 @@ fn own_group(group: Pid) -> bool {
 fn members_of_own(group: Pid) -> bool {
     let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
     let number = group.as_raw_nonzero().get();
-    let mut all = tree::all().into_iter();
+    let mut all = process::all().into_iter();
     all.any(|process| process.group == number && process.session == session && !process.ended)
 }
 
@@ -170,8 +170,7 @@ fn marked(listed: Vec<Pid>, mark: &str) -> bool {
     let mut found = false;
     let mark = format!("{mark}\0").into_bytes();
     for pid in listed {
-        let environment =
-            std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+        let environment = process::environment(pid.as_raw_nonzero().get()).unwrap_or_default();
         if environment.windows(mark.len()).any(|window| window == mark) {
             found |= kill_process(pid, Signal::KILL).is_ok();
         }

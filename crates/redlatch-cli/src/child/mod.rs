@@ -24,12 +24,14 @@ use self::guard::Guard;
 
 pub(crate) mod guard;
 mod left;
+mod process;
 pub(crate) mod program;
 pub(crate) mod trampoline;
 mod tree;
 mod wait;
 
 pub(crate) use left::Left;
+pub(crate) use process::{environment, has_ended};
 pub(crate) use trampoline::Deadline;
 pub(crate) use tree::is_orphaned;
 

@@ -2,7 +2,10 @@
 
 use rustix::process::{Pid, getpgid, getpgrp, test_kill_process_group};
 
-use super::Group;
+use super::{
+    Group,
+    process::{Process, all},
+};
 
 /// Makes the orphans of the command our children, so that their end can be waited for and collected.
 ///
@@ -20,39 +23,6 @@ pub(super) fn adopt_orphans(group: Group) -> bool {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn adopt_orphans(group: Group) -> bool {
     group == Group::Own
-}
-
-/// A process as `/proc` shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: i32,
-    pub(super) parent: i32,
-    pub(super) group: i32,
-    pub(super) session: i32,
-    /// It has ended, and only its parent has not collected it yet.
-    pub(super) ended: bool,
-}
-
-impl Process {
-    pub(super) fn read(pid: i32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        Process::parse(pid, &stat)
-    }
-
-    /// The name in parentheses may itself contain parentheses and spaces, so the fields count from the last one.
-    fn parse(pid: i32, stat: &str) -> Option<Self> {
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let ended = matches!(fields.next()?, "Z" | "X");
-        let mut number = || fields.next()?.parse().ok();
-        Some(Process { pid, parent: number()?, group: number()?, session: number()?, ended })
-    }
-}
-
-/// Every process that can be seen. Systems without `/proc` show none.
-pub(super) fn all() -> Vec<Process> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(Process::read).collect()
 }
 
 /// The members of a group that have not ended.
@@ -135,17 +105,4 @@ pub(crate) fn is_orphaned() -> bool {
     let ours = all().into_iter().filter(|process| process.group == group.as_raw_nonzero().get());
     let parents = ours.map(|process| Pid::from_raw(process.parent));
     !parents.chain([rustix::process::getppid()]).any(watches)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_cannot_shift_the_fields() {
-        let process = Process::parse(7, "7 (a) S 1 2 (x) Z 4 5 6 0\n").unwrap();
-        assert_eq!(process, Process { pid: 7, parent: 4, group: 5, session: 6, ended: true });
-        assert!(!Process::parse(7, "7 (a) S 4 5 6 0\n").unwrap().ended);
-        assert!(Process::parse(7, "").is_none());
-    }
 }

@@ -1,12 +1,12 @@
 //! Which processes on this machine work under a hold: those of a `redlatch run`, which have it in their environment.
 
-use std::{fmt, fs, path::Path};
+use std::{fmt, fs};
 
 use redlatch::{LockName, LockState};
 use serde::Serialize;
 
 use super::environment::{self, Hold};
-use crate::escape;
+use crate::{child, escape};
 
 /// A process of a command that holds.
 #[derive(Debug, Clone, Serialize)]
@@ -49,20 +49,20 @@ pub(crate) fn under(name: &LockName, owner: &str) -> Vec<Worker> {
 }
 
 fn look(pid: i32, wanted: &str) -> Option<Worker> {
-    let place = Path::new("/proc").join(pid.to_string());
-    let hold = Hold::read(&fs::read(place.join("environ")).ok()?)?;
+    let hold = Hold::read(&child::environment(pid)?)?;
     // Nobody can read the environment of a process that has ended.
     if !hold.holds(wanted) {
         return None;
     }
-    let name = fs::read_to_string(place.join("comm")).ok()?.trim_end().to_owned();
-    Some(Worker { pid, name, run_is_gone: hold.run().is_none_or(is_gone) })
+    Some(Worker { pid, name: name_of(pid)?, run_is_gone: hold.run().is_none_or(is_gone) })
 }
 
 /// Whether the process has ended, or its number is another program's by now.
 fn is_gone(run: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{run}/stat")).unwrap_or_default();
-    // A name may have brackets and blanks in it; what is behind it has neither.
-    let alive = stat.rsplit_once(") ").filter(|(_, rest)| !rest.starts_with(['Z', 'X']));
-    !alive.is_some_and(|(name, _)| name.contains("(redlatch"))
+    child::has_ended(run) || !name_of(run).is_some_and(|name| name.starts_with("redlatch"))
+}
+
+/// The short name of a process's program.
+fn name_of(pid: i32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }

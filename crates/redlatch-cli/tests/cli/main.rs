@@ -24,6 +24,7 @@ mod run;
 mod sem;
 mod signals;
 mod support;
+mod threads;
 mod tidied;
 mod told;
 mod trouble;

@@ -1,0 +1,98 @@
+//! A process as the system shows it: whose it is, and whether it works.
+
+use std::{fs, io::ErrorKind, path::PathBuf};
+
+/// A process as `/proc` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) session: i32,
+    /// It has ended, and only its parent has not collected it yet.
+    pub(super) ended: bool,
+}
+
+impl Process {
+    pub(super) fn read(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let process = Process::parse(pid, &stat)?;
+        Some(Process { ended: process.ended && !has_living_thread(pid), ..process })
+    }
+
+    /// What is shown of the main thread. The name in parentheses may itself contain parentheses and spaces, so the fields count from the
+    /// last one.
+    fn parse(pid: i32, stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let ended = is_end(fields.next()?);
+        let mut number = || fields.next()?.parse().ok();
+        Some(Process { pid, parent: number()?, group: number()?, session: number()?, ended })
+    }
+}
+
+/// Every process that can be seen. Systems without `/proc` show none.
+pub(super) fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// Whether there is no such process, or it has ended and waits to be collected.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    Process::read(pid).is_none_or(|process| process.ended)
+}
+
+/// The environment that a process was started with; nothing if it may not be seen.
+pub(crate) fn environment(pid: i32) -> Option<Vec<u8>> {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(own) if !own.is_empty() => return Some(own),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
+        _ => {}
+    }
+    // With its main thread a process seems to have lost it, and the others show it still.
+    let mut others = threads(pid).into_iter().filter_map(|thread| fs::read(thread.join("environ")).ok());
+    Some(others.find(|environment| !environment.is_empty()).unwrap_or_default())
+}
+
+/// What says that a main thread or another one has ended.
+fn is_end(state: &str) -> bool {
+    matches!(state, "Z" | "X")
+}
+
+/// Whether another thread works on after the main one, which alone is shown as the state of the process.
+fn has_living_thread(pid: i32) -> bool {
+    // One that ends while we look may have started another one that was not listed, so it counts as living: the next look decides.
+    threads(pid)
+        .iter()
+        .any(|thread| fs::read_to_string(thread.join("stat")).map_or(true, |stat| lives(&stat)))
+}
+
+fn lives(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_ascii_whitespace().next());
+    !state.is_some_and(is_end)
+}
+
+/// The threads of a process but the main one.
+fn threads(pid: i32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| !path.ends_with(pid.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_shift_the_fields() {
+        let process = Process::parse(7, "7 (a) S 1 2 (x) Z 4 5 6 0\n").unwrap();
+        assert_eq!(process, Process { pid: 7, parent: 4, group: 5, session: 6, ended: true });
+        assert!(!Process::parse(7, "7 (a) S 4 5 6 0\n").unwrap().ended);
+        assert!(Process::parse(7, "").is_none());
+    }
+
+    #[test]
+    fn a_thread_lives_until_it_is_shown_as_ended() {
+        assert!(lives("8 (a) Z) R 4 5 6 0\n") && lives("8 (a) D 4 5 6 0\n"));
+        assert!(!lives("8 (a) Z 4 5 6 0\n") && !lives("8 (a) X 4 5 6 0\n"));
+    }
+}

@@ -17,7 +17,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{FORBIDDEN, SIGBUS};
 
 use super::{Group, process, tree};
 use crate::own_program;
@@ -35,6 +35,8 @@ const KILLING_TIME: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// The same for what could not be ended.
 const STAY_INTERVAL: Duration = Duration::from_millis(20);
+/// The highest number that a signal has, those for real time included.
+const SIGNAL_MAX: i32 = 64;
 /// The longest order that is read, in bytes.
 const ORDER_BYTES_MAX: u64 = 4096;
 
@@ -98,10 +100,7 @@ impl Guard {
 /// The guard itself: waits until the run is gone, and ends what is left.
 pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
     name_process();
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        // A service manager asks all processes to end at once, and the run still needs its guard while its command ends.
-        _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    outlive_signals();
     let mut order = String::new();
     if io::stdin().take(ORDER_BYTES_MAX).read_to_string(&mut order).is_err() {
         return crate::exit::INTERNAL;
@@ -126,6 +125,17 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
         _ => return crate::exit::INTERNAL,
     }
     crate::exit::OK
+}
+
+/// Does nothing about any signal that can be caught. A service manager sends one to all processes at once, be it a request to end or one that only
+/// the command knows, and the run still needs its guard.
+fn outlive_signals() {
+    // A fault of this process itself raises these, and would raise them again for ever: the program cannot go on behind it.
+    let of_faults = |signal: &i32| FORBIDDEN.contains(signal) || *signal == SIGBUS;
+    for signal in (1..=SIGNAL_MAX).filter(|signal| !of_faults(signal)) {
+        // The system has no signal of this number, or keeps it for itself.
+        _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -8,6 +8,7 @@ mod config;
 mod dead;
 mod demo;
 mod golden;
+mod guarded;
 mod habits;
 mod hold;
 mod interrupted;

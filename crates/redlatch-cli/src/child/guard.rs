@@ -178,10 +178,8 @@ fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool) {
 /// Ends those that descend from the command. Their parents are gone, but they have inherited its environment.
 fn marked(listed: Vec<Pid>, mark: &str) -> bool {
     let mut found = false;
-    let mark = format!("{mark}\0").into_bytes();
     for pid in listed {
-        let environment = process::environment(pid.as_raw_nonzero().get()).unwrap_or_default();
-        if environment.windows(mark.len()).any(|window| window == mark) {
+        if process::carries(pid.as_raw_nonzero().get(), mark) {
             found |= kill_process(pid, Signal::KILL).is_ok();
         }
     }

@@ -20,7 +20,7 @@ use rustix::{
 use signal_hook::consts::SIGCHLD;
 use tokio::sync::mpsc;
 
-use self::guard::Guard;
+use self::{guard::Guard, tree::Kin};
 
 pub(crate) mod guard;
 mod left;
@@ -126,6 +126,7 @@ fn heritable(fd: &OwnedFd) -> io::Result<OwnedFd> {
 pub(crate) struct Child {
     pid: Pid,
     group: Group,
+    kin: Kin,
     gone: Arc<Mutex<Gone>>,
     events: mpsc::Receiver<Event>,
     /// Ends the command's group should we be killed. It goes when the group has.
@@ -143,7 +144,7 @@ impl Child {
         // A program that ignores the ends of its children passes that on, and then the system tells nobody how they ended. The command has
         // the usual way again.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
-        let adopts = tree::adopt_orphans(spec.group);
+        let kin = tree::adopt_orphans(spec.group, &spec.mark);
         // For what is started here and nobody else. A process without room for one more goes on with the lease alone.
         let lifeline = spec.lifeline.as_ref().and_then(|end| heritable(end).ok());
         let mut guard = Guard::start()?;
@@ -170,8 +171,8 @@ impl Child {
         }
         drop(lifeline);
         let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
-        let events = threads.watch(pid, spec.group, adopts, gone.clone());
-        Ok(Child { pid, group: spec.group, gone, events, _guard: guard })
+        let events = threads.watch(pid, spec.group, kin.clone(), gone.clone());
+        Ok(Child { pid, group: spec.group, kin, gone, events, _guard: guard })
     }
 
     /// The process id.
@@ -201,15 +202,20 @@ impl Child {
     /// Who of the command and of what it started in its group is still there.
     pub(crate) fn left(&self) -> Vec<Left> {
         let gone = self.lock();
-        let mut pids = match self.group {
-            Group::Own if gone.group => Vec::new(),
-            Group::Own => tree::members(self.pid),
-            Group::Shared => tree::descendants_in_group(),
-        };
+        let mut pids = self.members(&gone);
         if !gone.child && !pids.contains(&self.pid) {
             pids.insert(0, self.pid);
         }
         pids.into_iter().filter_map(Left::look).collect()
+    }
+
+    /// Those of the group that belong to the command and have not ended.
+    fn members(&self, gone: &Gone) -> Vec<Pid> {
+        match self.group {
+            Group::Own if gone.group => Vec::new(),
+            Group::Own => tree::members(self.pid),
+            Group::Shared => self.kin.members(Some(self.pid).filter(|_| !gone.child)),
+        }
     }
 
     /// Forwards a signal: to the group if it is the command's own, else to the command.
@@ -253,7 +259,7 @@ impl Child {
             // another one before the signal reaches it.
             let mut reached = vec![self.pid];
             for _ in 0..if signal == Signal::KILL { KILL_ROUNDS_MAX } else { 1 } {
-                let listed = tree::descendants_in_group().into_iter();
+                let listed = self.members(&gone).into_iter();
                 let new: Vec<Pid> = listed.filter(|pid| !reached.contains(pid)).collect();
                 for pid in &new {
                     _ = kill_process(*pid, signal);

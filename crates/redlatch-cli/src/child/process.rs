@@ -1,6 +1,11 @@
 //! A process as the system shows it: whose it is, and whether it works.
 
-use std::{fs, io::ErrorKind, path::PathBuf};
+use std::{fs, io::ErrorKind, path::PathBuf, thread, time::Duration};
+
+/// How often to look for the environment of a process that shows none.
+const ENVIRONMENT_LOOKS_MAX: u32 = 10;
+/// Between two of these looks.
+const ENVIRONMENT_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +57,22 @@ pub(crate) fn environment(pid: i32) -> Option<Vec<u8>> {
     // With its main thread a process seems to have lost it, and the others show it still.
     let mut others = threads(pid).into_iter().filter_map(|thread| fs::read(thread.join("environ")).ok());
     Some(others.find(|environment| !environment.is_empty()).unwrap_or_default())
+}
+
+/// Whether a process was started with this variable in its environment.
+pub(super) fn carries(pid: i32, variable: &str) -> bool {
+    for _ in 0..ENVIRONMENT_LOOKS_MAX {
+        let Some(environment) = environment(pid) else { return false };
+        if !environment.is_empty() {
+            return environment.split(|byte| *byte == 0).any(|line| line == variable.as_bytes());
+        }
+        // One that has just become another program shows none for a moment.
+        if has_ended(pid) {
+            return false;
+        }
+        thread::sleep(ENVIRONMENT_LOOK_INTERVAL);
+    }
+    false
 }
 
 /// What says that a main thread or another one has ended.

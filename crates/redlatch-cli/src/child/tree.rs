@@ -4,25 +4,58 @@ use rustix::process::{Pid, getpgid, getpgrp, test_kill_process_group};
 
 use super::{
     Group,
-    process::{Process, all},
+    process::{Process, all, carries},
 };
 
-/// Makes the orphans of the command our children, so that their end can be waited for and collected.
-///
-/// Answers whether what shares our group and descends from us belongs to the command. In a shared group that is so only if
-/// nothing did before: `server & exec redlatch run …` would otherwise wait for the server.
+/// Who belongs to the command in a group that it shares with us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kin {
+    /// All that descends from us.
+    Descendants,
+    /// What carries this variable in its environment, and what descends from the command.
+    Marked(String),
+}
+
+impl Kin {
+    /// The members of our group that have not ended and belong to the command, which is `command` as long as it is there.
+    pub(super) fn members(&self, command: Option<Pid>) -> Vec<Pid> {
+        match self {
+            Kin::Descendants => descendants_in_group(std::process::id().cast_signed()),
+            Kin::Marked(mark) => {
+                let mut found = members(getpgrp());
+                found.retain(|pid| carries(pid.as_raw_nonzero().get(), mark));
+                let of_command = command.map(|command| descendants_in_group(command.as_raw_nonzero().get()));
+                for pid in of_command.unwrap_or_default() {
+                    if !found.contains(&pid) {
+                        found.push(pid);
+                    }
+                }
+                found
+            }
+        }
+    }
+}
+
+/// Makes the orphans of the command our children, so that their end can be waited for and collected, and answers who belongs to
+/// the command in a shared group. All that descends from us does so only if nothing did before: `server & exec redlatch run …` would
+/// otherwise wait for the server.
 #[cfg(target_os = "linux")]
-pub(super) fn adopt_orphans(group: Group) -> bool {
+pub(super) fn adopt_orphans(group: Group, mark: &str) -> Kin {
     use rustix::process::{getpid, set_child_subreaper};
 
-    let no_others = group == Group::Own || descendants_in_group().is_empty();
-    no_others && set_child_subreaper(Some(getpid())).is_ok()
+    let own = std::process::id().cast_signed();
+    let no_others = group == Group::Own || descendants_in_group(own).is_empty();
+    if no_others && set_child_subreaper(Some(getpid())).is_ok() {
+        Kin::Descendants
+    } else {
+        Kin::Marked(mark.to_owned())
+    }
 }
 
 /// Elsewhere orphans go to the first process of the system.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn adopt_orphans(group: Group) -> bool {
-    group == Group::Own
+pub(super) fn adopt_orphans(group: Group, mark: &str) -> Kin {
+    if group == Group::Own { Kin::Descendants } else { Kin::Marked(mark.to_owned()) }
 }
 
 /// The members of a group that have not ended.
@@ -52,12 +85,12 @@ pub(super) fn is_empty(group: Pid) -> bool {
     }
 }
 
-/// Our descendants that share our process group and have not ended.
-pub(super) fn descendants_in_group() -> Vec<Pid> {
+/// The descendants of a process that share our process group and have not ended.
+fn descendants_in_group(of: i32) -> Vec<Pid> {
     let own = std::process::id().cast_signed();
     let group = getpgrp().as_raw_nonzero().get();
     let all = all();
-    let mut found = vec![own];
+    let mut found = vec![of];
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
         found.extend(all.iter().filter(|process| process.parent == parent).map(|process| process.pid));

@@ -18,7 +18,7 @@ use rustix::{
 };
 use tokio::sync::mpsc;
 
-use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME, tree};
+use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME, tree, tree::Kin};
 
 /// How often to look whether members of the group have moved to another one; no event tells.
 const MOVED_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -76,12 +76,12 @@ impl Threads {
         self,
         pid: Pid,
         group: Group,
-        adopts: bool,
+        kin: Kin,
         gone: Arc<Mutex<Gone>>,
     ) -> mpsc::Receiver<Event> {
         // A full channel holds up the thread that waits, and stops of the command wait in the kernel meanwhile.
         let (sender, receiver) = mpsc::channel(2);
-        let watcher = Arc::new(Watcher { pid, group, adopts, gone, collected: Condvar::new() });
+        let watcher = Arc::new(Watcher { pid, group, kin, gone, collected: Condvar::new() });
         // Both threads are there until they have been told.
         if let Some(reap) = self.reap {
             _ = reap.send(watcher.clone());
@@ -94,7 +94,7 @@ impl Threads {
 struct Watcher {
     pid: Pid,
     group: Group,
-    adopts: bool,
+    kin: Kin,
     gone: Arc<Mutex<Gone>>,
     /// Notified when the command has been collected.
     collected: Condvar,
@@ -195,14 +195,14 @@ impl Watcher {
         match self.group {
             Group::Own if tree::is_empty(self.pid) => None,
             Group::Own => Some(tree::members(self.pid)),
-            Group::Shared if !self.adopts => None,
             Group::Shared => {
                 let guard = self.lock().guard;
                 // Descendants hang on children.
-                if tree::children().into_iter().all(|child| Some(child) == guard) {
+                let only_guard = || tree::children().into_iter().all(|child| Some(child) == guard);
+                if self.kin == Kin::Descendants && only_guard() {
                     return None;
                 }
-                Some(tree::descendants_in_group()).filter(|left| !left.is_empty())
+                Some(self.kin.members(None)).filter(|left| !left.is_empty())
             }
         }
     }

@@ -3,6 +3,7 @@
 mod acl;
 mod apart;
 mod before;
+mod beside;
 mod completions;
 mod config;
 mod dead;

@@ -209,6 +209,14 @@ impl Child {
         pids.into_iter().filter_map(Left::look).collect()
     }
 
+    /// One of the command and of what it started in its group that is neither stopped nor at its end.
+    pub(crate) fn working(&self) -> Option<Left> {
+        let members = self.members(&self.lock());
+        let mut working =
+            members.into_iter().filter(|pid| !process::stands_still(pid.as_raw_nonzero().get()));
+        working.find_map(Left::look)
+    }
+
     /// Those of the group that belong to the command and have not ended.
     fn members(&self, gone: &Gone) -> Vec<Pid> {
         match self.group {

@@ -42,6 +42,14 @@ pub(super) fn all() -> Vec<Process> {
     pids.filter_map(Process::read).collect()
 }
 
+/// Whether a process does nothing until it is continued, or for ever.
+pub(super) fn stands_still(pid: i32) -> bool {
+    let all = threads(pid).into_iter().chain([PathBuf::from(format!("/proc/{pid}"))]);
+    let states = all.map(|thread| Some(state(&fs::read_to_string(thread.join("stat")).ok()?)?.to_owned()));
+    // What cannot be read may have gone since; the next look knows.
+    states.into_iter().all(|state| state.is_some_and(|state| is_end(&state) || matches!(&*state, "T" | "t")))
+}
+
 /// Whether there is no such process, or it has ended and waits to be collected.
 pub(crate) fn has_ended(pid: i32) -> bool {
     Process::read(pid).is_none_or(|process| process.ended)
@@ -89,8 +97,12 @@ fn has_living_thread(pid: i32) -> bool {
 }
 
 fn lives(stat: &str) -> bool {
-    let state = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_ascii_whitespace().next());
-    !state.is_some_and(is_end)
+    !state(stat).is_some_and(is_end)
+}
+
+/// The letter that says what a thread does.
+fn state(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().next()
 }
 
 /// The threads of a process but the main one.

@@ -17,7 +17,7 @@ use crate::{
     exit,
     run::holding::{Holding, Loss},
     signals::{Received, Signals},
-    talk::Talk,
+    talk::{self, Talk},
 };
 
 /// The longest sleep between two looks at the lease. Timers stand still while the machine sleeps and the lease does not.
@@ -88,15 +88,17 @@ pub(crate) async fn supervise(
             let known = timeout(REASON_TIMEOUT, &mut loss).await;
             watch.loss = Some(known.unwrap_or_else(|_| LossReason::Expired.into()));
         }
-        let next = watch.step(child, remaining, Instant::now());
+        let now = Instant::now();
+        let next = watch.step(child, remaining, now);
+        let next = watch.suspension.next_look(now).map_or(next, |look| look.min(next));
         if watch.gives_up {
             return watch.outcome();
         }
         tokio::select! {
             biased;
             event = child.event() => match event {
-                Event::Stopped => watch.suspension.command_is_stopped = true,
-                Event::Continued => watch.suspension.command_is_stopped = false,
+                Event::Stopped => watch.suspension.stopped(),
+                Event::Continued => watch.suspension.goes_on(),
                 Event::Ended(ended) => watch.ended(ended),
                 Event::GroupEmpty => {
                     watch.left.clear();
@@ -111,42 +113,79 @@ pub(crate) async fn supervise(
             }
             () = sleep_until(next.into()) => {}
         }
-        watch.suspension.follow(holding, talk);
+        watch.suspension.follow(child, holding, talk);
     }
 }
 
-/// A stop from the terminal, which we follow when the command does.
+/// A stop from the terminal, which we follow when the command does and all that it has started.
 ///
 /// The shell waits for the whole job to stop, us included, though nobody renews the lock meanwhile. Where no shell would
-/// continue the job, the kernel discards the stop for the command (the only program of a container), and a command may
-/// ignore it; stopping alone would then lose the lock under a command that runs.
+/// continue the job, the kernel discards the stop for the command (the only program of a container), and a command or a process of it may
+/// ignore it; stopping alone would then lose the lock under one that runs.
 #[derive(Debug, Default)]
 struct Suspension {
     asked: Option<Instant>,
     command_is_stopped: bool,
+    /// Since when the command has followed, and we wait for what it has started.
+    followed: Option<Instant>,
+    told: bool,
 }
 
 /// For how long after it a stop of the command counts as following one of the terminal. A command that puts the terminal in order first takes a
 /// moment; one that went on then, and is stopped much later, was stopped by another hand.
 const FOLLOWED_FOR: Duration = Duration::from_secs(5);
+/// How long the processes of a stopped command may take to stop before a word is said about them.
+const STOPPING_TIME: Duration = Duration::from_secs(1);
+/// Between two looks at them meanwhile. Nothing tells of their stops.
+const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a terminal may take to show why its job has stopped.
+const TELLING_TIME: Duration = Duration::from_millis(100);
 
 impl Suspension {
     fn received(&mut self, child: &Child, received: Received) {
         match received.signal {
             SIGTSTP => self.asked = (child.group() == Group::Shared).then(Instant::now),
-            SIGCONT => self.asked = None,
+            SIGCONT => {
+                *self = Suspension { command_is_stopped: self.command_is_stopped, ..Suspension::default() }
+            }
             _ => {}
         }
     }
 
+    fn stopped(&mut self) {
+        self.command_is_stopped = true;
+    }
+
+    fn goes_on(&mut self) {
+        *self = Suspension { asked: self.asked, ..Suspension::default() };
+    }
+
+    /// When to look again.
+    fn next_look(&self, now: Instant) -> Option<Instant> {
+        let interval = if self.told { LOOK_INTERVAL } else { STOP_LOOK_INTERVAL };
+        self.followed.map(|_| now + interval)
+    }
+
     /// Stops this process, and returns when it is continued.
-    fn follow(&mut self, holding: &Holding, talk: Talk) {
-        if self.asked.is_some_and(|at| at.elapsed() < FOLLOWED_FOR) && self.command_is_stopped {
-            let remaining = human(holding.remaining());
-            talk.say(format_args!("stopped; unless continued, the lock is lost in {remaining}"));
-            _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
-            *self = Suspension::default();
+    fn follow(&mut self, child: &Child, holding: &Holding, talk: Talk) {
+        if self.command_is_stopped && self.asked.take_if(|at| at.elapsed() < FOLLOWED_FOR).is_some() {
+            self.followed = Some(Instant::now());
         }
+        let Some(since) = self.followed else { return };
+        if let Some(working) = child.working() {
+            if since.elapsed() >= STOPPING_TIME && !self.told {
+                self.told = true;
+                talk.say(format_args!(
+                    "{working} works on beside the stopped command; the lock is renewed until it stops, too"
+                ));
+            }
+            return;
+        }
+        let remaining = human(holding.remaining());
+        talk.say(format_args!("stopped; unless continued, the lock is lost in {remaining}"));
+        talk::flush(TELLING_TIME);
+        _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        *self = Suspension::default();
     }
 }
 
@@ -349,6 +388,7 @@ impl Watch {
     }
 
     fn ended(&mut self, ended: Ended) {
+        self.suspension = Suspension::default();
         if ended == Ended::NotStarted(exit::LOST) && self.loss.is_none() {
             self.loss = Some(LossReason::Expired.into());
             self.talk

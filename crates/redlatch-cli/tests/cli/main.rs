@@ -26,6 +26,7 @@ mod run;
 mod sem;
 mod signals;
 mod support;
+mod suspended;
 mod threads;
 mod tidied;
 mod told;

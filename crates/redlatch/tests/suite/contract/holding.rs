@@ -178,7 +178,8 @@ pub(crate) async fn a_short_inner_hold_does_not_cut_the_outer_one(on: Fixture) {
 }
 
 pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
-    let (a, b) = (on.brisk(RENEWED).await, on.client().await);
+    // Renewed so rarely that nothing but the news can tell.
+    let (a, b) = (on.brisk(Duration::from_secs(600)).await, on.client().await);
     let name = on.name("x");
     assert!(!on.lock(&b, name.as_str()).force_unlock().await.unwrap(), "nobody holds it");
     let freed = on.lock(&a, name.as_str()).lock().await.unwrap();
@@ -187,10 +188,8 @@ pub(crate) async fn a_forced_unlock_is_announced_to_the_holder(on: Fixture) {
     assert!(on.lock(&b, other.as_str()).force_unlock().await.unwrap());
     let taken = on.lock(&b, other.as_str()).try_lock().await.unwrap().unwrap();
     assert!(on.lock(&b, name.as_str()).force_unlock().await.unwrap());
-    let start = Instant::now();
     let forced = LossReason::Forced { by: b.id().to_owned(), reason: None };
     assert_eq!(soon("the announcement", freed.lost()).await, forced);
-    assert!(awake(start) < NEXT_RENEWAL, "told at the next renewal: {:?}", start.elapsed());
     assert_eq!(soon("the announcement", passed.lost()).await, forced, "also after it was passed on");
     assert!(taken.is_valid());
 }

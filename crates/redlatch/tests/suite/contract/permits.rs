@@ -187,7 +187,8 @@ pub(crate) async fn counts_follow_leases_that_run_out(on: Fixture) {
 pub(crate) async fn a_semaphore_that_expires_is_gone_with_its_permits(on: Fixture) {
     let (_client, ours) = semaphore(&on, 2).await;
     let guard = take(&ours, 1, ms(60_000)).await;
-    assert!(ours.expire(ms(200)).await.unwrap());
+    // Long enough for a busy machine to look meanwhile.
+    assert!(ours.expire(ms(3_000)).await.unwrap());
     assert_eq!(counts(&ours).await, (1, 1, 2));
     let error =
         soon("the end", ours.request().permits(2).wait(Wait::Forever).into_future()).await.unwrap_err();

@@ -113,8 +113,8 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused(on: Fixture) {
         assert_eq!(lock.read().hold_count().unwrap(), 2);
         assert_eq!(nested.unlock().unwrap(), Unlocked::StillHeld(1));
         assert_eq!(read.unlock().unwrap(), Unlocked::Released);
-        let write = lock.write().acquire().lease(Lease::Fixed(ms(100))).run().unwrap().unwrap();
-        assert_eq!(write.lost_within(ms(5_000)).unwrap(), Some(LossReason::Expired));
+        let write = lock.write().acquire().lease(Lease::Fixed(ms(1_500))).run().unwrap().unwrap();
+        assert_eq!(write.lost_within(ms(30_000)).unwrap(), Some(LossReason::Expired));
         client.shutdown(ms(1_000)).unwrap();
     })
     .await;

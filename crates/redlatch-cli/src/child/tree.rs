@@ -1,6 +1,9 @@
 //! The processes that a command started, found where no group of their own marks them.
 
-use rustix::process::{Pid, getpgid, getpgrp, test_kill_process_group};
+use rustix::{
+    io::Errno,
+    process::{Pid, getpgid, getpgrp, test_kill_process_group},
+};
 
 use super::{
     Group,
@@ -77,11 +80,23 @@ fn living(belongs: impl Fn(&Process) -> bool) -> Vec<Pid> {
 
 /// Whether nobody of a group is left. Who has ended counts as gone, even if its parent never collects it.
 pub(super) fn is_empty(group: Pid) -> bool {
-    match test_kill_process_group(group) {
-        Err(rustix::io::Errno::SRCH) => true,
-        // All of it belongs to other users, and perhaps they are hidden from us.
+    let number = group.as_raw_nonzero().get();
+    is_empty_by(test_kill_process_group(group), || {
+        all().iter().filter(|process| process.group == number).map(|process| process.ended).collect()
+    })
+}
+
+/// What the kernel says of a signal to the group decides. It counts those who have ended, so where it would reach somebody, all of the group who are shown
+/// have to have ended. Where none is shown, they are hidden: `/proc` is another namespace's, or hides them.
+fn is_empty_by(reached: Result<(), Errno>, shown: impl FnOnce() -> Vec<bool>) -> bool {
+    match reached {
+        Err(Errno::SRCH) => true,
+        // All of it belongs to other users.
         Err(_) => false,
-        Ok(()) => cfg!(target_os = "linux") && members(group).is_empty(),
+        Ok(()) => {
+            let shown = shown();
+            !shown.is_empty() && shown.iter().all(|has_ended| *has_ended)
+        }
     }
 }
 
@@ -138,4 +153,19 @@ pub(crate) fn is_orphaned() -> bool {
     let ours = all().into_iter().filter(|process| process.group == group.as_raw_nonzero().get());
     let parents = ours.map(|process| Pid::from_raw(process.parent));
     !parents.chain([rustix::process::getppid()]).any(watches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a namespace of processes with the `/proc` of another one, and where `/proc` hides a process, a run gave its lock back beside it.
+    #[test]
+    fn a_group_that_the_kernel_knows_and_nobody_shows_is_not_empty() {
+        assert!(!is_empty_by(Ok(()), Vec::new));
+        assert!(is_empty_by(Ok(()), || vec![true, true]));
+        assert!(!is_empty_by(Ok(()), || vec![true, false]));
+        assert!(is_empty_by(Err(Errno::SRCH), || unreachable!("nobody is there")));
+        assert!(!is_empty_by(Err(Errno::PERM), || unreachable!("the kernel has told")));
+    }
 }

@@ -40,6 +40,9 @@ const PAUSE_MS: u64 = 1_000;
 /// How often a hold that is not renewed is looked at where the store does not tell: a third of Redisson's default lease, so that what a Java
 /// client's renewal cuts down of it is raised in time.
 const UNTOLD_MS: u64 = 10_000;
+/// How often a hold that is told of is watched anew and looked at all the same, where no renewal does that sooner: what is told is a hint, and a hint
+/// may be lost.
+const TOLD_MS: u64 = 20_000;
 /// What is told within so short a time is one burst, and is gathered for so long.
 const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
@@ -257,8 +260,13 @@ impl Core {
         match outcome {
             Ok(Ok(found)) => {
                 self.watched.is_silent.store(found.is_none(), Relaxed);
-                for lease in batch {
-                    lease.schedule.watch_due_ms.store(u64::MAX, Relaxed);
+                let again_ms = self.now_ms() + TOLD_MS;
+                for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
+                    lease.schedule.watch_due_ms.store(again_ms, Relaxed);
+                    // A renewal that comes sooner counts it in.
+                    if lease.schedule.event_ms.load(Relaxed) > again_ms {
+                        self.schedule(&lease);
+                    }
                 }
                 if found.is_none() {
                     // Nothing asks for them but this.

@@ -86,7 +86,7 @@ pub(super) fn is_empty(group: Pid) -> bool {
     })
 }
 
-/// What the kernel says of a signal to the group decides. It counts those who have ended, so where it would reach somebody, all of the group who are shown
+/// What the kernel says of a signal to the group decides. It counts those who have ended, so where it would reach a process, all of the group that are shown
 /// have to have ended. Where none is shown, they are hidden: `/proc` is another namespace's, or hides them.
 fn is_empty_by(reached: Result<(), Errno>, shown: impl FnOnce() -> Vec<bool>) -> bool {
     match reached {

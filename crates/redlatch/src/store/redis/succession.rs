@@ -92,7 +92,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// Those who claim and from whom nobody who claims has gone on.
+    /// The claims that no other claim has gone on from.
     fn unfollowed(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter().filter(|claim| !self.claims.iter().any(|other| other.follows(claim)))
     }
@@ -343,7 +343,7 @@ impl Memory {
         Verdict::Stays
     }
 
-    /// Those who claim and from whom nobody has gone on.
+    /// The claims that nobody has gone on from.
     fn live<'a>(&self, said: &'a Said) -> Vec<&'a Claim> {
         said.unfollowed().filter(|claim| !self.is_past(claim)).collect()
     }

@@ -331,7 +331,7 @@ fn a_forked_child_keeps_what_its_parent_held() {
     let client = bed.client();
     let (worker, child) = bed.worker("plain=kept fork=child");
     worker.kill();
-    let busy = client.lock("kept").lock_for(Duration::from_millis(300)).unwrap();
+    let busy = client.lock("kept").lock_for(Duration::from_secs(1)).unwrap();
     assert!(busy.is_none(), "its copy of the lifeline is open");
     let child = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();

@@ -174,7 +174,7 @@ pub(crate) fn a_waiter_of_ours_that_is_cancelled_lets_java_through(version: Redi
     let last = until_queued(&bed, &name, 2);
     task.abort();
     assert_eq!(until_queued(&bed, &name, 1), last);
-    assert!(!run(bed.ours_too.fair_lock(name.as_str()).lock_for(ms(100))).unwrap().is_some_and(|_| true));
+    assert!(!run(bed.ours_too.fair_lock(name.as_str()).lock_for(ms(1_000))).unwrap().is_some_and(|_| true));
     assert!(behind.is_still_waiting_after(BLOCKED));
     let released_at = std::time::SystemTime::now();
     run(guard.unlock()).unwrap();

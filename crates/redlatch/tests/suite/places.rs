@@ -15,7 +15,7 @@ use redlatch_testkit::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-use crate::fixture::ms;
+use crate::fixture::{IN_VAIN, ms};
 
 fn current() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -32,7 +32,7 @@ fn a_life(url: &str) {
     let guard = lock.lock().unwrap();
     let other = blocking::Client::connect_lazy(url).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| assert!(other.lock("place").lock_for(ms(20)).unwrap().is_none()));
+        scope.spawn(|| assert!(other.lock("place").lock_for(IN_VAIN).unwrap().is_none()));
     });
     guard.unlock().unwrap();
     client.shutdown(Duration::from_secs(20)).unwrap();
@@ -216,7 +216,7 @@ fn a_runtime_without_timers_is_enough() {
             let client = Client::connect(&url).await.unwrap();
             let other = Client::connect_lazy(&url).unwrap();
             let guard = client.lock("timeless").lock().await.unwrap();
-            assert!(other.lock("timeless").lock_for(ms(30)).await.unwrap().is_none());
+            assert!(other.lock("timeless").lock_for(IN_VAIN).await.unwrap().is_none());
             guard.unlock().await.unwrap();
             assert_eq!(client.shutdown(Duration::from_secs(20)).await.failed.len(), 0);
         });

@@ -8,7 +8,7 @@ use redlatch_testkit::{
 
 use crate::{
     errors::STRICT,
-    fixture::{ms, soon},
+    fixture::{IN_VAIN, soon},
 };
 
 /// A store of its own that refuses keys that were not declared.
@@ -95,7 +95,7 @@ async fn everything_is_listed_and_shown() {
     let _lock = client.lock("lock").lock().await.unwrap();
     let _fenced = client.fenced_lock("fenced").lock().await.unwrap();
     let _fair = client.fair_lock("fair").lock().await.unwrap();
-    assert!(client.fair_lock("fair").lock_for(ms(20)).await.unwrap().is_none());
+    assert!(client.fair_lock("fair").lock_for(IN_VAIN).await.unwrap().is_none());
     client.semaphore("free").set_if_absent(2, None).await.unwrap();
     client.permit_semaphore("permits").set_if_absent(1).await.unwrap();
     let _permit = client.permit_semaphore("permits").acquire().await.unwrap();

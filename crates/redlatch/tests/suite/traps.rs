@@ -10,7 +10,7 @@ use redlatch_testkit::{
 };
 
 use crate::{
-    fixture::{LATE, RENEWED, awake, ms, renewed, soon},
+    fixture::{IN_VAIN, LATE, RENEWED, awake, ms, renewed, soon},
     wire::alone,
 };
 
@@ -176,7 +176,7 @@ async fn g11_a_key_without_end_is_no_fenced_grant_and_nobody_sleeps_for_ever() {
     server.cmd(&["HSET", "endless", JAVA, "1"]).unwrap();
     let lock = client.lock("endless");
     assert!(lock.acquire().fenced().await.unwrap().is_none(), "a missing time to live looked like a grant");
-    assert!(lock.acquire().fenced().wait(redlatch::Wait::AtMost(ms(100))).await.unwrap().is_none());
+    assert!(lock.acquire().fenced().wait(redlatch::Wait::AtMost(IN_VAIN)).await.unwrap().is_none());
     let redis::Value::Int(token) = server.cmd(&["EXISTS", "redisson_lock_token:{endless}"]).unwrap() else {
         panic!("no number")
     };

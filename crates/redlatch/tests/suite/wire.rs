@@ -9,7 +9,7 @@ use redlatch_testkit::{
     server::{KeyContent, RedisServer},
 };
 
-use crate::fixture::{RENEWED, ms, renewed, soon};
+use crate::fixture::{IN_VAIN, RENEWED, ms, renewed, soon};
 
 /// A server of its own, because the whole keyspace is compared.
 pub(crate) async fn alone() -> (RedisServer, Client) {
@@ -248,7 +248,7 @@ async fn odd_states_left_by_others_are_waited_for_and_reported() {
             server.cmd(&["PEXPIRE", name, &ttl_ms.to_string()]).unwrap();
         }
         assert!(client.lock(*name).try_lock().await.unwrap().is_none(), "{name}");
-        assert!(client.lock(*name).lock_for(ms(60)).await.unwrap().is_none(), "{name}");
+        assert!(client.lock(*name).lock_for(IN_VAIN).await.unwrap().is_none(), "{name}");
         let state = client.inspect(*name).await.unwrap();
         assert_eq!(state.findings.is_empty(), *name == "huge", "{name}: {state:?}");
         assert_eq!(state.ttl_missing, *name == "no-ttl");

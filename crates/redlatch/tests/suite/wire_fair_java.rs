@@ -6,7 +6,7 @@ use redlatch::{Client, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{IN_VAIN, ms, soon},
     wire::{alone, heard},
     wire_fair::{
         CHANNEL, QUEUE, TIMES, ended, keys, line, members, move_time, server_now_ms, times, told, waiting,
@@ -165,7 +165,7 @@ async fn a_try_drops_stale_heads_and_gets_a_lock_that_nobody_waits_for() {
     let (holder, dead) = (Java::new(&server, 1), Java::new(&server, 2));
     assert!(holder.ask() && !dead.ask() && holder.unlock());
     assert!(lock.try_lock().await.unwrap().is_none());
-    assert!(lock.lock_for(ms(50)).await.unwrap().is_none());
+    assert!(lock.lock_for(IN_VAIN).await.unwrap().is_none());
     assert_eq!(members(&server), std::slice::from_ref(&dead.field));
     move_time(&server, &dead.field, -340_000);
     let guard = lock.try_lock().await.unwrap().expect("nobody waits who is heard of");

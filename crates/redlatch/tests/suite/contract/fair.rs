@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex};
 
 use redlatch::{Client, Guard, Wait};
 
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, IN_VAIN, ms, soon};
 
 /// Waits until so many wait in the queue on the server.
 pub(crate) async fn queued(client: &Client, name: &str, waiters: usize) {
@@ -77,7 +77,7 @@ pub(crate) async fn try_lock_never_overtakes(on: Fixture) {
             on.lock(client, name.as_str()).try_lock().await.unwrap().is_none(),
             "the lock is free, but not ours"
         );
-        assert!(on.lock(client, name.as_str()).lock_for(ms(300)).await.unwrap().is_none());
+        assert!(on.lock(client, name.as_str()).lock_for(IN_VAIN).await.unwrap().is_none());
     }
     assert_eq!(b.inspect(name.as_str()).await.unwrap().waiters.len(), 1, "who gave up is not in the queue");
     let next = soon("the waiter's grant", waiter).await.unwrap();
@@ -101,7 +101,7 @@ pub(crate) async fn a_waiter_that_gives_up_leaves_the_queue(on: Fixture) {
     }
     queued(&a, &name, 2).await;
     // Time that is up has left the queue by the time that the caller knows.
-    assert!(on.lock(&b, name.as_str()).lock_for(ms(400)).await.unwrap().is_none());
+    assert!(on.lock(&b, name.as_str()).lock_for(IN_VAIN).await.unwrap().is_none());
     assert_eq!(a.inspect(name.as_str()).await.unwrap().waiters.len(), 2);
     guard.unlock().await.unwrap();
     for n in [1, 3] {

@@ -1,6 +1,6 @@
 use redlatch::ErrorKind;
 
-use crate::fixture::{Fixture, LATE, awake, ms, soon, told};
+use crate::fixture::{Fixture, IN_VAIN, LATE, awake, ms, soon, told};
 
 pub(crate) async fn a_latch_opens_at_zero(on: Fixture) {
     // The waiters do not look by themselves.
@@ -35,8 +35,8 @@ pub(crate) async fn a_wait_for_a_latch_ends_when_its_time_is_up(on: Fixture) {
     let latch = client.count_down_latch(on.name("l"));
     latch.set_if_absent(1).await.unwrap();
     let start = std::time::Instant::now();
-    assert!(!latch.wait_for(ms(150)).await.unwrap());
-    assert!(start.elapsed() >= ms(149) && awake(start) < ms(150) + LATE, "{:?}", start.elapsed());
+    assert!(!latch.wait_for(IN_VAIN).await.unwrap());
+    assert!(start.elapsed() >= IN_VAIN - ms(1) && awake(start) < IN_VAIN + LATE, "{:?}", start.elapsed());
     let waiting = latch.clone();
     let waiter = tokio::spawn(async move { waiting.wait_for(ms(5_000)).await });
     tokio::time::sleep(ms(50)).await;

@@ -11,7 +11,7 @@ use std::{
 use redlatch::{Client, ErrorKind, Hold, Lease, LossReason, Member, MultiLock, Unlocked, Wait, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
+use crate::fixture::{Fixture, IN_VAIN, LATE, RENEWED, awake, ms, renewed, soon};
 
 fn names(on: &Fixture, parts: &[&str]) -> Vec<String> {
     parts.iter().map(|part| on.name(part)).collect()
@@ -134,8 +134,8 @@ pub(crate) async fn a_multi_lock_waits_for_the_member_that_is_busy(on: Fixture) 
     guard.unlock().await.into_result().unwrap();
     let held = other.lock(names[2].as_str()).lock().await.unwrap();
     let start = Instant::now();
-    assert!(multi(&client, &names).lock_for(ms(300)).await.unwrap().is_none());
-    assert!(start.elapsed() >= ms(295), "{:?}", start.elapsed());
+    assert!(multi(&client, &names).lock_for(IN_VAIN).await.unwrap().is_none());
+    assert!(start.elapsed() >= IN_VAIN - ms(5), "{:?}", start.elapsed());
     held.unlock().await.unwrap();
     assert_eq!(are_locked(&other, &names).await, [false; 4]);
 }
@@ -444,7 +444,7 @@ pub(crate) async fn threads_hold_several_locks_at_once(on: Fixture) {
             scope.spawn(|| {
                 assert!(!set.is_held_by_current_thread().unwrap());
                 assert!(set.try_lock().unwrap().is_none());
-                assert!(set.lock_for(ms(400)).unwrap().is_none());
+                assert!(set.lock_for(IN_VAIN).unwrap().is_none());
             });
         });
         assert!(inner.unlock().unwrap().is_clean());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redlatch::{ErrorKind, Lease, LossReason, Owner, Unlocked, Wait, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, LATE, RENEWED, awake, ms, renewed, soon};
+use crate::fixture::{Fixture, IN_VAIN, LATE, RENEWED, awake, ms, renewed, soon};
 
 pub(crate) async fn a_writer_turns_into_a_reader_and_nobody_writes_in_between(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
@@ -159,7 +159,7 @@ pub(crate) async fn waiting_writers_go_first_where_that_is_asked_for(on: Fixture
     // A writer that gives up no longer holds anybody back, and one that never gets in does so for a limited time.
     let other = on.client().await;
     let outside = other.read_write_lock(on.name("x")).read().lock().await.unwrap();
-    assert!(lock.write().lock_for(ms(400)).await.unwrap().is_none());
+    assert!(lock.write().lock_for(IN_VAIN).await.unwrap().is_none());
     soon("a reader", lock.read().lock()).await.unwrap().unlock().await.unwrap();
     let waiting = lock.clone();
     let writer = tokio::spawn(async move { waiting.write().lock().await.unwrap() });

@@ -6,7 +6,7 @@ use std::sync::{
 use redlatch::{ErrorKind, blocking};
 
 use super::blocking::aside;
-use crate::fixture::{Fixture, ms, soon, told};
+use crate::fixture::{Fixture, IN_VAIN, ms, soon, told};
 
 pub(crate) async fn permits_are_taken_and_put_back(on: Fixture) {
     let (client, other) = (on.client().await, on.client().await);
@@ -253,8 +253,8 @@ pub(crate) async fn a_blocking_semaphore_and_latch(on: Fixture) {
         assert!(latch.set_if_absent(2).unwrap());
         semaphore.acquire(1).unwrap();
         assert!(!semaphore.try_acquire(1).unwrap());
-        assert!(!semaphore.acquire_for(1, ms(300)).unwrap());
-        assert!(!latch.wait_for(ms(300)).unwrap());
+        assert!(!semaphore.acquire_for(1, IN_VAIN).unwrap());
+        assert!(!latch.wait_for(IN_VAIN).unwrap());
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| semaphore.acquire(2));
             let passer = scope.spawn(|| latch.wait());

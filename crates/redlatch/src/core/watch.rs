@@ -40,6 +40,8 @@ const PAUSE_MS: u64 = 1_000;
 /// How often a hold that is not renewed is looked at where the store does not tell: a third of Redisson's default lease, so that what a Java
 /// client's renewal cuts down of it is raised in time.
 const UNTOLD_MS: u64 = 10_000;
+/// A hold that is renewed is looked at in that step only if no renewal has seen it for so long: those of Redisson's default lease never are.
+const UNSEEN_RENEWED_MS: u64 = 15_000;
 /// How often a hold that is told of is watched anew and looked at all the same, where no renewal does that sooner: what is told is a hint, and a hint
 /// may be lost.
 const TOLD_MS: u64 = 20_000;
@@ -196,8 +198,11 @@ impl Core {
             // One after the other: the store may have to ask its server first whether it tells at all, and what is sent meanwhile is
             // answered before the watching takes effect.
             let told = core.watch_batch(&batch).await.is_some() || !was_silent;
-            let since_ms = core.now_ms().saturating_sub(UNTOLD_MS / 2);
-            let unseen = |lease: &Arc<Lease>| !lease.wants_renewal() && lease.last_seen_ms() <= since_ms;
+            let now_ms = core.now_ms();
+            let unseen = |lease: &Arc<Lease>| {
+                let for_ms = if lease.wants_renewal() { UNSEEN_RENEWED_MS } else { UNTOLD_MS / 2 };
+                lease.last_seen_ms() + for_ms <= now_ms
+            };
             core.look_at(batch.into_iter().filter(|lease| told || unseen(lease)).collect()).await;
         });
     }

@@ -509,6 +509,26 @@ async fn a_loss_that_an_extension_has_found_is_told_though_its_caller_gives_up()
     assert_eq!(soon("the loss", guard.lost()).await, LossReason::Deleted);
 }
 
+/// Its next renewal is ten minutes away, and nothing tells of what another client does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_renewed_rarely_is_looked_at_where_no_change_is_told() {
+    let server =
+        RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking").start().unwrap();
+    let client = Client::builder().url(server.url()).watchdog_lease(3 * LONG).connect().await.unwrap();
+    let guard = client.lock("gone").lock().await.unwrap();
+    let scripts = || server.command_count("evalsha").unwrap() + server.command_count("eval").unwrap();
+    let granted = scripts();
+    soon("the look with which its watching begins", async {
+        while scripts() == granted {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    server.cmd(&["DEL", "gone"]).unwrap();
+    let told = tokio::time::timeout(ms(60_000), guard.lost()).await;
+    assert_eq!(told.expect("the loss"), LossReason::Deleted);
+}
+
 /// The holder gives it back while that is being found out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_was_forced_free_is_said_to_be_so_by_a_release_that_comes_at_once() {

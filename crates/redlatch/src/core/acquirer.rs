@@ -229,10 +229,28 @@ impl Acquirer {
             lease.entered_in(sending.reign, true);
         }
         if !lease.is_valid(core.now_ms()) {
-            core.undo_first(&[request], owner, sending).await?;
-            return Ok(Attempt::TooLate);
+            return self.too_late(sending).await;
         }
         Ok(Attempt::Won(lease))
+    }
+
+    /// The server has granted, and the lease is over. The hold is given back, unless a task of this process has handed it over meanwhile and
+    /// this answer is its repeat: that lasts from when it was handed over. From here on nothing is handed to this task, because what is
+    /// given back is all that its owner has.
+    async fn too_late(&mut self, sending: Sending) -> Result<Attempt<Arc<Lease>>, Fault> {
+        let (_, handed) = self.close_line();
+        if let Some(handed) = handed {
+            if handed.is_valid(self.core.now_ms()) {
+                return Ok(Attempt::Won(handed));
+            }
+            self.core.lanes.forget(&handed);
+        }
+        if self.passed_over {
+            return Ok(Attempt::PassedOver);
+        }
+        self.recount = true;
+        self.core.undo_first(&[&self.request], &self.owner, sending).await?;
+        Ok(Attempt::TooLate)
     }
 
     /// Whether the owner waits in a queue on the server.

@@ -139,3 +139,36 @@ async fn a_request_that_arrives_when_its_hold_was_handed_on_leaves_nothing() {
     })
     .await;
 }
+
+/// A fair waiter's look is on its way for longer than its lease, and meanwhile a task of its process hands the lock to it. The server answers
+/// the look as a repeat, and undoing that took the hold away that the waiter was handed: its guard was valid beside the next holder's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_is_late_does_not_undo_what_was_handed_over_meanwhile() {
+    const LEASE: std::time::Duration = ms(3_000);
+    let server = RedisServer::start().unwrap();
+    for script in scripts::ALL {
+        server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+    }
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let client = Client::builder().url(proxy.url()).response_timeout(ms(60_000)).connect().await.unwrap();
+    let lock = client.fair_lock("heir");
+    let first = lock.lock().await.unwrap();
+    // Its first request lines it up, and the second one is made when it hears messages.
+    let looks = Match::script().arg_contains(scripts::FAIR_ACQUIRE.sha1()).key_contains("heir").nth(2);
+    let look = proxy.rule(looks, Action::DelayRequest(LEASE + ms(100)));
+    let waiter = tokio::spawn(async move {
+        lock.acquire().wait(Wait::Forever).lease(redlatch::Lease::Fixed(LEASE)).await.unwrap().unwrap()
+    });
+    proxy.wait_fired(look, 1, SOON).await.unwrap();
+    tokio::time::sleep(LEASE - ms(500)).await;
+    let handed = Match::script().arg_contains(scripts::FAIR_RELEASE.sha1());
+    let handed = proxy.rule(handed, Action::DelayReply(ms(0)));
+    // The keeper gives it back over a connection of its own.
+    drop(first);
+    let guard = soon("the grant", waiter).await.unwrap();
+    assert_eq!(proxy.fired(handed), 1, "it was handed over");
+    let owner = guard.owner().to_string();
+    let holds = server.cmd(&["HEXISTS", "heir", &owner]).unwrap();
+    assert!(!guard.is_valid() || holds == redis::Value::Int(1), "a valid guard of a hold that is not there");
+    drop(guard.unlock().await);
+}

@@ -198,6 +198,37 @@ async fn a_new_client_believes_the_set_that_most_of_its_sentinels_are_of() {
     assert!(error.to_string().contains("different sets"), "{error}");
 }
 
+/// It met the sentinels of that set one by one. With its own id half of those that it named first were known, and from then on the other set was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_was_taken_to_another_set_leads_nobody_away_when_it_has_met_one_there() {
+    let (ours, theirs) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, moved] = [0; 3].map(|_| FakeSentinel::start(ours.port()));
+    let called = |one: &FakeSentinel, id: &str, others: &[&str]| {
+        one.say(|says| {
+            says.id = id.to_owned();
+            says.others = others.iter().map(|id| (*id).to_owned()).collect();
+        });
+    };
+    called(&first, "a", &["b", "c"]);
+    called(&second, "b", &["a", "c"]);
+    called(&moved, "c", &["a", "b"]);
+    let all = url(&[&moved, &first, &second]);
+    let client = Client::connect(&all).await.unwrap();
+    let held = client.lock("held").lock().await.unwrap();
+    moved.say(|says| (says.port, says.epoch) = (theirs.port(), 9));
+    for others in [&["x"][..], &["x", "y"], &["x", "y", "z"]] {
+        called(&moved, "c", others);
+        three_looks(&moved).await;
+        assert!(uses(&client, ours.port()), "{others:?}: {}", client.store());
+        let new = Client::connect(&all).await.unwrap();
+        assert!(uses(&new, ours.port()), "a new client, {others:?}: {}", new.store());
+    }
+    assert!(held.is_valid() && !exists(&theirs, "held"));
+    // Ours are followed on.
+    first.say(|says| (says.port, says.epoch) = (theirs.port(), 2));
+    until("the move", || uses(&client, theirs.port())).await;
+}
+
 /// Without epochs the sentinels say nothing of what has happened between two looks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_got_its_place_back_is_a_new_one_though_epochs_may_not_be_asked_for() {

@@ -3,7 +3,8 @@
 //! An address is not a server. When a machine or a pod ends, another may get its address, and that one may belong to another
 //! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
 //! nodes are in it that were in the last one, and this is the only place that remembers which were. One alone does not do: a
-//! node keeps its id when it is taken to another cluster (`CLUSTER RESET SOFT`), and so does a sentinel that is told to watch over another master.
+//! node keeps its id when it is taken to another cluster (`CLUSTER RESET SOFT`), and so does a sentinel that is told to watch over another master. So
+//! where it is known which id is a server's own, only the others that it names say to whom it belongs.
 
 use std::{
     collections::BTreeSet,
@@ -32,27 +33,44 @@ fn is_kin(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
     one.intersection(other).count() >= wanted
 }
 
-/// Divides what several servers say into groups of those that belong together, by the ids that each of them knows, and returns the largest
-/// groups. Those without ids are one group. There is more than one where nobody can tell who is a stranger.
-pub(super) fn largest_groups<T>(said: Vec<T>, ids: impl Fn(&T) -> BTreeSet<String>) -> Vec<Vec<T>> {
-    let mut groups: Vec<(BTreeSet<String>, Vec<T>)> = Vec::new();
-    for one in said {
-        let mut its = ids(&one);
-        let mut members = Vec::new();
-        let belongs = |(other, _): &mut (BTreeSet<String>, Vec<T>)| {
-            if its.is_empty() { other.is_empty() } else { is_kin(other, &its) }
-        };
-        let joined: Vec<_> = groups.extract_if(.., belongs).collect();
-        for (other, others) in joined {
-            its.extend(other);
-            members.extend(others);
-        }
-        members.push(one);
-        groups.push((its, members));
+/// The id of a server, and the ids of the others that it knows.
+#[derive(Default)]
+pub(super) struct Ids {
+    /// Its own id, where it is known which that is.
+    pub(super) own: Option<String>,
+    pub(super) others: BTreeSet<String>,
+}
+
+impl Ids {
+    pub(super) fn all(&self) -> BTreeSet<String> {
+        self.others.iter().chain(&self.own).cloned().collect()
     }
-    let most = groups.iter().map(|(_, members)| members.len()).max().unwrap_or(0);
-    groups.retain(|(_, members)| members.len() == most);
-    groups.into_iter().map(|(_, members)| members).collect()
+
+    /// Whether two servers say that they belong together: both of them, because one that has left is still listed by those that it has left.
+    fn belong_with(&self, other: &Ids) -> bool {
+        let (mine, its) = (self.all(), other.all());
+        if mine.is_empty() || its.is_empty() {
+            return mine.is_empty() && its.is_empty();
+        }
+        let is_same = self.own.is_some() && self.own == other.own;
+        is_same || is_kin(&self.others, &its) && is_kin(&other.others, &mine)
+    }
+}
+
+/// Divides what several servers say into groups of those that belong together, and returns the largest groups. Those without ids are one
+/// group. There is more than one where nobody can tell who is a stranger.
+pub(super) fn largest_groups<T>(said: Vec<T>, ids: impl Fn(&T) -> Ids) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<(Ids, T)>> = Vec::new();
+    for one in said {
+        let its = ids(&one);
+        let belongs = |group: &mut Vec<(Ids, T)>| group.iter().any(|(other, _)| its.belong_with(other));
+        let mut members: Vec<_> = groups.extract_if(.., belongs).flatten().collect();
+        members.push((its, one));
+        groups.push(members);
+    }
+    let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+    groups.retain(|members| members.len() == most);
+    groups.into_iter().map(|members| members.into_iter().map(|(_, one)| one).collect()).collect()
 }
 
 impl Kin {
@@ -60,6 +78,13 @@ impl Kin {
     pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.is_empty() || is_kin(&known, ids)
+    }
+
+    /// Whether a server is one of those that are known, by the others that it knows. One that knows no other is, if it has been the only one.
+    pub(super) fn knows_one(&self, ids: &Ids) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_alone = || ids.others.is_empty() && *known == ids.all();
+        known.is_empty() || is_kin(&known, &ids.others) || is_alone()
     }
 
     /// Takes those in a picture for the ones that are known from now on. `false`: they are strangers, and nothing changes.
@@ -174,7 +199,8 @@ mod tests {
 
     #[test]
     fn those_belong_together_who_know_half_of_each_other() {
-        let groups = |said: &[&'static str]| largest_groups(said.to_vec(), |said| ids(said));
+        let of_one = |said: &&'static str| Ids { own: None, others: ids(said) };
+        let groups = |said: &[&'static str]| largest_groups(said.to_vec(), of_one);
         assert_eq!(groups(&["abc", "xyz", "abd"]), [["abc", "abd"]]);
         // One that went to another cluster with its id brings the two no nearer to each other.
         assert_eq!(groups(&["fuv", "abcf", "abcf"]), [["abcf", "abcf"]]);
@@ -182,5 +208,40 @@ mod tests {
         // A third one may show that two are of one.
         assert_eq!(groups(&["ab", "cd", "abcd"]), [["ab", "cd", "abcd"]]);
         assert_eq!(groups(&["", "ab", ""]), [["", ""]]);
+    }
+
+    fn ids_of(own: &str, others: &str) -> Ids {
+        Ids { own: Some(own.into()), others: ids(others) }
+    }
+
+    /// It met one of the other set first, and of these two half were known.
+    #[test]
+    fn a_sentinel_that_went_to_another_set_with_its_id_is_a_stranger() {
+        let kin = Kin::default();
+        assert!(kin.admit(&ids("abc")));
+        for others in ["", "x", "xy", "xyz"] {
+            assert!(!kin.knows_one(&ids_of("c", others)), "{others}");
+        }
+        assert!(!kin.knows_one(&ids_of("x", "cyz")), "nor is one of that set that knows it");
+        for (own, others) in [("c", "ab"), ("d", "bc"), ("d", "c"), ("a", "bcdef"), ("d", "bcef")] {
+            assert!(kin.knows_one(&ids_of(own, others)), "{own}: {others}");
+        }
+        // One that is the only one knows no others.
+        kin.replace(&ids("a"));
+        assert!(kin.knows_one(&ids_of("a", "")) && !kin.knows_one(&ids_of("b", "")));
+    }
+
+    #[test]
+    fn sentinels_belong_together_that_name_each_other_or_the_same_others() {
+        let groups = |said: &[(&'static str, &'static str)]| {
+            let groups = largest_groups(said.to_vec(), |(own, others)| ids_of(own, others));
+            let owns = |group: Vec<(&'static str, _)>| group.iter().map(|(own, _)| *own).collect::<String>();
+            groups.into_iter().map(owns).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(&[("a", "bc"), ("c", "x"), ("b", "ac")]), ["ab"]);
+        assert_eq!(groups(&[("a", "bc"), ("c", "x")]), ["a", "c"], "which of them is ours nobody can tell");
+        assert_eq!(groups(&[("a", "b"), ("b", "a")]), ["ab"]);
+        assert_eq!(groups(&[("a", ""), ("a", "")]), ["aa"], "by two addresses");
+        assert_eq!(groups(&[("a", ""), ("b", "")]), ["a", "b"], "they have just started");
     }
 }

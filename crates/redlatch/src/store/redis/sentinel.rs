@@ -18,7 +18,7 @@ use super::{
     failure::Failure,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
-    kin::{self, Kin},
+    kin::{self, Ids, Kin},
     node::{Interruption, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -98,9 +98,8 @@ enum Silence {
     Error(Error),
 }
 
-/// The ids that a sentinel knows, with its own.
-fn ids(one: &Knowledge) -> BTreeSet<String> {
-    one.others.iter().filter_map(|(id, _)| id.clone()).chain(one.id.clone()).collect()
+fn ids(one: &Knowledge) -> Ids {
+    Ids { own: one.id.clone(), others: one.others.iter().filter_map(|(id, _)| id.clone()).collect() }
 }
 
 /// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
@@ -210,7 +209,7 @@ impl SentinelSet {
             });
         }
         if is_new {
-            self.kin.admit(&known.iter().flat_map(ids).collect());
+            self.kin.admit(&known.iter().flat_map(|one| ids(one).all()).collect());
         }
         self.learn(&known);
         self.settle_place();
@@ -218,19 +217,19 @@ impl SentinelSet {
         Ok(Said { claims, copied: Vec::new(), asked: asked.len(), answered })
     }
 
-    /// Keeps those of our set: who has an id that is known, or knows one who has, or names the master that is used.
+    /// Keeps those of our set: who knows others that are known, or names the master that is used.
     fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
         known.retain(|one| {
             let ids = ids(one);
-            let is_ours = ids.is_empty()
-                || self.kin.knows(&ids)
+            let is_ours = ids.all().is_empty()
+                || self.kin.knows_one(&ids)
                 || memory.present().is_some_and(|present| present.addr == one.claim.addr);
             if !is_ours {
                 tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
             }
             is_ours
         });
-        let all: BTreeSet<String> = known.iter().flat_map(ids).collect();
+        let all: BTreeSet<String> = known.iter().flat_map(|one| ids(one).all()).collect();
         if !self.kin.admit(&all) && !all.is_empty() {
             tracing::info!("all sentinels are new and name the master that is used");
             self.kin.replace(&all);

@@ -124,6 +124,15 @@ impl Said {
         }
     }
 
+    /// The master for a client without memory where all servers have answered and have told their histories, so that it is the same for all clients.
+    fn plain_master(&self) -> Option<&Claim> {
+        let told = self.copied.len() + self.claims.iter().filter(|claim| claim.history().is_some()).count();
+        if told < self.asked {
+            return None;
+        }
+        self.the_one(&self.unfollowed().collect::<Vec<_>>())
+    }
+
     /// Whether most of all servers copy it or are it.
     fn is_most_copied(&self, claim: &Claim) -> bool {
         2 * (self.copies(claim) + 1) > self.asked
@@ -173,6 +182,8 @@ pub(super) struct Memory {
     present: Option<Claim>,
     /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<Doubt>,
+    /// The server that the words of all servers make the master for a client without memory, against what is remembered, and since when.
+    shown: Option<Doubt>,
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
     past: VecDeque<String>,
@@ -206,7 +217,7 @@ impl Memory {
 
     /// Nobody who knows was heard in a look.
     pub(super) fn hear_nobody(&mut self) {
-        self.doubt = None;
+        (self.doubt, self.shown) = (None, None);
         if let Some(absent) = &mut self.regency_for {
             absent.doubt = None;
         }
@@ -311,6 +322,28 @@ impl Memory {
 
     /// Where nobody counts epochs, servers still tell which master they have followed.
     fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
+        let shown = self.shown.take();
+        let verdict = self.judge_by_memory(said, doubt, now);
+        // What is remembered of a long story may differ between clients, and then each of them would stay at its own for good. All of them
+        // hear all servers say the same, and so does a client that comes now.
+        let Some(claim) = said.plain_master().filter(|claim| self.is_elsewhere(claim)) else {
+            return verdict;
+        };
+        let since = shown.filter(|(addr, _)| *addr == claim.addr).map_or(now, |(_, since)| since);
+        if now.saturating_duration_since(since) < RESET_TIME {
+            self.shown = Some((claim.addr.clone(), since));
+            return verdict;
+        }
+        self.regency_for = None;
+        self.seat(claim.clone())
+    }
+
+    fn is_elsewhere(&self, claim: &Claim) -> bool {
+        self.present.as_ref().is_some_and(|present| present.addr != claim.addr)
+    }
+
+    /// What is remembered decides, and what servers say only adds to it.
+    fn judge_by_memory(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
         if let Some(mut absent) = self.regency_for.take() {
             let earlier = absent.doubt.take();
             match absent.judge_line(said, earlier, now) {

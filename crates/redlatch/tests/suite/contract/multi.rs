@@ -29,6 +29,15 @@ async fn are_locked(client: &Client, names: &[String]) -> Vec<bool> {
     locked
 }
 
+async fn until_locked<const N: usize>(what: &str, client: &Client, names: &[String], wanted: [bool; N]) {
+    soon(what, async {
+        while are_locked(client, names).await != wanted {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
 pub(crate) async fn a_multi_lock_holds_all_members_or_none(on: Fixture) {
     let (client, other) = (on.client().await, on.client().await);
     let names = names(&on, &["c", "a", "b"]);
@@ -54,12 +63,7 @@ pub(crate) async fn a_multi_lock_holds_all_members_or_none(on: Fixture) {
     assert!(report.members.iter().all(|(_, outcome)| *outcome.as_ref().unwrap() == Unlocked::Released));
     assert_eq!(are_locked(&other, &names).await, [false; 3]);
     drop(set.lock().await.unwrap());
-    soon("release on drop", async {
-        while are_locked(&other, &names).await != [false; 3] {
-            tokio::time::sleep(ms(5)).await;
-        }
-    })
-    .await;
+    until_locked("release on drop", &other, &names, [false; 3]).await;
 }
 
 pub(crate) async fn members_may_be_of_any_kind_and_client(on: Fixture) {
@@ -99,12 +103,7 @@ pub(crate) async fn members_may_be_of_any_kind_and_client(on: Fixture) {
         };
         assert!(set.try_lock().await.unwrap().is_none(), "{name} is busy");
         held.unlock().await.unwrap();
-        soon("what was tried is free again", async {
-            while are_locked(&other, &names).await != [false; 10] {
-                tokio::time::sleep(ms(5)).await;
-            }
-        })
-        .await;
+        until_locked("what was tried is free again", &other, &names, [false; 10]).await;
     }
     let guard = set.lock().await.unwrap();
     assert!(guard.tokens().nth(2).flatten() > Some(first));
@@ -123,11 +122,12 @@ pub(crate) async fn a_multi_lock_waits_for_the_member_that_is_busy(on: Fixture) 
         other.lock(names[3].as_str()).lock().await.unwrap(),
     );
     let waiting = tokio::spawn(async move { set.lock().await.unwrap() });
+    // What a try has got it gives back, which takes a moment. One that kept it would keep it for good.
     tokio::time::sleep(ms(100)).await;
-    assert_eq!(are_locked(&other, &names).await, [false, true, false, true], "a waiter holds nothing");
+    until_locked("a waiter holds nothing", &other, &names, [false, true, false, true]).await;
     first.unlock().await.unwrap();
     tokio::time::sleep(ms(100)).await;
-    assert_eq!(are_locked(&other, &names).await, [false, false, false, true], "a waiter holds nothing");
+    until_locked("a waiter holds nothing", &other, &names, [false, false, false, true]).await;
     second.unlock().await.unwrap();
     let guard = soon("the grant", waiting).await.unwrap();
     assert_eq!(are_locked(&other, &names).await, [true; 4]);
@@ -137,7 +137,7 @@ pub(crate) async fn a_multi_lock_waits_for_the_member_that_is_busy(on: Fixture) 
     assert!(multi(&client, &names).lock_for(IN_VAIN).await.unwrap().is_none());
     assert!(start.elapsed() >= IN_VAIN - ms(5), "{:?}", start.elapsed());
     held.unlock().await.unwrap();
-    assert_eq!(are_locked(&other, &names).await, [false; 4]);
+    until_locked("a wait in vain leaves nothing", &other, &names, [false; 4]).await;
 }
 
 pub(crate) async fn losing_one_member_loses_the_multi_lock(on: Fixture) {

@@ -327,7 +327,8 @@ fn a_master_that_was_superseded_is_taken_by_nobody_however_long_its_successor_is
     let old = [(1, own(2, "a", ""))];
     let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a")), (1, own(2, "a", ""))]]);
     for at in [now, later, later + RESET_TIME] {
-        assert_eq!(memory.judge(&copied(&old, &["a"]), at), Verdict::Stays);
+        let others = Said { asked: 3, ..copied(&old, &["a"]) };
+        assert_eq!(memory.judge(&others, at), Verdict::Stays);
         assert_eq!(port(&memory), 2);
     }
 }
@@ -469,12 +470,16 @@ fn of_two_that_were_promoted_from_one_master_the_one_that_most_copy_is_the_maste
         assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays);
         assert_eq!(memory.judge(&said(3, std::slice::from_ref(&first)), at), Verdict::Stays);
     }
-    // But not the one whose place it has, which was started anew and is copied by those that were not told.
+    // The one whose place it has, which was started anew and is copied by those that were not told, counts only where all servers say so: a new client
+    // takes it then, too.
     let restarted = [(1, own(1, "x", "a")), (2, own(0, "b", "a"))];
     let mut memory = after(&[&[(1, own(2, "a", ""))], &[(2, own(0, "b", "a"))]]);
-    for at in [now, later, later + RESET_TIME] {
-        assert_eq!(memory.judge(&said(3, &restarted), at), Verdict::Stays);
+    let (some, all) = (said(4, &restarted), said(3, &restarted));
+    for said in [&some, &some, &some, &all] {
+        assert_eq!(memory.judge(said, later), Verdict::Stays);
     }
+    is(&memory.judge(&all, later + RESET_TIME), 1);
+    assert_eq!(memory.judge(&all, later + 2 * RESET_TIME), Verdict::Stays);
     // Both within one look.
     let mut memory = after(&[&[(1, own(2, "a", ""))]]);
     is(&memory.judge(&said(3, &both), now), 3);

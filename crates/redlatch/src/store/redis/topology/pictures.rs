@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     super::{
         failure::Failure,
-        kin,
+        kin::{self, Ids},
         slots::{self, Layout, SLOTS},
     },
     Member, NOBODY, Table, Topology,
@@ -81,7 +81,8 @@ pub(super) struct Contradiction {
 
 /// What the servers of one cluster say, and of more than one if it cannot be told which is ours. Each with its place in the URL.
 fn clusters(said: &[(usize, Layout)]) -> Vec<Vec<&(usize, Layout)>> {
-    kin::largest_groups(said.iter().collect(), |(_, layout)| layout.ids.clone())
+    // None of the ids in a layout is told to be the server's own.
+    kin::largest_groups(said.iter().collect(), |(_, layout)| Ids { own: None, others: layout.ids.clone() })
 }
 
 impl Table {

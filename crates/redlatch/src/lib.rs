@@ -54,6 +54,7 @@ mod jitter;
 mod keys;
 mod name;
 mod owner;
+mod quiet;
 pub mod randomness;
 mod replica_ack;
 

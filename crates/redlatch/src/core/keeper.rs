@@ -20,7 +20,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::{
     runtime::{Builder, Handle},
-    sync::{Notify, futures::Notified, oneshot},
+    sync::{Notify, oneshot},
 };
 
 use super::{Core, first_step, lease::Lease, pulse::PULSE_MS, scan_timer::ScanTimer, watch::WATCH_SOON_MS};
@@ -29,6 +29,7 @@ use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
     fork,
+    quiet::{Signal, Timer},
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -68,11 +69,11 @@ struct Shared {
     /// A connection ended: look at every lease now.
     recheck: AtomicBool,
     /// Wakes those who pause before another try, because another server answers now.
-    moved: Notify,
+    moved: Signal,
     /// Leases whose next moment has changed.
     returned: Mutex<Vec<Arc<Lease>>>,
     jobs: AtomicUsize,
-    job_done: Notify,
+    job_done: Signal,
 }
 
 /// Work under way.
@@ -82,7 +83,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         // In a forked child nobody waits, and the lock inside may be held for ever.
         if self.0.jobs.fetch_sub(1, Ordering::AcqRel) == 1 && fork::here() == self.0.pid {
-            catch_panic(|| self.0.job_done.notify_waiters());
+            self.0.job_done.tell();
         }
     }
 }
@@ -116,10 +117,10 @@ impl Keeper {
             ticking: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             recheck: AtomicBool::new(false),
-            moved: Notify::new(),
+            moved: Signal::default(),
             returned: Mutex::default(),
             jobs: AtomicUsize::new(0),
-            job_done: Notify::new(),
+            job_done: Signal::default(),
         });
         Keeper { handle, shared }
     }
@@ -157,9 +158,8 @@ impl Keeper {
     }
 
     /// A timer that works in any runtime and in none, because the keeper drives it.
-    pub(crate) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
-        let _inside = self.handle.enter();
-        tokio::time::sleep(time)
+    pub(crate) fn sleep(&self, time: Duration) -> Timer {
+        Timer::new(&self.handle, time)
     }
 
     /// Resolves when no work is left.
@@ -219,8 +219,8 @@ impl Keeper {
     }
 
     /// Resolves when another server takes the keyspace over.
-    pub(crate) fn moved(&self) -> Notified<'_> {
-        self.shared.moved.notified()
+    pub(crate) fn moved(&self) -> impl Future<Output = ()> + Send + use<'_> {
+        self.shared.moved.next()
     }
 
     /// How many pieces of background work are under way.
@@ -231,15 +231,7 @@ impl Keeper {
 
 impl Shared {
     async fn drained(&self) {
-        loop {
-            let done = self.job_done.notified();
-            let mut done = std::pin::pin!(done);
-            done.as_mut().enable();
-            if self.jobs.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            done.await;
-        }
+        self.job_done.until(|| (self.jobs.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 
     fn wake(&self) {
@@ -415,7 +407,7 @@ impl Core {
         let moves = self.store.moves();
         let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
         if moved {
-            catch_panic(|| shared.moved.notify_waiters());
+            shared.moved.tell();
         }
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
         if recheck || shared.scan_timer.scan_ms() <= now_ms {

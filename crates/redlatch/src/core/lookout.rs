@@ -47,7 +47,7 @@ impl Core {
         while lease.is_held() && self.lanes.has_line(&lease.keys) {
             // The first look finds what happened before the subscription.
             self.recheck_now(lease.clone()).await;
-            let closing = self.closing.notified();
+            let closing = self.closing.until(|| self.is_closed().then_some(()));
             tokio::select! {
                 biased;
                 _ = &mut ended => return,

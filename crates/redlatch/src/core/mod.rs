@@ -49,8 +49,6 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use tokio::sync::Notify;
-
 pub use self::request::Wait;
 use self::{
     gate::Gates,
@@ -69,6 +67,7 @@ use crate::{
     fork::{self, OfProcess, Successor, Successors},
     keys::Keys,
     owner::{Identity, Owner},
+    quiet::Signal,
     store::{self, Store},
 };
 
@@ -100,7 +99,7 @@ pub(crate) struct Core {
     trouble_told_ms: AtomicU64,
     /// Nobody has had an answer since then, as far as is known.
     in_trouble: AtomicBool,
-    pub(crate) closing: Notify,
+    pub(crate) closing: Signal,
     /// How many blocking clients and guards there are.
     pub(crate) blocking_handles: AtomicUsize,
     /// The process that the client belongs to.
@@ -161,7 +160,7 @@ impl Core {
             disconnected: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
             in_trouble: AtomicBool::new(false),
-            closing: Notify::new(),
+            closing: Signal::default(),
             blocking_handles: AtomicUsize::new(0),
             pid: AtomicU64::new(fork::here()),
             successors: Successors::new(),

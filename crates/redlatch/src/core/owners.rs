@@ -15,13 +15,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::{Notify, futures::OwnedNotified};
-
 use crate::{
-    catch_panic::catch_panic,
     error::{Error, ErrorKind},
     keys::{Keys, LaneKind},
     owner::Owner,
+    quiet::{NextChange, Signal},
     randomness::Salted,
     store::Fault,
 };
@@ -69,7 +67,7 @@ struct Record {
     /// Until when such a request about read holds may arrive.
     read_doubt_ms: u64,
     /// Wakes those who wait for a turn.
-    changed: Arc<Notify>,
+    changed: Arc<Signal>,
 }
 
 impl Record {
@@ -128,7 +126,7 @@ impl Owners {
             entry.remove();
         }
         drop(shard);
-        catch_panic(|| changed.notify_waiters());
+        changed.tell();
     }
 
     /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](OwnerTurn::quiet) before the
@@ -146,9 +144,9 @@ impl Owners {
         self: &Arc<Self>,
         id: &Id,
         what: AttemptMode,
-    ) -> Result<OwnerTurn, (AttemptMode, OwnedNotified)> {
+    ) -> Result<OwnerTurn, (AttemptMode, NextChange)> {
         self.begin(id, |record| match record.asking {
-            Some(other) => Err((other, record.changed.clone().notified_owned())),
+            Some(other) => Err((other, record.changed.next_owned())),
             None => {
                 record.asking = Some(what);
                 Ok(())
@@ -167,7 +165,7 @@ impl Owners {
         loop {
             match self.turn_or_wait(&id, what) {
                 Ok(turn) => return turn,
-                Err((_, changed)) => changed.await,
+                Err((_, changed)) => changed.comes().await,
             }
         }
     }
@@ -192,7 +190,7 @@ impl Owners {
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
-    ) -> Result<Pending, OwnedNotified> {
+    ) -> Result<Pending, NextChange> {
         self.pending_if(keys, owner, |record| record.pending == 0 && !record.has_begun)
     }
 
@@ -201,7 +199,7 @@ impl Owners {
         keys: &Keys,
         owner: &Owner,
         admits: impl FnOnce(&Record) -> bool,
-    ) -> Result<Pending, OwnedNotified> {
+    ) -> Result<Pending, NextChange> {
         let mark = self.mark(keys, owner);
         if mark.counts {
             self.begin(&mark.id(), |record| {
@@ -209,7 +207,7 @@ impl Owners {
                     record.pending += 1;
                     Ok(())
                 } else {
-                    Err(record.changed.clone().notified_owned())
+                    Err(record.changed.next_owned())
                 }
             })?;
         }
@@ -266,15 +264,15 @@ impl OwnerTurn {
     /// Cancel safe: the turn stays.
     pub(crate) async fn begun_with_a_hold(&self) {
         while let Some(changed) = self.wait_or_begin() {
-            changed.await;
+            changed.comes().await;
         }
     }
 
-    fn wait_or_begin(&self) -> Option<OwnedNotified> {
+    fn wait_or_begin(&self) -> Option<NextChange> {
         self.owners.begin(&self.id, |record| {
             record.has_begun = record.pending == 0;
             record.disturbed &= !record.has_begun;
-            (!record.has_begun).then(|| record.changed.clone().notified_owned())
+            (!record.has_begun).then(|| record.changed.next_owned())
         })
     }
 
@@ -305,10 +303,10 @@ impl OwnerTurn {
         Ok(())
     }
 
-    fn wait_until_quiet(&self) -> Option<OwnedNotified> {
+    fn wait_until_quiet(&self) -> Option<NextChange> {
         let shard = self.owners.shard(&self.id);
         let record = shard.records.get(&self.id).filter(|record| record.pending > 0)?;
-        Some(record.changed.clone().notified_owned())
+        Some(record.changed.next_owned())
     }
 
     /// Waits until it is quiet.
@@ -324,7 +322,7 @@ impl OwnerTurn {
         loop {
             self.check_doubt()?;
             match self.wait_until_quiet() {
-                Some(changed) => changed.await,
+                Some(changed) => changed.comes().await,
                 None => return Ok(()),
             }
         }
@@ -388,14 +386,14 @@ impl Pending {
         self.alone_or_wait().is_none()
     }
 
-    fn alone_or_wait(&self) -> Option<OwnedNotified> {
+    fn alone_or_wait(&self) -> Option<NextChange> {
         if !self.0.counts {
             return None;
         }
         let id = self.0.id();
         let shard = self.0.owners.shard(&id);
         let record = shard.records.get(&id).filter(|record| record.has_begun)?;
-        Some(record.changed.clone().notified_owned())
+        Some(record.changed.next_owned())
     }
 
     /// Waits until no attempt of the owner asks: what it is granted is known then.
@@ -405,7 +403,7 @@ impl Pending {
     /// Cancel safe: nothing changes.
     pub(crate) async fn alone(&self) {
         while let Some(changed) = self.alone_or_wait() {
-            changed.await;
+            changed.comes().await;
         }
     }
 
@@ -425,10 +423,10 @@ impl Pending {
         while self.0.counts
             && let Some(changed) = self.0.owners.begin(&self.0.id(), |record| {
                 let before = std::mem::replace(&mut record.undoing, true);
-                before.then(|| record.changed.clone().notified_owned())
+                before.then(|| record.changed.next_owned())
             })
         {
-            changed.await;
+            changed.comes().await;
         }
         Undoing(&self.0)
     }

@@ -19,7 +19,7 @@ impl Core {
         if self.is_forked() || self.closed.swap(true, Ordering::SeqCst) {
             return (0, Vec::new());
         }
-        self.closing.notify_waiters();
+        self.closing.tell();
         self.lanes.close();
         let mut leases = Vec::new();
         self.lanes.each_lease(|lease| leases.push(lease.clone()));

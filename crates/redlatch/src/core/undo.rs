@@ -203,7 +203,7 @@ impl Core {
                 let pending = match core.owners.pending_if_idle(&request.keys, &owner) {
                     Ok(pending) => pending,
                     Err(changed) => {
-                        let _ = tokio::time::timeout(left, changed).await;
+                        let _ = tokio::time::timeout(left, changed.comes()).await;
                         continue;
                     }
                 };

@@ -265,12 +265,8 @@ impl Waiter {
 
     /// `true` if a message or a task of this process ended it.
     async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<bool, Error> {
-        let closing = core.closing.notified();
+        let closing = core.closing.until(|| core.is_closed().then_some(()));
         let mut closing = std::pin::pin!(closing);
-        closing.as_mut().enable();
-        if core.is_closed() {
-            return Err(core.closed_error());
-        }
         let limit = core.keeper.sleep(time);
         let mut limit = std::pin::pin!(limit);
         let notify = self.notify();
@@ -327,9 +323,8 @@ impl Core {
         deadline: &Deadline,
         mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
     ) -> Result<Option<T>, Error> {
-        let closing = self.closing.notified();
+        let closing = self.closing.until(|| self.is_closed().then_some(()));
         let mut closing = std::pin::pin!(closing);
-        closing.as_mut().enable();
         let patience_ms = u64::try_from(self.config.outage_tolerance.as_millis()).unwrap_or(u64::MAX);
         loop {
             if self.is_closed() {

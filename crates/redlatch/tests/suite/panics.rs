@@ -1,11 +1,12 @@
 //! What the program gives the library to call may panic or take long. That costs no lock, and no loss goes untold.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     task::{Context, Wake, Waker},
 };
 
-use redlatch::{Client, Lease, Wait, scripts};
+use redlatch::{Client, ErrorKind, Lease, Wait, scripts};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
@@ -123,5 +124,92 @@ async fn a_grant_is_not_given_up_for_a_hold_that_is_over_and_has_not_been_told()
         let next = next.expect("the first one has ended");
         assert!(next.is_valid(), "{kind}: {:?}", next.loss());
         assert!(!first.is_valid());
+    }
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the program's own fault");
+    }
+}
+
+/// Polls it as a task would whose waker panics.
+fn poll_once<F: Future + ?Sized>(work: Pin<&mut F>) {
+    assert!(work.poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+}
+
+/// Those that waited for the same event were dropped from its list with the waker that panicked, and waited for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waker_that_panics_keeps_no_other_task_from_being_told_of_a_loss() {
+    for lease in [ms(700), ms(60_000)] {
+        let client = Client::connect("memory:").await.unwrap();
+        let first = client.lock("x").lock_with_lease(lease).await.unwrap();
+        let second = Arc::new(first.reenter().await.unwrap());
+        let mut panics = Box::pin(first.lost());
+        poll_once(panics.as_mut());
+        let (token, told) = (first.loss_token(), tokio::spawn(first.lost()));
+        let works = second.clone();
+        let protected = tokio::spawn(async move { works.protect(std::future::pending::<()>()).await });
+        tokio::time::sleep(ms(100)).await;
+        if lease > ms(1_000) {
+            assert!(client.lock("x").force_unlock().await.unwrap());
+        }
+        soon("the notice", told).await.unwrap();
+        soon("the token", token.cancelled()).await;
+        assert_eq!(
+            soon("the end of the work", protected).await.unwrap().unwrap_err().kind(),
+            ErrorKind::Lost
+        );
+    }
+}
+
+/// The same, of the turns of one owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waker_that_panics_keeps_no_other_task_from_its_owners_turn() {
+    let client = Client::connect("memory:").await.unwrap();
+    let (owner, lock) = (client.owner(), client.lock("x"));
+    let held = lock.lock().await.unwrap();
+    let attempt = || {
+        let (lock, owner) = (lock.clone(), owner.clone());
+        async move { lock.acquire().wait(Wait::Forever).owner(&owner).await.unwrap().expect("a wait without end") }
+    };
+    let first = tokio::spawn(attempt());
+    tokio::time::sleep(ms(100)).await;
+    let mut panics = Box::pin(attempt());
+    poll_once(panics.as_mut());
+    let next = tokio::spawn(attempt());
+    tokio::time::sleep(ms(100)).await;
+    held.unlock().await.unwrap();
+    let _first = soon("the first one's turn", first).await.unwrap();
+    let _next = soon("the next one's turn", next).await.unwrap();
+}
+
+/// It ended the shutdown, which gave nothing back, and those that waited were told nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waker_that_panics_does_not_end_a_shutdown() {
+    let store = "memory:a_waker_that_panics_does_not_end_a_shutdown";
+    let (client, other) = (Client::connect(store).await.unwrap(), Client::connect(store).await.unwrap());
+    let held = client.lock("held").lock().await.unwrap();
+    let _theirs = other.lock("theirs").lock().await.unwrap();
+    let lock = client.lock("theirs");
+    let mut panics = Box::pin(lock.lock());
+    for _ in 0..3 {
+        poll_once(panics.as_mut());
+        tokio::time::sleep(ms(30)).await;
+    }
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    tokio::time::sleep(ms(200)).await;
+    let report = soon("the shutdown", client.clone().shutdown(ms(5_000))).await;
+    assert_eq!((report.released, report.failed.len()), (1, 0), "{report:?}");
+    assert!(!held.is_valid() && !other.lock("held").is_locked().await.unwrap());
+    for waiter in waiting {
+        assert_eq!(soon("the end of a wait", waiter).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     }
 }

@@ -15,13 +15,11 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
-use tokio::sync::Notify;
-
 use crate::{
-    catch_panic::catch_panic,
     error::LossReason,
     keys::Keys,
     owner::Owner,
+    quiet::Signal,
     recipes::{Recipe, Term},
     replica_ack::Confirmed,
 };
@@ -62,7 +60,7 @@ pub(crate) struct Lease {
     hold: u64,
     state: AtomicU8,
     holds: Mutex<Holds>,
-    ended: Notify,
+    ended: Signal,
     /// Since when it is offered to a task; 0 once that task has taken it, [`TAKEN_BACK`] when it is none's any more.
     offered_ms: AtomicU64,
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
@@ -149,7 +147,7 @@ impl Lease {
             hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
-            ended: Notify::new(),
+            ended: Signal::default(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(false),
             outlasts_grant: AtomicBool::new(false),
@@ -178,7 +176,7 @@ impl Lease {
             hold: self.hold,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
-            ended: Notify::new(),
+            ended: Signal::default(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(self.outcome_unknown.load(Ordering::Relaxed)),
             outlasts_grant: AtomicBool::new(self.outlasts_grant.load(Ordering::Relaxed)),
@@ -428,14 +426,9 @@ impl Lease {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if held {
             self.owner.holds_less();
-            self.tell_end();
+            self.ended.tell();
         }
         held
-    }
-
-    /// Wakes those who wait for the end. Their wakers are the program's code, and one that panics is not to end what comes after.
-    fn tell_end(&self) {
-        catch_panic(|| self.ended.notify_waiters());
     }
 
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
@@ -450,7 +443,7 @@ impl Lease {
             return false;
         }
         self.owner.holds_less();
-        self.tell_end();
+        self.ended.tell();
         true
     }
 
@@ -460,15 +453,7 @@ impl Lease {
 
     /// Resolves when the hold has ended: with the reason if it is lost, with `None` if it was given back.
     pub(crate) async fn ended(self: Arc<Self>) -> Option<LossReason> {
-        loop {
-            let notified = self.ended.notified();
-            let mut notified = std::pin::pin!(notified);
-            notified.as_mut().enable();
-            if !self.is_held() {
-                return self.loss().cloned();
-            }
-            notified.await;
-        }
+        self.ended.until(|| (!self.is_held()).then(|| self.loss().cloned())).await
     }
 
     fn rare(&self) -> &Rare {

@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -21,6 +20,7 @@ use crate::{
     locks::shared::{lock_handle::LockHandle, protect::protected},
     name::LockName,
     owner::{Owner, Stay},
+    quiet::Signal,
     recipes::Term,
     replica_ack::ReplicaAck,
 };
@@ -210,7 +210,7 @@ fn lost_error(lost: &LostMember) -> Error {
 #[derive(Debug, Default)]
 pub(crate) struct Over {
     seen: AtomicBool,
-    told: Notify,
+    told: Signal,
 }
 
 impl Over {
@@ -220,16 +220,11 @@ impl Over {
 
     fn see(&self) {
         self.seen.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        self.told.tell();
     }
 
     async fn seen(&self) {
-        let told = self.told.notified();
-        let mut told = std::pin::pin!(told);
-        told.as_mut().enable();
-        if !self.is_seen() {
-            told.await;
-        }
+        self.told.until(|| self.is_seen().then_some(())).await;
     }
 }
 

@@ -12,9 +12,8 @@ use std::{
 };
 
 use redis::RedisError;
-use tokio::sync::Notify;
 
-use crate::catch_panic::catch_panic;
+use crate::{catch_panic::catch_panic, quiet::Signal};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -28,7 +27,7 @@ pub(super) struct DriverWork {
     work: Mutex<Option<Work>>,
     phase: AtomicU8,
     /// Wakes those who queued while it was at work, which may have been its end.
-    ended: Notify,
+    ended: Signal,
 }
 
 /// What is in the queue by now is served or dropped later.
@@ -40,7 +39,7 @@ const OVER: u8 = 2;
 impl DriverWork {
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         let work = Mutex::new(Some(Box::pin(work) as Work));
-        DriverWork { work, phase: AtomicU8::new(RESTS), ended: Notify::new() }
+        DriverWork { work, phase: AtomicU8::new(RESTS), ended: Signal::default() }
     }
 
     /// It has come to its end, or was dropped with the runtime that drove it.
@@ -90,7 +89,7 @@ impl DriverWork {
         // Without the mutex, because this wakes those who wait for answers.
         drop(work);
         catch_panic(|| drop(driver));
-        catch_panic(|| self.ended.notify_waiters());
+        self.ended.tell();
     }
 
     /// Waits for the answer to what is put into the driver's queue, or for the driver's end. The answer stays where its caller has it: a
@@ -99,7 +98,7 @@ impl DriverWork {
     where
         F: Future<Output = Result<T, RedisError>>,
     {
-        let mut ended = pin!(self.ended.notified());
+        let mut ended = pin!(self.ended.next());
         std::future::poll_fn(|cx| {
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
                 return Poll::Ready(answer);

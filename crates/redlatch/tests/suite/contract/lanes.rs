@@ -11,7 +11,7 @@ use std::{
 use redlatch::{ErrorKind, Guard, Lease, LossReason, Wait};
 
 use crate::{
-    fixture::{Fixture, RENEWED, ms, renewed, soon},
+    fixture::{Fixture, IN_VAIN, RENEWED, ms, renewed, soon},
     kinds::AnyLock,
 };
 
@@ -304,7 +304,7 @@ pub(crate) async fn a_leader_that_is_not_polled_does_not_stop_its_line(on: Fixtu
     let lock = on.lock(&a, name.as_str());
     let mut leader = Box::pin(lock.lock());
     // Long enough to ask, and to sleep.
-    assert!(tokio::time::timeout(ms(200), &mut leader).await.is_err(), "it is busy");
+    assert!(tokio::time::timeout(IN_VAIN, &mut leader).await.is_err(), "it is busy");
     // Nor does one that is not polled when it is told to lead.
     let mut second = Box::pin(lock.lock());
     assert!(futures_util::poll!(&mut second).is_pending());

@@ -3,7 +3,7 @@
 //! Tasks are parted by `|`, and `1:` begins one of the second process. An acquire is a kind (`P`lain, `F`air, `R`ead, `W`rite; `M` a set of
 //! the plain lock and another one, `N` a set of the write lock and another one), an owner
 //! (`.` a fresh one; `a`, `b` one that several tasks of this process use; `A`, `B` the same of the first process, from its text) and
-//! options (`?` does not wait, `!` has a fixed lease, `+` has a longer one that is renewed, `#` draws a token). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
+//! options (`?` does not wait, `!` has a fixed lease, `-` has a shorter one than an answer may take, `+` has a longer one that is renewed, `#` draws a token). The other words are in [`Op`]. With a `~` at the beginning a lease is passed on inside a
 //! process for as long as tasks wait there.
 
 use std::{str::FromStr, time::Duration};
@@ -33,14 +33,29 @@ pub(super) enum Who {
     Text(usize),
 }
 
+/// For how long a hold is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    Renewed,
+    RenewedForLonger,
+    Fixed,
+    /// Fixed, and over before it is known that an answer does not come.
+    Brief,
+}
+
+impl Length {
+    pub(super) fn is_renewed(self) -> bool {
+        matches!(self, Length::Renewed | Length::RenewedForLonger)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Acquire {
         kind: Kind,
         who: Who,
         waits: bool,
-        fixed: bool,
-        longer: bool,
+        lease: Length,
         fenced: bool,
         /// With another lock, as a set.
         set: bool,
@@ -101,17 +116,19 @@ fn acquire(word: &str) -> Option<Op> {
         'B' => Who::Text(1),
         _ => return None,
     };
-    let (mut waits, mut fixed, mut longer, mut fenced) = (true, false, false, false);
+    let (mut waits, mut lease, mut fenced) = (true, Length::Renewed, false);
     for option in chars {
         match option {
             '?' => waits = false,
-            '!' => fixed = true,
-            '+' => longer = true,
             '#' => fenced = true,
+            _ if lease != Length::Renewed => return None,
+            '!' => lease = Length::Fixed,
+            '-' => lease = Length::Brief,
+            '+' => lease = Length::RenewedForLonger,
             _ => return None,
         }
     }
-    (!(fixed && longer)).then_some(Op::Acquire { kind, who, waits, fixed, longer, fenced, set })
+    Some(Op::Acquire { kind, who, waits, lease, fenced, set })
 }
 
 fn op(word: &str) -> Result<Op, String> {
@@ -156,6 +173,12 @@ impl FromStr for Program {
 impl Program {
     pub(super) fn processes(&self) -> usize {
         self.tasks.iter().map(|task| task.process).max().unwrap_or(0) + 1
+    }
+
+    /// Whether some hold is over before it is known that an answer does not come.
+    pub(super) fn has_brief(&self) -> bool {
+        let is_brief = |op: &Op| matches!(op, Op::Acquire { lease: Length::Brief, .. });
+        self.tasks.iter().any(|task| task.ops.iter().any(is_brief))
     }
 }
 
@@ -243,6 +266,14 @@ const TABLE: &[&str] = &[
     "P.# u | P.# u | 1:P. u",
     "F.# u | F. u",
     "F.! | F. u | 1:F. u",
+    // Leases that end while an answer is still waited for.
+    "P. u | P.- u | 1:P. u",
+    "F. d | F.- u",
+    "F. u | F.- u | 1:F. u",
+    "F.- u | F.- u | 1:F.- u",
+    "W. u | W.- u | 1:R. u",
+    "R. u | R.- u | 1:W. u",
+    "Fa u Fa- u | F. u",
     // Sets.
     "M. u | P. u",
     "M. u | M. u",

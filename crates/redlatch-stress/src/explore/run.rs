@@ -16,7 +16,7 @@ use super::{
     choice::Chooser,
     network::{Network, Server},
     oracle::{self, Slot},
-    program::{EXTENDED, Kind, LEASE, NAME, OWNERS, Op, Program, Who},
+    program::{EXTENDED, Kind, LEASE, Length, NAME, OWNERS, Op, Program, Who},
 };
 use crate::worker::kind::Held;
 
@@ -24,6 +24,7 @@ use crate::worker::kind::Held;
 const BESIDES: &str = "m";
 const FIXED: Duration = Duration::from_millis(1_200);
 pub(super) const RESPONSE: Duration = Duration::from_millis(500);
+const BRIEF: Duration = Duration::from_millis(200);
 /// After so long everything has happened that does not wait for more time.
 const SETTLED: Duration = Duration::from_millis(1);
 /// Longer than any pause between tasks of a process.
@@ -396,6 +397,10 @@ impl World<'_> {
         if bounds.passes > 0 && (running || self.tasks.iter().any(|task| !task.slots.is_empty())) {
             nexts.push(Next::Pass(RESPONSE + MOMENT));
             nexts.push(Next::Pass(LEASE + LEASE / 3));
+            if self.program.has_brief() {
+                // Twice that is longer than such a hold.
+                nexts.push(Next::Pass(BRIEF / 2 + MOMENT));
+            }
         }
         nexts
     }
@@ -410,7 +415,7 @@ impl World<'_> {
         let last = |slots: &[Slot]| slots.last().map(|slot| (slot.held.clone(), slot.kind, slot.renewed));
         let mut gives = None;
         let (call, kind, renewed): (Call, Kind, bool) = match op {
-            Op::Acquire { kind, fixed, .. } => (self.acquire(process, op), kind, !fixed),
+            Op::Acquire { kind, lease, .. } => (self.acquire(process, op), kind, lease.is_renewed()),
             Op::Adopt => {
                 let Some((kind, owner)) = self.left.pop() else { return };
                 (self.adopt(process, kind, owner), kind, true)
@@ -467,7 +472,7 @@ impl World<'_> {
     }
 
     fn acquire(&mut self, process: usize, op: Op) -> Call {
-        let Op::Acquire { kind, who, waits, fixed, longer, fenced, set } = op else {
+        let Op::Acquire { kind, who, waits, lease, fenced, set } = op else {
             return Box::pin(async { Ended::Done });
         };
         let owner = match who {
@@ -483,10 +488,11 @@ impl World<'_> {
         };
         let client = self.processes[process].client.clone();
         let wait = if waits { Wait::Forever } else { Wait::No };
-        let lease = match (fixed, longer) {
-            (true, _) => Lease::Fixed(FIXED),
-            (_, true) => Lease::RenewedEvery(EXTENDED),
-            _ => Lease::Renewed,
+        let lease = match lease {
+            Length::Renewed => Lease::Renewed,
+            Length::RenewedForLonger => Lease::RenewedEvery(EXTENDED),
+            Length::Fixed => Lease::Fixed(FIXED),
+            Length::Brief => Lease::Fixed(BRIEF),
         };
         macro_rules! ask {
             ($lock:expr, $held:expr, $with:expr) => {{

@@ -378,6 +378,18 @@ async fn doctor_says_that_losses_are_told() {
     let findings = client.diagnose().await.unwrap();
     let loss = findings.iter().find(|finding| finding.subject == "loss").unwrap();
     assert_eq!(loss.severity, Severity::Good, "{loss}");
+    // A server that has no room for what it is to watch tells of some changes only.
+    let guards = hold(&client, names(3)).await;
+    until_watched(&[&server], 3).await;
+    server.cmd(&["CONFIG", "SET", "tracking-table-max-keys", "3"]).unwrap();
+    let findings = client.diagnose().await.unwrap();
+    let loss = findings.iter().find(|finding| finding.subject == "loss").unwrap();
+    assert_eq!(loss.severity, Severity::Problem, "{loss}");
+    assert!(
+        loss.text.contains("3 keys") && loss.remedy.unwrap().contains("tracking-table-max-keys"),
+        "{loss}"
+    );
+    drop(guards);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

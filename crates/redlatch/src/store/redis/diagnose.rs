@@ -33,9 +33,11 @@ impl Node {
                 .remedy("use rediss://, or a unix socket or loopback address"),
             );
         }
+        let mut watched_keys = None;
         match ask(&link, &["INFO"]).await {
             Ok(reply) => {
                 let info = sections(&reply);
+                watched_keys = info.get("tracking_total_keys").and_then(|count| count.parse().ok());
                 version(&info, &mut findings);
                 persistence(&info, &mut findings);
                 eviction(&info, &link, &mut findings).await;
@@ -50,7 +52,7 @@ impl Node {
         }
         self.turns(&mut findings).await;
         publishing(&link, &mut findings).await;
-        findings.push(self.telling().await?);
+        findings.push(self.telling(watched_keys).await?);
         clock(&link, &mut findings).await;
         Ok(findings)
     }
@@ -74,7 +76,7 @@ impl Node {
     }
 
     /// Whether a holder learns at once that another client has ended its hold.
-    async fn telling(self: &std::sync::Arc<Self>) -> Result<Finding, Fault> {
+    async fn telling(self: &std::sync::Arc<Self>, watched_keys: Option<u64>) -> Result<Finding, Fault> {
         let link = self.background_link().await?;
         let why = match link.tells().await? {
             None => Some("it does not speak RESP3".to_owned()),
@@ -84,6 +86,16 @@ impl Node {
             },
         };
         let Some(why) = why else {
+            let keys_max = watched_keys_max(&link).await;
+            if let Some(keys) = watched_keys.filter(|keys| keys_max > 0 && *keys >= keys_max) {
+                let text = format!(
+                    "the server watches {keys} keys for its clients and has no room for more: it forgets some and does not say so, and then a holder learns only after 20 s, or with its next renewal, of a lock that another client has deleted or forced free"
+                );
+                let finding = Finding::new(Severity::Problem, "loss", text);
+                return Ok(
+                    finding.remedy("raise tracking-table-max-keys, or keep locks on a server of their own")
+                );
+            }
             let text = "the server tells at once of a lock that another client has deleted or forced free";
             return Ok(Finding::new(Severity::Good, "loss", text));
         };
@@ -95,6 +107,16 @@ impl Node {
             "give the account +client|tracking +client|caching +exists, as `redlatch acl` prints them",
         ))
     }
+}
+
+/// For how many keys the server has room of which it is to tell changes; 0 for any number.
+async fn watched_keys_max(link: &Link) -> u64 {
+    const UNLESS_SET: u64 = 1_000_000;
+    let setting = ask(link, &["CONFIG", "GET", "tracking-table-max-keys"]).await;
+    let text =
+        |reply: Reply| reply.array()?.get(1)?.bytes().map(|text| String::from_utf8_lossy(text).into_owned());
+    // A manager of servers may not allow to ask.
+    setting.ok().and_then(text).and_then(|text| text.parse().ok()).unwrap_or(UNLESS_SET)
 }
 
 async fn ask(link: &Link, parts: &[&str]) -> Result<Reply, Fault> {

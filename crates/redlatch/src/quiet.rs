@@ -22,7 +22,21 @@ use tokio::{
 
 use crate::catch_panic::catch_panic;
 
-struct Quiet(Waker);
+/// The waker of a task, until this is dropped.
+struct Quiet(Option<Waker>);
+
+impl Quiet {
+    fn stands_before(&self, waker: &Waker) -> bool {
+        self.0.as_ref().is_some_and(|own| own.will_wake(waker))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let waker = self.0.take();
+        catch_panic(|| drop(waker));
+    }
+}
 
 impl Wake for Quiet {
     fn wake(self: Arc<Self>) {
@@ -30,7 +44,7 @@ impl Wake for Quiet {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        catch_panic(|| self.0.wake_by_ref());
+        catch_panic(|| self.0.as_ref().map(Waker::wake_by_ref));
     }
 }
 
@@ -45,14 +59,20 @@ impl QuietWaker {
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         let (_, waker) = match self.0.take() {
-            Some(known) if known.0.0.will_wake(context.waker()) => self.0.insert(known),
+            Some(known) if known.0.stands_before(context.waker()) => self.0.insert(known),
             _ => {
-                let quiet = Arc::new(Quiet(context.waker().clone()));
+                let quiet = Arc::new(Quiet(Some(context.waker().clone())));
                 self.0.insert((quiet.clone(), Waker::from(quiet)))
             }
         };
         poll(&mut Context::from_waker(waker))
     }
+}
+
+/// Does work that is woken together with that of other tasks. It is made in here: taken by value it would be in this future twice.
+pub(crate) async fn quiet<F: Future>(work: impl FnOnce() -> F) -> F::Output {
+    let (mut work, mut waker) = (pin!(work()), QuietWaker::default());
+    poll_fn(|context| waker.poll(context, |context| work.as_mut().poll(context))).await
 }
 
 /// A timer of a runtime that another thread drives. Once it is over it stays so, however often it is polled.
@@ -100,8 +120,7 @@ impl Signal {
     #[expect(clippy::disallowed_methods, reason = "here the wakers keep their panics to themselves")]
     pub(crate) fn tell(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        // A waker that panics keeps that to itself, but it may panic again when it is dropped.
-        catch_panic(|| self.notify.notify_waiters());
+        self.notify.notify_waiters();
     }
 
     /// Looks now and after each change, until there is something.
@@ -155,7 +174,16 @@ mod tests {
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("this waker panics");
+            std::panic::panic_any(PanicsAgain);
+        }
+    }
+
+    /// What a panic carries is dropped by the one that catches it.
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            panic!("so does this");
         }
     }
 

@@ -20,6 +20,7 @@ use crate::{
     acl::Kind,
     config::{Config, url::StoreUrl},
     error::{Error, ErrorKind},
+    quiet::quiet,
     replica_ack::ReplicaCount,
 };
 
@@ -89,7 +90,8 @@ impl Shared {
             Ok(opening) => opening,
             Err(store) => return Ok(store),
         };
-        let outcome = opening.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        let outcome =
+            quiet(async || opening.wait_for(Option::is_some).await.map(|outcome| outcome.clone())).await;
         match outcome {
             Ok(Some(outcome)) => outcome.map_err(Fault::NotSent),
             _ => Err(Fault::NotSent(closed())),

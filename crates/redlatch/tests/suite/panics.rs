@@ -8,13 +8,13 @@ use std::{
 
 use redlatch::{Client, ErrorKind, Lease, Wait, scripts};
 use redlatch_testkit::{
-    proxy::{Action, Match, Proxy},
+    proxy::{Action, Match, Proxy, Scope},
     server::RedisServer,
 };
 use tokio::runtime::Handle;
 
 use crate::{
-    fixture::{ms, renewed, soon},
+    fixture::{ms, renewed, soon, told},
     watched::until_watched,
 };
 
@@ -211,5 +211,43 @@ async fn a_waker_that_panics_does_not_end_a_shutdown() {
     assert!(!held.is_valid() && !other.lock("held").is_locked().await.unwrap());
     for waiter in waiting {
         assert_eq!(soon("the end of a wait", waiter).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    }
+}
+
+/// Two of them ended the process, one kept others waiting for as long as connecting may take, and a shutdown panicked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wakers_that_panic_keep_no_other_task_from_a_connection_that_is_being_made() {
+    let server = RedisServer::start().unwrap();
+    let way = Proxy::start(&server.url()).unwrap();
+    way.stall(Scope::Both);
+    let client = Client::builder().url(way.url()).connect_timeout(ms(20_000)).connect_lazy().unwrap();
+    for round in ["first", "second"] {
+        let waits = |name: String| {
+            let lock = client.lock(name);
+            async move { lock.lock().await }
+        };
+        let mut panics = [Box::pin(waits(format!("{round}-a"))), Box::pin(waits(format!("{round}-b")))];
+        let mut healthy = Vec::new();
+        for (at, panics) in panics.iter_mut().enumerate() {
+            healthy.push(tokio::spawn(waits(format!("{round}-{at}-before"))));
+            tokio::time::sleep(ms(50)).await;
+            poll_once(panics.as_mut());
+            healthy.push(tokio::spawn(waits(format!("{round}-{at}-after"))));
+        }
+        tokio::time::sleep(ms(100)).await;
+        if round == "first" {
+            way.heal().unwrap();
+            for waiting in healthy {
+                soon("a grant", waiting).await.unwrap().unwrap().unlock().await.unwrap();
+            }
+            way.stall(Scope::Both);
+            way.reset_all();
+            tokio::time::sleep(ms(100)).await;
+            continue;
+        }
+        soon("the shutdown", client.clone().shutdown(ms(500))).await;
+        for waiting in healthy {
+            assert_eq!(told("the end", waiting).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        }
     }
 }

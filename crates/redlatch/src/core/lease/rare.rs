@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::watch;
 
 use super::{Lease, detached::DetachedHold, lengths::Lengths};
-use crate::{error::LossReason, recipes::Term, replica_ack::Confirmed};
+use crate::{error::LossReason, quiet::quiet, recipes::Term, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -84,7 +84,7 @@ impl Reentries {
     /// Waits until no such request is under way.
     async fn stays(&self) {
         // An error says that it is gone with all that waits for it.
-        let _ = self.changes.subscribe().wait_for(|changes| *changes == 0).await;
+        quiet(async || drop(self.changes.subscribe().wait_for(|changes| *changes == 0).await)).await;
     }
 
     pub(super) fn lengths(&self) -> MutexGuard<'_, Lengths> {

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
+    quiet::quiet,
     replica_ack::{ReplicaCount, Replicas},
     store::{Call, Confirm, Fault, Reply, protocol_error},
 };
@@ -359,11 +360,14 @@ impl Desk {
 
     /// Waits for a connection of its own.
     async fn seat(self: &Arc<Self>) -> Result<Seat, Fault> {
-        let place = tokio::select! {
-            biased;
-            () = self.closed.cancelled() => return Err(closed_error()),
-            place = self.seats.clone().acquire_owned() => place.map_err(|_| closed_error())?,
-        };
+        let place = quiet(async || {
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => Err(closed_error()),
+                place = self.seats.clone().acquire_owned() => place.map_err(|_| closed_error()),
+            }
+        });
+        let place = place.await?;
         let (idle, age) = {
             let mut state = self.state();
             let idle = std::iter::from_fn(|| state.idle.pop()).find(|(blocked, _)| blocked.link.is_usable());

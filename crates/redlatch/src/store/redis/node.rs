@@ -27,6 +27,7 @@ use super::{
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
+    quiet::quiet,
     replica_ack::ReplicaCount,
     scripts,
     store::{Call, Confirm, Fault, Reply, RunFuture, without_replicas},
@@ -279,17 +280,20 @@ impl Node {
                 tell.send_replace(Some(outcome));
             });
         }
-        let outcome = tokio::select! {
-            biased;
-            outcome = pending.wait_for(Option::is_some) => outcome.map(|outcome| outcome.clone()),
-            // A waiter may have another server to ask by now.
-            () = self.closed.cancelled() => return Err(closed_error()),
-            // The attempt has a limit, which it keeps where its runtime runs.
-            () = self.dial.sleep(2 * self.dial.connect_timeout()), if id != self.background.id() => return Ok(None),
-        };
-        match outcome {
-            Ok(Some(Ok(link))) => Ok(Some(link)),
-            Ok(Some(Err(error))) => Err(Fault::NotSent(error)),
+        let outcome = quiet(async || {
+            tokio::select! {
+                biased;
+                outcome = pending.wait_for(Option::is_some) => Ok(outcome.map(|outcome| outcome.clone())),
+                // A waiter may have another server to ask by now.
+                () = self.closed.cancelled() => Err(Err(closed_error())),
+                // The attempt has a limit, which it keeps where its runtime runs.
+                () = self.dial.sleep(2 * self.dial.connect_timeout()), if id != self.background.id() => Err(Ok(None)),
+            }
+        });
+        match outcome.await {
+            Err(without) => without,
+            Ok(Ok(Some(Ok(link)))) => Ok(Some(link)),
+            Ok(Ok(Some(Err(error)))) => Err(Fault::NotSent(error)),
             // Its slot must not be found again.
             _ => {
                 self.settle(id, None);

@@ -34,6 +34,7 @@ use crate::{
     config::{Config, addr::Addr},
     error::Error,
     jitter::jittered,
+    quiet::quiet,
 };
 use pictures::{Contradiction, SCAN_TIMEOUT};
 
@@ -350,11 +351,14 @@ impl Topology {
         let mut looks = self.looks.subscribe();
         let before = *looks.borrow_and_update();
         self.wanted.notify_one();
-        tokio::select! {
-            _ = looks.wait_for(|looks| *looks > before) => {}
-            () = self.closed.cancelled() => {}
-            () = self.sleep(LOOKED_TIME_MAX) => {}
-        }
+        quiet(async || {
+            tokio::select! {
+                _ = looks.wait_for(|looks| *looks > before) => {}
+                () = self.closed.cancelled() => {}
+                () = self.sleep(LOOKED_TIME_MAX) => {}
+            }
+        })
+        .await;
     }
 
     /// Counts changes of owners.
@@ -365,22 +369,28 @@ impl Topology {
     /// Resolves when a slot has another master than this one.
     pub(super) async fn leaves(&self, slot: u16, addr: &Addr) {
         let mut changes = self.changes();
-        while self.table().owner(slot).is_none_or(|owner| owner.addr == *addr) {
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
+        quiet(async || {
+            while self.table().owner(slot).is_none_or(|owner| owner.addr == *addr) {
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
             }
-        }
+        })
+        .await;
     }
 
     /// Resolves when a slot has neither the master that it had at this seat nor, right after that one, the `heir` that was getting it then.
     /// A master that lost the slot and has it again is not the one that it had.
     pub(super) async fn loses(&self, slot: u16, seat: u64, heir: Option<&Addr>) {
         let mut changes = self.changes();
-        while self.is_served(slot, seat, heir) {
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
+        quiet(async || {
+            while self.is_served(slot, seat, heir) {
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
             }
-        }
+        })
+        .await;
     }
 
     fn is_served(&self, slot: u16, seat: u64, heir: Option<&Addr>) -> bool {

@@ -23,6 +23,7 @@ use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
     jitter::jittered,
+    quiet::quiet,
     replica_ack::ReplicaCount,
     scripts::{BOTH, COUNTER_GET},
     store::{Arg, Call, Confirm, Fault, Reply, of_another_reign},
@@ -313,7 +314,10 @@ impl Inner {
             let delay_ms = (RETRY_DELAY_MS_MIN << budget.tries.min(8)).min(RETRY_DELAY_MS_MAX);
             let pause = std::pin::pin!(self.topology.sleep(jittered(Duration::from_millis(delay_ms))));
             // Where the slots are now may be news for this call, too.
-            select(pause, std::pin::pin!(changes.changed())).await;
+            quiet(async || {
+                select(pause, std::pin::pin!(changes.changed())).await;
+            })
+            .await;
         }
         Ok(())
     }

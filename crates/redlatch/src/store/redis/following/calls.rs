@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{LISTED_TIME, LOOK_TIME_MAX, MASTERS_TRIED_MAX, Shared};
 use crate::{
     error::{Error, ErrorKind},
+    quiet::quiet,
     replica_ack::ReplicaCount,
     store::{
         Call, Confirm, Fault, Reply, of_another_reign,
@@ -154,7 +155,7 @@ impl Shared {
         let number = self.look.ask();
         if self.master.era() == era {
             // An error means that nobody looks any more, because the store is closed.
-            let _ = looked.wait_for(|done| *done >= number).await;
+            quiet(async || drop(looked.wait_for(|done| *done >= number).await)).await;
         }
     }
 }

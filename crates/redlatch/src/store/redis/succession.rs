@@ -184,6 +184,8 @@ pub(super) struct Memory {
     doubt: Option<Doubt>,
     /// The server that the words of all servers make the master for a client without memory, against what is remembered, and since when.
     shown: Option<Doubt>,
+    /// Histories of former masters that the present one was seen to have gone on from, though it may not say so any more.
+    line: VecDeque<String>,
     /// The histories of the present master, and those that others have gone on from.
     histories: VecDeque<String>,
     past: VecDeque<String>,
@@ -325,10 +327,10 @@ impl Memory {
         let shown = self.shown.take();
         let verdict = self.judge_by_memory(said, doubt, now);
         // What is remembered of a long story may differ between clients, and then each of them would stay at its own for good. All of them
-        // hear all servers say the same, and so does a client that comes now.
-        let Some(claim) = said.plain_master().filter(|claim| self.is_elsewhere(claim)) else {
-            return verdict;
-        };
+        // hear all servers say the same, and so does a client that comes now. But none goes back to what the present master has gone on from:
+        // that one says so no more when it was started anew, or has had no replica for long, and a client that comes now cannot know.
+        let is_news = |claim: &&Claim| self.is_elsewhere(claim) && !self.has_gone_on_from(claim);
+        let Some(claim) = said.plain_master().filter(is_news) else { return verdict };
         let since = shown.filter(|(addr, _)| *addr == claim.addr).map_or(now, |(_, since)| since);
         if now.saturating_duration_since(since) < RESET_TIME {
             self.shown = Some((claim.addr.clone(), since));
@@ -340,6 +342,10 @@ impl Memory {
 
     fn is_elsewhere(&self, claim: &Claim) -> bool {
         self.present.as_ref().is_some_and(|present| present.addr != claim.addr)
+    }
+
+    fn has_gone_on_from(&self, claim: &Claim) -> bool {
+        claim.history().is_some_and(|history| self.line.contains(&history.id))
     }
 
     /// What is remembered decides, and what servers say only adds to it.
@@ -440,6 +446,8 @@ impl Memory {
         };
         let run = self.present.as_ref().and_then(|present| present.history()?.run.clone());
         if let Some(before) = history.before.as_ref().filter(|before| !self.histories.contains(before)) {
+            // Its data come from elsewhere.
+            self.line.clear();
             // Nothing but a promotion gives the same process another one to have gone on from. After a restart it may be what was saved
             // long ago, and a replica may have gone on from the last one.
             if run.is_some() && run == history.run {
@@ -502,6 +510,11 @@ impl Memory {
 
     /// Takes the place of the present master, which is past.
     fn seat(&mut self, claim: Claim) -> Verdict {
+        let before = claim.history().and_then(|history| history.before.as_ref());
+        match before.and_then(|before| self.histories.iter().position(|id| id == before)) {
+            Some(at) => self.histories.iter().take(at + 1).for_each(|id| keep(&mut self.line, id.clone())),
+            None => self.line.clear(),
+        }
         while let Some(id) = self.histories.pop_front() {
             if let Some(former) = &self.present {
                 let run = former.history().and_then(|history| history.run.clone());

@@ -485,6 +485,23 @@ fn of_two_that_were_promoted_from_one_master_the_one_that_most_copy_is_the_maste
     is(&memory.judge(&said(3, &both), now), 3);
 }
 
+/// All clients went back to a master that had been superseded, because its successor did not say any more whose copy it was: after an hour without
+/// replicas, or after a restart. Those that did not hear all servers stayed.
+#[test]
+fn a_superseded_master_that_most_copy_is_not_taken_though_its_successor_names_it_no_more() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let old = (1, own(1, "a", "x"));
+    for (id, before) in [("c", ""), ("c", "b")] {
+        let mut memory = after(&[std::slice::from_ref(&old), &[(2, own(0, "b", "a")), old.clone()]]);
+        assert_eq!(port(&memory), 2);
+        let both = [old.clone(), (2, own(0, id, before))];
+        is(&memory.judge(&said(3, &both), now), 2);
+        for at in [later, later + RESET_TIME] {
+            assert_eq!(memory.judge(&said(3, &both), at), Verdict::Stays, "{before}");
+        }
+    }
+}
+
 /// The old master came back empty, and a replica that had not been told yet copied it: clients left the promoted one, which had their locks. And
 /// they left a master that had never failed for a replica that was started anew and had replicas of its own, which no client asks.
 #[test]

@@ -190,8 +190,8 @@ impl World {
         can
     }
 
-    /// Where the clients are in the end, and where a new one goes.
-    fn end(&self) -> (Vec<Option<Addr>>, Option<Addr>) {
+    /// Where the clients are in the end, and where a new one goes; whether the others were there when that master was superseded.
+    fn end(&self) -> (Vec<Option<Addr>>, Option<Addr>, bool) {
         let mut world = self.clone();
         world.servers.iter_mut().for_each(|server| server.is_paused = false);
         world.cut = [false; SERVERS];
@@ -201,16 +201,18 @@ impl World {
         if let Some(said) = world.said(|_| true) {
             new.judge(&said, world.began);
         }
-        (world.clients.iter().map(at).collect(), at(&new))
+        let has_gone_on = |client: &Memory| new.present().is_some_and(|claim| client.has_gone_on_from(claim));
+        let is_superseded = world.clients[..2].iter().all(has_gone_on);
+        (world.clients.iter().map(at).collect(), at(&new), is_superseded)
     }
 
     /// Where the words of all servers show a master it is the one of all clients. Where they do not, a new client refuses, and the others are at one
     /// that they agree on as long as that can be told. Of two that were promoted, a client that was not there cannot know which has superseded the other.
     fn check(&self, story: &[Event]) {
-        let (clients, new) = self.end();
+        let (clients, new, is_superseded) = self.end();
         let is_over = self.servers.iter().all(|server| server.role != Role::Master);
-        let agree = clients.iter().all(|client| *client == new || new.is_none() && *client == clients[0]);
-        let agree = agree || self.was_promoted && clients[0] == clients[1];
+        let is_theirs = |client| client == clients[0] && (new.is_none() || is_superseded);
+        let agree = clients.iter().all(|client| *client == new || is_theirs(client.clone()));
         // A successor that was started anew names nobody, and those that were there stay with it all the same.
         let is_nameless = story.iter().any(|event| matches!(event, Event::Empty(_)));
         let is_excused = (new.is_none() || self.was_promoted || is_nameless) && is_undecidable(story);

@@ -4,7 +4,7 @@
 //! cluster, with the same password or none. It would name servers that know of none of our locks. So a picture is believed only if
 //! nodes are in it that were in the last one, and this is the only place that remembers which were. One alone does not do: a
 //! node keeps its id when it is taken to another cluster (`CLUSTER RESET SOFT`), and so does a sentinel that is told to watch over another master. So
-//! where it is known which id is a server's own, only the others that it names say to whom it belongs.
+//! where it is known which id is a server's own, only the others that it names say to which set it belongs.
 
 use std::{
     collections::BTreeSet,

@@ -107,6 +107,15 @@ impl ReservedPort {
         reserve().map_err(|e| Error::io(format!("cannot reserve port {port} on 127.0.0.1"), e))
     }
 
+    /// Reserves `port` unless any socket has it. [`new`](Self::new) with a number shares the port with another reservation,
+    /// as a server that starts on it does.
+    fn unshared(port: u16) -> io::Result<Self> {
+        let socket = unbound_socket()?;
+        rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+        Ok(Self { port, _socket: socket })
+    }
+
     /// Reserves a free port and the one so far above it.
     ///
     /// # Errors
@@ -117,7 +126,7 @@ impl ReservedPort {
         let mut unfit = Vec::new();
         for _ in 0..PAIR_TRIES_MAX {
             let port = Self::new(0)?;
-            match port.port.checked_add(offset).map(Self::new) {
+            match port.port.checked_add(offset).map(Self::unshared) {
                 Some(Ok(above)) => return Ok((port, above)),
                 _ => unfit.push(port),
             }
@@ -141,9 +150,12 @@ impl ReservedPort {
     }
 }
 
+fn unbound_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
 fn bound_socket(port: u16) -> io::Result<OwnedFd> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = unbound_socket()?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
     Ok(socket)
@@ -254,5 +266,23 @@ impl Drop for OwnRuntime {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster took the port of a proxy that refused connections for a moment, and its node answered in the proxy's place.
+    #[test]
+    fn the_upper_port_of_a_pair_is_nobody_elses() {
+        let other = ReservedPort::new(0).unwrap();
+        assert!(ReservedPort::unshared(other.port()).is_err());
+        let port = other.port();
+        drop(other);
+        let ours = ReservedPort::unshared(port).unwrap();
+        assert!(ReservedPort::unshared(port).is_err());
+        drop(ours.listen().unwrap());
+        drop(ours.listen().unwrap());
     }
 }

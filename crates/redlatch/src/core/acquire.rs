@@ -72,7 +72,7 @@ impl Core {
         deadline: &Deadline,
         turn: Option<&OwnerTurn>,
     ) -> Result<Entered, Error> {
-        self.check_kind(request)?;
+        self.check_kind(request, turn)?;
         // A task that needs no turn has just come.
         let mut now_ms = if turn.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
@@ -85,8 +85,14 @@ impl Core {
     }
 
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. With the owner's turn no other attempt of it is under way.
-    pub(super) fn check_kind(&self, request: &Request) -> Result<(), Error> {
+    /// a repeat of the other. The owner's turn is asked for, because without it another attempt of the owner may be granted after the look. An
+    /// owner that is made for one acquire needs none.
+    pub(super) fn check_kind(&self, request: &Request, turn: Option<&OwnerTurn>) -> Result<(), Error> {
+        debug_assert_eq!(
+            turn.is_some(),
+            request.owner.is_some(),
+            "an owner that can be used again has a turn"
+        );
         let Some(owner) = &request.owner else { return Ok(()) };
         // Holds of a shared owner may be noted with another value of it.
         if !owner.is_shared() && !owner.is_holding() {

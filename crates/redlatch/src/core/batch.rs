@@ -116,14 +116,14 @@ impl Core {
         for (at, request) in requests.iter().enumerate() {
             let keys = &request.keys;
             keys.check()?;
-            if self.check_kind(request).is_err() {
-                return Ok(Batch::OneByOne);
-            }
             if first.owner.is_some() {
                 match self.owners.try_turn(keys, &owner, AttemptMode::Once) {
                     Ok(turn) => turns.push(turn),
                     Err(_) => return Ok(Batch::OneByOne),
                 }
+            }
+            if self.check_kind(request, turns.last()).is_err() {
+                return Ok(Batch::OneByOne);
             }
             match self.lanes.enter(request, turns.last(), now_ms)? {
                 Enter::Lead => places.push(LaneSlot::lead(self, request)),

@@ -290,29 +290,96 @@ async fn a_master_that_lost_its_place_and_got_it_back_between_two_looks_is_a_new
     servers.is_a_new_master(&format!("redis-replicated://127.0.0.1:{first},127.0.0.1:{second}")).await;
 }
 
-/// The one in between was seen by nobody, and the old master says that it is one: the client stayed there for ever, and every new client went
-/// to the other one.
+/// The one in between was seen by nobody, and the old master says that it is one. Clients guessed, each with what it remembered, and some were at one and some
+/// at the other. They use none until a person has made the old one a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_two_promotions_between_two_looks_the_one_that_most_copy_is_followed() {
+async fn nobody_grants_where_it_cannot_be_told_which_of_two_masters_counts() {
     let servers = MasterReplica::builder().replica_count(2).start().unwrap();
     let [old, between, last] = [0, 1, 2].map(|at| servers.node(at));
     let client = Client::connect(&servers.url()).await.unwrap();
     let uses = |server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
     assert!(uses(old), "{}", client.store());
     let held = soon("the hold", client.lock("x").lock()).await.unwrap();
-    between.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    follow(last, between).await;
+    soon("its way to the replica", async {
+        while last.cmd(&["EXISTS", "x"]).unwrap() != redis::Value::Int(1) {
+            tokio::time::sleep(ms(2)).await;
+        }
+    })
+    .await;
+    // No look is to see that one: the client hears of nothing meanwhile.
+    tokio::task::block_in_place(|| {
+        old.pause().unwrap();
+        between.pause().unwrap();
+    });
     last.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    follow(between, last).await;
     soon("the change to the last one", async {
         while !uses(last) {
             tokio::time::sleep(ms(20)).await;
         }
     })
     .await;
-    // The last one may have the hold or lack it. What is granted from here on is granted there.
-    drop(held);
-    let other = Client::connect(&servers.url()).await.unwrap();
-    let theirs = soon("the hold", other.lock("y").lock()).await.unwrap();
-    assert!(client.lock("y").try_lock().await.unwrap().is_none() && theirs.is_valid());
+    // It has had no replica for long, and does not say any more whose copy it was.
+    last.cmd(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).unwrap();
+    soon("a name without a parent", async {
+        while !info(last).contains("master_replid2:0000000000") {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    tokio::task::block_in_place(|| {
+        old.resume().unwrap();
+        between.resume().unwrap();
+    });
+    soon("that none is used", async {
+        while !client.store().ends_with("no master") {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    let error = soon("an error", client.lock("z").try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    for server in [old, last] {
+        assert!(error.to_string().contains(&format!(":{}", server.port())), "{error}");
+    }
+    assert!(error.to_string().contains("REPLICAOF"), "{error}");
+    let new = Client::builder().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
+    assert_eq!(new.kind(), ErrorKind::Unreachable, "{new}");
+    assert!(new.to_string().contains("REPLICAOF"), "{new}");
+    // A person decides.
+    follow(old, last).await;
+    soon("the last one", async {
+        while !uses(last) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    assert!(soon("the lock", client.lock("y").lock()).await.unwrap().is_valid());
+    assert!(held.is_valid(), "it was there all the time, and a lease has not passed");
+    assert_eq!(soon("its release", held.unlock()).await.unwrap(), Unlocked::Released);
+}
+
+/// A former master that is started anew by its machine is a master again, with nothing or with what it had saved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_former_master_that_comes_back_as_one_disturbs_nobody_whose_master_most_copy() {
+    let servers = MasterReplica::builder().replica_count(2).start().unwrap();
+    let [former, master, other] = [0, 1, 2].map(|at| servers.node(at));
+    let client = Client::builder().url(servers.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
+    tokio::task::block_in_place(|| former.kill9());
+    master.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    follow(other, master).await;
+    let held = soon("the hold", client.lock("x").lock()).await.unwrap();
+    tokio::task::block_in_place(|| former.restart().unwrap());
+    assert!(info(former).contains("role:master"), "{}", info(former));
+    // Longer than two looks, than a lease, and than the time after which a doubt counts.
+    for _ in 0..24 {
+        tokio::time::sleep(ms(500)).await;
+        assert!(held.is_valid() && client.store().ends_with(&format!(":{}", master.port())));
+    }
+    // Who knows nothing cannot tell.
+    let new = Client::builder().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
+    assert!(new.to_string().contains("REPLICAOF"), "{new}");
+    follow(former, master).await;
+    let new = Client::connect(&servers.url()).await.unwrap();
+    assert!(new.lock("x").try_lock().await.unwrap().is_none());
+    assert_eq!(held.unlock().await.unwrap(), Unlocked::Released);
 }

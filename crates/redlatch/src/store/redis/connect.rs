@@ -77,6 +77,8 @@ pub(crate) struct Dial {
     timers: Handle,
     greeter: Option<Arc<dyn Greeter>>,
     master_only: bool,
+    /// Why there is no server to connect to.
+    refusal: Option<Box<Error>>,
     /// The listener that servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
     kin: Option<Arc<Kin>>,
@@ -130,6 +132,7 @@ impl Dial {
             timers: background.clone(),
             greeter: None,
             master_only: false,
+            refusal: None,
             changes: None,
             kin: None,
             baseline: Baseline::default(),
@@ -167,6 +170,16 @@ impl Dial {
     pub(super) fn master_only(mut self) -> Self {
         self.master_only = true;
         self
+    }
+
+    /// Connects to nobody, and says why.
+    pub(super) fn refusing(mut self, reason: Error) -> Self {
+        self.refusal = Some(Box::new(reason));
+        self
+    }
+
+    pub(super) fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_deref()
     }
 
     /// Has servers tell of changes over the connection of the background thread, where they can.
@@ -307,6 +320,9 @@ impl Dial {
     }
 
     pub(super) async fn stream(&self) -> Result<Stream, Error> {
+        if let Some(reason) = self.refusal() {
+            return Err(reason.clone());
+        }
         if let Some(greeter) = self.greeter.clone() {
             if let Some(stream) = greeter.reach().await {
                 self.trouble.clear();

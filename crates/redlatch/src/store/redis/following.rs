@@ -36,7 +36,7 @@ use super::{
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
-    succession::{Claim, Verdict},
+    succession::{Claim, Said, Verdict},
     trial::Messages,
 };
 use crate::{
@@ -261,6 +261,11 @@ impl Shared {
                 self.is_same_master().await;
                 self.reach(limit).await
             }
+            Verdict::Nobody => {
+                *candidate = None;
+                self.vacate(&said);
+                true
+            }
             // What the old one still answers is not believed from here on, reachable or not.
             Verdict::Is(claim) => {
                 let node = self.node_of(&claim, candidate.take());
@@ -360,9 +365,29 @@ impl Shared {
         let reached = node.ready_link().is_some();
         let Some(old) = self.master.install(claim, node) else { return };
         self.reached.store(reached, Ordering::SeqCst);
+        let (from, to) = (old.dial().addr().clone(), dial.addr().clone());
+        self.succeed(dial, &old);
+        // Last, because a program's log may panic.
+        tracing::info!(%from, %to, "the master has changed");
+    }
+
+    /// No server counts. Each call is told why, by a node that connects to nobody.
+    fn vacate(&self, said: &Said) {
+        let masters = said.claimants();
+        let reason = first::undecided(&self.finder.describe(), &masters);
+        let dial = Arc::new(self.dial.clone().refusing(reason));
+        let node = Node::new(dial.clone(), &self.config, &self.background, self.ends.clone());
+        let Some(old) = self.master.vacate(node) else { return };
+        // Looks come in their usual time until one server counts again.
+        self.reached.store(true, Ordering::SeqCst);
+        self.succeed(dial, &old);
+        tracing::error!(%masters, "several servers say that they are the master, so none is used until one of them counts");
+    }
+
+    /// Another one has the place of this one.
+    fn succeed(&self, dial: Arc<Dial>, old: &Node) {
         self.in_vain.store(false, Ordering::SeqCst);
         self.moves.fetch_add(1, Ordering::SeqCst);
-        let (from, to) = (old.dial().addr().clone(), dial.addr().clone());
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
         old.close();
@@ -371,8 +396,6 @@ impl Shared {
             return;
         }
         self.interruption.ring();
-        // Last, because a program's log may panic.
-        tracing::info!(%from, %to, "the master has changed");
     }
 }
 
@@ -472,7 +495,11 @@ impl Store for FollowingStore {
     }
 
     fn describe(&self) -> String {
-        format!("{}, master {}", self.shared.finder.describe(), self.shared.master().dial().addr())
+        let (finder, master) = (self.shared.finder.describe(), self.shared.master());
+        match master.dial().refusal() {
+            Some(_) => format!("{finder}, no master"),
+            None => format!("{finder}, master {}", master.dial().addr()),
+        }
     }
 
     fn close(&self) {

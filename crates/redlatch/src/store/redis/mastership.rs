@@ -13,7 +13,8 @@ use super::{
 };
 use crate::config::addr::Addr;
 
-/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to the server that the memory says it is.
+/// The master of a store and its connections. Only [`install`](Self::install) changes it, and only to the server that the memory says it is, and
+/// [`vacate`](Self::vacate), when the memory says that none is.
 pub(super) struct Mastership {
     memory: Mutex<Memory>,
     node: RwLock<Arc<Node>>,
@@ -80,9 +81,20 @@ impl Mastership {
         if memory.present() != Some(claim) && !memory.admit(claim) {
             return None;
         }
+        Some(self.replace(node))
+    }
+
+    /// Puts a node into the place that connects to nobody, and returns which one had it. `None`, and no change, if a server counts.
+    pub(super) fn vacate(&self, node: Arc<Node>) -> Option<Arc<Node>> {
+        let memory = self.lock();
+        memory.present().is_none().then(|| self.replace(node))
+    }
+
+    /// With the memory locked.
+    fn replace(&self, node: Arc<Node>) -> Arc<Node> {
         let mut place = self.node.write().unwrap_or_else(PoisonError::into_inner);
         // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
         self.era.fetch_add(1, Ordering::SeqCst);
-        Some(std::mem::replace(&mut *place, node))
+        std::mem::replace(&mut *place, node)
     }
 }

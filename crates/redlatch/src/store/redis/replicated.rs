@@ -1,8 +1,7 @@
 //! Finding the master among servers by asking each of them for its role.
 //!
-//! A server that is promoted knows whose copy it was, so it follows that one however many replicas the old one still lists: it
-//! lists those that were cut off from it until `repl-timeout` has passed. One that is the master again after it was a copy tells of
-//! that in the same way (`succession.rs`).
+//! They also say what their data come from, by which one of several that claim may be known for the master
+//! (`succession/lineage.rs`).
 
 use std::{
     collections::HashSet,
@@ -141,8 +140,7 @@ impl Replicated {
 
     async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let present = memory.present().map(|present| present.addr.clone());
-        let (mut masters, mut replicas, mut errors) = (Vec::new(), 0, Vec::new());
-        let mut copied = Vec::new();
+        let (mut masters, mut replicas, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         let ask = async |server: Arc<Asked>| {
             let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
             Ok::<_, Error>((role?, history))
@@ -159,21 +157,20 @@ impl Replicated {
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             let addr = server.node.dial().addr();
             match answer {
-                Ok((Role::Master { replicas }, history)) => {
+                Ok((Role::Master { .. }, history)) => {
                     if let Some(run) = history.as_ref().and_then(|history: &History| history.run.as_deref())
                         && present.as_ref() == Some(addr)
                     {
                         self.is_master(run);
                     }
-                    let right = Right::Own { replicas, history };
+                    let right = Right::Own { history };
                     masters.push(Claim { addr: addr.clone(), right, by: addr.clone(), amid: false });
                 }
                 Ok((Role::Replica, history)) => {
-                    replicas += 1;
-                    if let Some(History { id, run, .. }) = history {
-                        copied.push((addr.clone(), id));
-                        server.is_copy(run);
-                    }
+                    let (copied, run) =
+                        history.map_or((None, None), |history| (Some(history.id), history.run));
+                    replicas.push((addr.clone(), copied));
+                    server.is_copy(run);
                 }
                 Err(error) => errors.push(error.within(addr)),
             }
@@ -189,15 +186,15 @@ impl Replicated {
                 self.servers.iter().position(|server| *server.node.dial().addr() == claim.addr)
             };
             masters.sort_by_key(place);
-            let answered = masters.len() + replicas;
-            return Ok(Said { claims: masters, copied, asked: self.servers.len(), answered });
+            let answered = masters.len() + replicas.len();
+            return Ok(Said { claims: masters, replicas, asked: self.servers.len(), answered });
         }
         if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
-            && (replicas == 0 || !error.is_retryable())
+            && (replicas.is_empty() || !error.is_retryable())
         {
             return Err(error.clone().within(format!("no master found: {}", self.text)));
         }
-        if replicas > 0 {
+        if !replicas.is_empty() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
                 format!("{}: none of the servers that answer is a master", self.text),
@@ -253,7 +250,8 @@ impl Replicated {
         let limit = self.connect_timeout;
         let asks = self.servers.iter().map(|server| async move {
             let addr = server.node.dial().addr();
-            let (severity, text) = match timeout(limit, ask(&server.node)).await {
+            let role = timeout(limit, ask(&server.node)).await;
+            let (severity, text) = match &role {
                 Ok(Ok(Role::Master { replicas })) => {
                     (Severity::Good, format!("{addr} is a master with {replicas} replicas"))
                 }
@@ -261,9 +259,21 @@ impl Replicated {
                 Ok(Err(error)) => (Severity::Problem, format!("{addr}: {error}")),
                 Err(_) => (Severity::Problem, format!("{addr} does not answer within {limit:?}")),
             };
-            Finding::new(severity, "server", text)
+            (
+                Finding::new(severity, "server", text),
+                matches!(role, Ok(Ok(Role::Master { .. }))).then_some(addr),
+            )
         });
-        join_all(asks).await
+        let (mut findings, masters): (Vec<_>, Vec<_>) = join_all(asks).await.into_iter().unzip();
+        let masters: Vec<String> = masters.into_iter().flatten().map(Addr::to_string).collect();
+        if masters.len() > 1 {
+            let text = format!(
+                "{} say that they are the master; locks are granted only while it can be told which of them counts: make the others its replicas (REPLICAOF)",
+                masters.join(" and ")
+            );
+            findings.push(Finding::new(Severity::Problem, "masters", text));
+        }
+        findings
     }
 }
 

@@ -8,7 +8,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
+use self::lineage::Lineage;
 use crate::config::addr::Addr;
+
+mod lineage;
 
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
 /// the normal course of things makes an epoch smaller: an operator has set them up anew.
@@ -16,7 +19,7 @@ const RESET_TIME: Duration = Duration::from_secs(10);
 /// For how long they must contradict a promise whose sentinel is not heard any more. One that has kept it tells the others at once, and
 /// each two seconds.
 const PROMISE_TIME: Duration = Duration::from_secs(4);
-/// How many histories are remembered that others have gone on from, and of the present master.
+/// How many histories of the present master are remembered.
 const HISTORIES_MAX: usize = 64;
 
 /// By what right a server is called the master.
@@ -26,8 +29,8 @@ pub(super) enum Right {
     Epoch(i64),
     /// The sentinel that leads a change, begun after this epoch, has chosen it, and may still give that up.
     Promise { after: i64 },
-    /// It says so itself. `replicas`: how many it has; `history`: what its data come from, where it may be asked for that.
-    Own { replicas: usize, history: Option<History> },
+    /// It says so itself. `history`: what its data come from, where it may be asked for that.
+    Own { history: Option<History> },
 }
 
 /// The name of the stream of changes that a master makes. Who is promoted begins a new one and remembers the one that it has been
@@ -71,94 +74,24 @@ impl Claim {
             _ => None,
         }
     }
-
-    /// Whether it has gone on from where the other one was.
-    fn follows(&self, other: &Claim) -> bool {
-        let (Some(mine), Some(other)) = (self.history(), other.history()) else { return false };
-        mine.id != other.id && mine.before.as_ref() == Some(&other.id)
-    }
 }
 
 /// What was said in one look.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Said {
     /// In the order in which those who claim are named.
     pub(super) claims: Vec<Claim>,
-    /// The replicas that tell which history they copy, and that.
-    pub(super) copied: Vec<(Addr, String)>,
+    /// The replicas, and the history that each of them copies, where it tells that.
+    pub(super) replicas: Vec<(Addr, Option<String>)>,
     /// How many were asked, and how many have answered.
     pub(super) asked: usize,
     pub(super) answered: usize,
 }
 
 impl Said {
-    /// The claims that no other claim has gone on from.
-    fn unfollowed(&self) -> impl Iterator<Item = &Claim> {
-        self.claims.iter().filter(|claim| !self.claims.iter().any(|other| other.follows(claim)))
-    }
-
-    /// How many servers copy the one that claims: by their own words, where it tells its history, and by its word otherwise. A master that was cut
-    /// off goes on listing replicas that have left it.
-    fn copies(&self, claim: &Claim) -> usize {
-        match &claim.right {
-            Right::Own { history: Some(history), .. } => {
-                self.copied.iter().filter(|(_, id)| *id == history.id).count()
-            }
-            Right::Own { replicas, .. } => *replicas,
-            Right::Epoch(_) | Right::Promise { .. } => 0,
-        }
-    }
-
-    /// The master for a client that has no memory. Of several that have not gone on from each other it is the one that most servers copy, if that
-    /// one was promoted. Otherwise nobody can tell: clients that do remember may hold at either.
-    fn the_one<'a>(&self, live: &[&'a Claim]) -> Option<&'a Claim> {
-        let is_promoted = |claim: &Claim| claim.history().is_some_and(|history| history.before.is_some());
-        match live {
-            [] => None,
-            [claim] => Some(claim),
-            // An account that may not ask for histories has nothing but the numbers.
-            _ if live.iter().all(|claim| claim.history().is_none()) => self.strongest(live, None),
-            // One that did not tell its history this time may be the one that counts.
-            _ if live.iter().any(|claim| claim.history().is_none()) => None,
-            _ => live.iter().find(|claim| self.is_most_copied(claim) && is_promoted(claim)).copied(),
-        }
-    }
-
-    /// The master for a client without memory where all servers have answered and have told their histories, so that it is the same for all clients.
-    fn plain_master(&self) -> Option<&Claim> {
-        let told = self.copied.len() + self.claims.iter().filter(|claim| claim.history().is_some()).count();
-        if told < self.asked {
-            return None;
-        }
-        self.the_one(&self.unfollowed().collect::<Vec<_>>())
-    }
-
-    /// Whether most of all servers copy it or are it.
-    fn is_most_copied(&self, claim: &Claim) -> bool {
-        2 * (self.copies(claim) + 1) > self.asked
-    }
-
-    /// The master whose data the server has, by its own words, where it is a replica; or who has gone on from that one.
-    fn copied_by(&self, addr: &Addr) -> Option<&Claim> {
-        let (_, id) = self.copied.iter().find(|(replica, _)| replica == addr)?;
-        let is_it = |claim: &&Claim| claim.history().is_some_and(|history| history.id == *id);
-        let mut master = self.claims.iter().find(is_it)?;
-        for _ in &self.claims {
-            let next: Vec<&Claim> = self.claims.iter().filter(|claim| claim.follows(master)).collect();
-            master = self.strongest(&next, None).unwrap_or(master);
-        }
-        Some(master)
-    }
-
-    /// The master that most servers copy: one that was given up and came back has no replicas. Among equals the present one, then the one with
-    /// the smaller history, which is the same for all clients, and then the one that is named first.
-    fn strongest<'a>(&self, claims: &[&'a Claim], present: Option<&Addr>) -> Option<&'a Claim> {
-        let key = |claim: &Claim| {
-            let id = claim.history().map(|history| history.id.clone());
-            (self.copies(claim), present == Some(&claim.addr), std::cmp::Reverse(id))
-        };
-        // The last one of several is taken.
-        claims.iter().rev().max_by_key(|claim| key(claim)).copied()
+    /// Those who claim, for a message.
+    pub(super) fn claimants(&self) -> String {
+        self.claims.iter().map(|claim| claim.addr.to_string()).collect::<Vec<_>>().join(" and ")
     }
 }
 
@@ -167,6 +100,8 @@ impl Said {
 pub(super) enum Verdict {
     /// Nothing.
     Stays,
+    /// Several servers say that they are the master, and it cannot be told which one counts. None does until it can.
+    Nobody,
     /// This one is the master now, whether it can be reached from here or not.
     Is(Claim),
     /// This one is about to be the master, and is as soon as it says so itself.
@@ -180,25 +115,20 @@ type Doubt = (Addr, Instant);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
     present: Option<Claim>,
+    /// No server counts, because several claim. What is said next is compared with `present` all the same.
+    is_vacant: bool,
     /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<Doubt>,
-    /// The server that the words of all servers make the master for a client without memory, against what is remembered, and since when.
-    shown: Option<Doubt>,
-    /// Histories of former masters that the present one was seen to have gone on from, though it may not say so any more.
-    line: VecDeque<String>,
-    /// The histories of the present master, and those that others have gone on from.
+    /// The histories that the present master has told.
     histories: VecDeque<String>,
-    past: VecDeque<String>,
-    /// Who made those of `past` that were a master's here, and the process that did.
-    former: VecDeque<(String, Addr, Option<String>)>,
-    /// What is remembered of the master in whose absence the present one counts. When that one is back, or another one goes on from it, all clients
-    /// are there again: those that left it, and those that never saw it away.
-    regency_for: Option<Box<Memory>>,
+    lineage: Lineage,
+    /// The last look could not tell which one counts.
+    was_contested: bool,
 }
 
 impl Memory {
     pub(super) fn present(&self) -> Option<&Claim> {
-        self.present.as_ref()
+        self.present.as_ref().filter(|_| !self.is_vacant)
     }
 
     /// Whether this is more than is known, and worth no more waiting.
@@ -219,10 +149,7 @@ impl Memory {
 
     /// Nobody who knows was heard in a look.
     pub(super) fn hear_nobody(&mut self) {
-        (self.doubt, self.shown) = (None, None);
-        if let Some(absent) = &mut self.regency_for {
-            absent.doubt = None;
-        }
+        self.doubt = None;
     }
 
     fn judge_sentinels(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
@@ -322,213 +249,6 @@ impl Memory {
         now.saturating_duration_since(*since)
     }
 
-    /// Where nobody counts epochs, servers still tell which master they have followed.
-    fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
-        let shown = self.shown.take();
-        let verdict = self.judge_by_memory(said, doubt, now);
-        // What is remembered of a long story may differ between clients, and then each of them would stay at its own for good. All of them
-        // hear all servers say the same, and so does a client that comes now. But none goes back to what the present master has gone on from:
-        // that one says so no more when it was started anew, or has had no replica for long, and a client that comes now cannot know.
-        let is_news = |claim: &&Claim| self.is_elsewhere(claim) && !self.has_gone_on_from(claim);
-        let Some(claim) = said.plain_master().filter(is_news) else { return verdict };
-        let since = shown.filter(|(addr, _)| *addr == claim.addr).map_or(now, |(_, since)| since);
-        if now.saturating_duration_since(since) < RESET_TIME {
-            self.shown = Some((claim.addr.clone(), since));
-            return verdict;
-        }
-        self.regency_for = None;
-        self.seat(claim.clone())
-    }
-
-    fn is_elsewhere(&self, claim: &Claim) -> bool {
-        self.present.as_ref().is_some_and(|present| present.addr != claim.addr)
-    }
-
-    fn has_gone_on_from(&self, claim: &Claim) -> bool {
-        claim.history().is_some_and(|history| self.line.contains(&history.id))
-    }
-
-    /// What is remembered decides, and what servers say only adds to it.
-    fn judge_by_memory(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
-        if let Some(mut absent) = self.regency_for.take() {
-            let earlier = absent.doubt.take();
-            match absent.judge_line(said, earlier, now) {
-                // One that most servers have left meanwhile, and that those who stayed are about to leave.
-                Some(Verdict::Stays) if absent.doubt.is_some() => {}
-                Some(Verdict::Stays) => {
-                    *self = *absent;
-                    return self.present.clone().map_or(Verdict::Stays, Verdict::Is);
-                }
-                Some(verdict) => {
-                    *self = *absent;
-                    return verdict;
-                }
-                None => {}
-            }
-            self.regency_for = Some(absent);
-        }
-        if let Some(verdict) = self.judge_line(said, doubt.clone(), now) {
-            return verdict;
-        }
-        // The master is away, and nobody has gone on from it as far as can be seen. One that another server has gone on from is none.
-        let Some(other) = said.strongest(&self.live(said), None).cloned() else { return Verdict::Stays };
-        let is_other = self.present.as_ref().is_some_and(|present| present.addr != other.addr);
-        if is_other
-            && 2 * said.answered > said.asked
-            && self.most_insist(doubt, &other.addr, now) >= RESET_TIME
-        {
-            return self.stand_in(other);
-        }
-        Verdict::Stays
-    }
-
-    /// The claims that nobody has gone on from.
-    fn live<'a>(&self, said: &'a Said) -> Vec<&'a Claim> {
-        said.unfollowed().filter(|claim| !self.is_past(claim)).collect()
-    }
-
-    /// What servers say that have to do with the present master; `None` if it is away, and nobody has gone on from it.
-    fn judge_line(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Option<Verdict> {
-        let live = self.live(said);
-        let Some(present) = &self.present else {
-            return Some(match said.the_one(&live) {
-                Some(claim) => self.seat(claim.clone()),
-                None => Verdict::Stays,
-            });
-        };
-        if self.histories.is_empty() {
-            return Some(match said.strongest(&live, Some(&present.addr)) {
-                // One that tells its history for the first time may have begun it since.
-                Some(claim) if claim.addr != present.addr || claim.history().is_some() => {
-                    self.seat(claim.clone())
-                }
-                _ => Verdict::Stays,
-            });
-        }
-        let goes_on = |claim: &&&Claim| {
-            claim.addr != present.addr
-                && claim.history().is_some_and(|history| {
-                    let known = |id: &String| self.histories.contains(id);
-                    !known(&history.id) && history.before.as_ref().is_some_and(known)
-                })
-        };
-        // Of two that were promoted from the same one the others copy one.
-        let next: Vec<&Claim> = live.iter().filter(goes_on).copied().collect();
-        if let Some(next) = said.strongest(&next, None) {
-            return Some(self.seat(next.clone()));
-        }
-        // It has given its place up itself.
-        if let Some(master) = said.copied_by(&present.addr) {
-            return Some(self.seat(master.clone()));
-        }
-        let same = live.iter().find(|claim| claim.addr == present.addr)?;
-        // It may have gone on from where the present one has, too.
-        let may_be = |claim: &&Claim| !self.is_over(claim) && self.may_have_gone_on(present, claim);
-        let most = said.unfollowed().filter(may_be).find(|claim| said.is_most_copied(claim)).cloned();
-        let verdict = self.go_on((*same).clone());
-        // Its successor may have been seen by nobody here: between two looks there were two changes.
-        Some(match most {
-            Some(other)
-                if self.most_insist(doubt, &other.addr, now) >= RESET_TIME && verdict == Verdict::Stays =>
-            {
-                self.seat(other)
-            }
-            _ => verdict,
-        })
-    }
-
-    /// The present master says that it is one. With a history that is new it lost its place and has got it back, or was started anew, or had
-    /// no replicas for long: which of them cannot always be told, so each makes it a new master.
-    fn go_on(&mut self, claim: Claim) -> Verdict {
-        // Where it does not tell its history this time, what it told before is compared with the next one.
-        let Some(history) = claim.history().filter(|history| !self.histories.contains(&history.id)) else {
-            return Verdict::Stays;
-        };
-        let run = self.present.as_ref().and_then(|present| present.history()?.run.clone());
-        if let Some(before) = history.before.as_ref().filter(|before| !self.histories.contains(before)) {
-            // Its data come from elsewhere.
-            self.line.clear();
-            // Nothing but a promotion gives the same process another one to have gone on from. After a restart it may be what was saved
-            // long ago, and a replica may have gone on from the last one.
-            if run.is_some() && run == history.run {
-                while let Some(id) = self.histories.pop_front() {
-                    keep(&mut self.past, id);
-                }
-            }
-            keep(&mut self.past, before.clone());
-        }
-        keep(&mut self.histories, history.id.clone());
-        self.present = Some(claim.clone());
-        Verdict::Is(claim)
-    }
-
-    /// Whether another server has gone on from where this one is. Of the present master only one that claims is believed to have done so.
-    fn is_past(&self, claim: &Claim) -> bool {
-        if self.present.as_ref().is_some_and(|present| present.addr == claim.addr) {
-            return false;
-        }
-        claim.history().is_some_and(|history| {
-            let is_past = |id: &String| self.past.contains(id);
-            !self.histories.contains(&history.id)
-                && (is_past(&history.id) || history.before.as_ref().is_some_and(is_past))
-        })
-    }
-
-    /// Whether another server has gone on from what this one makes now, or made before it was started anew. The same process has another history
-    /// because it was promoted.
-    fn is_over(&self, claim: &Claim) -> bool {
-        claim.history().is_some_and(|history| {
-            let made = |before: &String| {
-                self.former.iter().any(|(id, addr, run)| {
-                    id == before && *addr == claim.addr && (run.is_none() || *run != history.run)
-                })
-            };
-            self.past.contains(&history.id) || history.before.as_ref().is_some_and(made)
-        })
-    }
-
-    /// Whether another server may be the successor of the present master's, of which two changes were missed, or of the one that the
-    /// present master has gone on from. One that has gone on from nobody is a server that was made anew.
-    fn may_have_gone_on(&self, present: &Claim, claim: &Claim) -> bool {
-        let before = |claim: &Claim| claim.history().and_then(|history| history.before.clone());
-        claim.addr != present.addr
-            && before(claim).is_some_and(|id| {
-                before(present).as_ref() == Some(&id)
-                    || !self.past.contains(&id) && !self.histories.contains(&id)
-            })
-    }
-
-    /// Counts as the master while the present one is away. Nobody has gone on from that one.
-    fn stand_in(&mut self, claim: Claim) -> Verdict {
-        let absent =
-            self.regency_for.take().unwrap_or_else(|| Box::new(Memory { doubt: None, ..self.clone() }));
-        self.histories.clear();
-        let verdict = self.seat(claim);
-        self.regency_for = Some(absent);
-        verdict
-    }
-
-    /// Takes the place of the present master, which is past.
-    fn seat(&mut self, claim: Claim) -> Verdict {
-        let before = claim.history().and_then(|history| history.before.as_ref());
-        match before.and_then(|before| self.histories.iter().position(|id| id == before)) {
-            Some(at) => self.histories.iter().take(at + 1).for_each(|id| keep(&mut self.line, id.clone())),
-            None => self.line.clear(),
-        }
-        while let Some(id) = self.histories.pop_front() {
-            if let Some(former) = &self.present {
-                let run = former.history().and_then(|history| history.run.clone());
-                keep(&mut self.former, (id.clone(), former.addr.clone(), run));
-            }
-            keep(&mut self.past, id);
-        }
-        self.histories.extend(claim.history().map(|history| history.id.clone()));
-        self.past.retain(|id| !self.histories.contains(id));
-        self.doubt = None;
-        self.present = Some(claim.clone());
-        Verdict::Is(claim)
-    }
-
     /// One that was about to be the master says that it is. `false` if another has become it meanwhile.
     pub(super) fn admit(&mut self, claim: &Claim) -> bool {
         let newer = self.present.as_ref().is_none_or(|present| claim.rank() > present.rank());
@@ -567,7 +287,5 @@ fn newest(claims: &[Claim], present: Option<&Claim>) -> Option<Claim> {
     newest.cloned()
 }
 
-#[cfg(test)]
-mod stories;
 #[cfg(test)]
 mod tests;

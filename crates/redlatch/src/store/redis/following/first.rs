@@ -81,7 +81,7 @@ impl First {
         };
         let claim = match memory.judge(&said, Instant::now()) {
             Verdict::Is(claim) | Verdict::Becomes(claim) => Some(claim),
-            Verdict::Stays => memory.present().cloned(),
+            Verdict::Stays | Verdict::Nobody => memory.present().cloned(),
         };
         let Some(claim) = claim else {
             return Err(Vain::Now(self.no_master(&said)));
@@ -123,23 +123,25 @@ impl First {
 impl First {
     fn no_master(&self, said: &Said) -> Error {
         let who = self.finder.describe();
-        let masters: Vec<String> = said.claims.iter().map(|claim| claim.addr.to_string()).collect();
-        if masters.is_empty() && said.answered > 0 {
+        if said.claims.is_empty() && said.answered > 0 {
             let text = format!("{who}: those who answer belong to different sets");
             return Error::new(ErrorKind::Unreachable, text)
                 .remedy("name more sentinels of the set in the URL, and none of another one");
         }
-        if masters.len() < 2 {
+        if said.claims.len() < 2 {
             let text = format!("{who}: nobody says who is the master");
             return Error::new(ErrorKind::Unreachable, text);
         }
-        let text = format!(
-            "{who}: {} say that they are the master, and none has gone on from the other",
-            masters.join(" and ")
-        );
-        Error::new(ErrorKind::Unreachable, text)
-            .remedy("see which of them has the locks, and make the others its replicas (REPLICAOF)")
+        undecided(&who, &said.claimants())
     }
+}
+
+/// Why none of several servers is used.
+pub(super) fn undecided(who: &str, masters: &str) -> Error {
+    let text =
+        format!("{who}: {masters} say that they are the master, and it cannot be told which of them counts");
+    Error::new(ErrorKind::Unreachable, text)
+        .remedy("see which of them has the locks, and make the others its replicas (REPLICAOF)")
 }
 
 /// A try without success.

@@ -1,0 +1,309 @@
+use super::{super::*, *};
+
+fn addr(port: u16) -> Addr {
+    Addr::Tcp { host: "h".into(), port }
+}
+
+/// A master: its port, its history, and that which it has gone on from.
+type Master<'a> = (u16, &'a str, &'a str);
+
+fn claim((port, id, before): Master<'_>, run: Option<&str>) -> Claim {
+    let before = (!before.is_empty()).then(|| before.to_owned());
+    let run = run.map(str::to_owned);
+    let history = (!id.is_empty()).then(|| History { id: id.to_owned(), before, run });
+    Claim { addr: addr(port), right: Right::Own { history }, by: addr(port), amid: false }
+}
+
+/// What these say, and the replicas, of so many servers.
+fn heard(asked: usize, masters: &[Master<'_>], replicas: &[(u16, &str)]) -> Said {
+    Said {
+        claims: masters.iter().map(|master| claim(*master, None)).collect(),
+        replicas: replicas
+            .iter()
+            .map(|(port, id)| (addr(*port), (!id.is_empty()).then(|| id.to_string())))
+            .collect(),
+        asked,
+        answered: masters.len() + replicas.len(),
+    }
+}
+
+/// A client that has heard this, one look after the other.
+fn after(looks: &[Said]) -> Memory {
+    let mut memory = Memory::default();
+    for said in looks {
+        memory.judge(said, Instant::now());
+    }
+    memory
+}
+
+#[track_caller]
+fn is(verdict: &Verdict, wanted: u16) {
+    let Verdict::Is(claim) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(claim.addr, addr(wanted));
+}
+
+fn port(memory: &Memory) -> Option<u16> {
+    memory.present().map(|claim| match claim.addr {
+        Addr::Tcp { port, .. } => port,
+        Addr::Unix(_) => unreachable!("all have ports"),
+    })
+}
+
+/// Two looks that cannot tell which one counts, and none does.
+#[track_caller]
+fn is_contested(memory: &mut Memory, said: &Said) {
+    assert_eq!(memory.judge(said, Instant::now()), Verdict::Stays, "one look may be amid a change");
+    assert_eq!(memory.judge(said, Instant::now()), Verdict::Nobody);
+    assert_eq!(port(memory), None);
+    assert_eq!(memory.judge(said, Instant::now()), Verdict::Stays, "that is told once");
+}
+
+/// The old one goes on claiming, with the replicas that were not told yet.
+#[test]
+fn who_has_gone_on_from_the_master_is_the_master_however_many_copy_the_old_one() {
+    let now = Instant::now();
+    let both = heard(3, &[(1, "a", ""), (2, "b", "a")], &[(3, "a")]);
+    is(&Memory::default().judge(&both, now), 2);
+    let mut memory = after(&[heard(3, &[(1, "a", "")], &[(2, "a"), (3, "a")])]);
+    is(&memory.judge(&both, now), 2);
+    // The old one has copied from it, and was promoted.
+    is(&memory.judge(&heard(3, &[(1, "c", "b"), (2, "b", "a")], &[]), now), 1);
+}
+
+/// Clients were at the old one for good though its successor was back.
+#[test]
+fn a_master_that_was_superseded_is_taken_by_nobody_however_long_its_successor_is_away() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let old = heard(3, &[(1, "a", "")], &[(3, "a")]);
+    let both = heard(3, &[(1, "a", ""), (2, "b", "a")], &[(3, "a")]);
+    // One that was there before, and one that came when the other had been promoted.
+    for mut memory in [after(&[heard(3, &[(1, "a", "")], &[]), both.clone()]), after(&[both])] {
+        for at in [now, later, later + RESET_TIME] {
+            assert_eq!(memory.judge(&old, at), Verdict::Stays);
+            assert_eq!(port(&memory), Some(2));
+        }
+    }
+}
+
+/// A client that had missed one of two promotions went back to the first master at once when the server between them was not heard in one look.
+#[test]
+fn a_master_that_was_superseded_is_not_taken_though_the_one_between_is_not_heard() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let all = heard(3, &[(1, "a", ""), (2, "b", "a"), (3, "c", "b")], &[]);
+    let mut memory = after(&[heard(3, &[(1, "a", "")], &[]), all]);
+    assert_eq!(port(&memory), Some(3));
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&heard(3, &[(1, "a", ""), (3, "c", "b")], &[]), at), Verdict::Stays);
+        assert_eq!(memory.judge(&heard(3, &[(1, "a", "")], &[]), at), Verdict::Stays);
+    }
+    assert_eq!(port(&memory), Some(3));
+}
+
+/// One that was promoted and then had no replica for an hour, or was started anew, names its parent no more. Clients that did not know took it for a
+/// stranger, and left it for the one that it had superseded.
+#[test]
+fn a_successor_that_names_its_parent_no_more_is_left_for_nobody() {
+    let now = Instant::now();
+    let promoted =
+        || after(&[heard(2, &[(1, "a", "x")], &[]), heard(2, &[(1, "a", "x"), (2, "b", "a")], &[])]);
+    // Those that know stay as long as no others say anything else.
+    let restarted = heard(2, &[(1, "a", "x"), (2, "c", "b")], &[]);
+    let mut memory = promoted();
+    is(&memory.judge(&restarted, now), 2);
+    assert_eq!(memory.judge(&restarted, now), Verdict::Stays);
+    // The others use none, be they new or there before.
+    assert_eq!(Memory::default().judge(&restarted, now), Verdict::Stays);
+    is_contested(&mut after(&[heard(2, &[(1, "a", "x")], &[])]), &restarted);
+    // If most copy the old one, nobody uses any: a client that cannot know might use that.
+    let left = heard(3, &[(1, "a", "x"), (2, "c", "b")], &[(3, "a")]);
+    let mut memory = promoted();
+    is(&memory.judge(&restarted, now), 2);
+    is_contested(&mut memory, &left);
+    // A new name without a parent, of the same process.
+    let told = |id: &str, before: &str| Said {
+        claims: vec![claim((1, "a", "x"), Some("r")), claim((2, id, before), Some("s"))],
+        ..heard(2, &[], &[])
+    };
+    let mut memory = after(&[told("b", "a")]);
+    is(&memory.judge(&told("c", ""), now), 2);
+    assert_eq!(memory.judge(&told("c", ""), now), Verdict::Stays);
+    assert_eq!(port(&memory), Some(2));
+}
+
+#[test]
+fn none_of_several_masters_counts_that_have_not_gone_on_from_each_other() {
+    let now = Instant::now();
+    // Started anew with its data or without them, and a promoted one; two that were promoted from the same one.
+    for other in [(1, "c", "a"), (1, "z", ""), (3, "d", "a")] {
+        let both = heard(3, &[other, (2, "b", "a")], &[]);
+        assert_eq!(Memory::default().judge(&both, now), Verdict::Stays);
+        for first in [other, (2, "b", "a")] {
+            let mut memory = after(&[heard(3, &[first], &[])]);
+            is_contested(&mut memory, &both);
+            // One of them is a replica now.
+            for (left, copy) in [(other, (2, "b", "a")), ((2, "b", "a"), other)] {
+                let mut memory = memory.clone();
+                is(&memory.judge(&heard(3, &[left], &[(copy.0, left.1)]), now), left.0);
+                assert_eq!(port(&memory), Some(left.0));
+            }
+        }
+    }
+    // One that does not tell its history.
+    is_contested(&mut after(&[heard(2, &[(1, "", "")], &[])]), &heard(2, &[(1, "", ""), (2, "b", "a")], &[]));
+}
+
+/// A look in between that shows one alone makes the next one the first again.
+#[test]
+fn one_look_that_shows_two_is_taken_for_a_change() {
+    let now = Instant::now();
+    let both = heard(3, &[(1, "c", "a"), (2, "b", "a")], &[]);
+    let mut memory = after(&[heard(3, &[(2, "b", "a")], &[])]);
+    for _ in 0..3 {
+        assert_eq!(memory.judge(&both, now), Verdict::Stays);
+        assert_eq!(memory.judge(&heard(3, &[(2, "b", "a")], &[(1, "b")]), now), Verdict::Stays);
+    }
+    assert_eq!(port(&memory), Some(2));
+}
+
+/// A former master that is started anew is no reason to stop, where most copy the present one.
+#[test]
+fn who_is_used_and_copied_by_most_counts_beside_a_stranger() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    for stranger in [(1, "c", "a"), (1, "z", ""), (1, "z", "y")] {
+        let both = heard(3, &[stranger, (2, "b", "a")], &[(3, "b")]);
+        let mut memory = after(&[heard(3, &[(2, "b", "a")], &[])]);
+        for at in [now, later, later + RESET_TIME] {
+            assert_eq!(memory.judge(&both, at), Verdict::Stays);
+        }
+        assert_eq!(port(&memory), Some(2));
+        // Who uses the stranger stops, and who uses none waits.
+        is_contested(&mut after(&[heard(3, &[stranger], &[])]), &both);
+        assert_eq!(Memory::default().judge(&both, now), Verdict::Stays);
+    }
+    // Most of all servers of the URL, not of those that answer.
+    is_contested(
+        &mut after(&[heard(4, &[(2, "b", "a")], &[])]),
+        &heard(4, &[(1, "z", ""), (2, "b", "a")], &[(3, "b")]),
+    );
+}
+
+/// The old master came back, empty or with what it had saved, and a replica that had not been told yet copied it: clients left the promoted
+/// one, which had their locks.
+#[test]
+fn a_stranger_leads_nobody_away_however_many_copy_it() {
+    let now = Instant::now();
+    for stranger in [(1, "z", ""), (1, "c", "a"), (1, "z", "y")] {
+        let both = heard(3, &[stranger, (2, "b", "a")], &[(3, stranger.1)]);
+        is_contested(&mut after(&[heard(3, &[(2, "b", "a")], &[])]), &both);
+        assert_eq!(Memory::default().judge(&both, now), Verdict::Stays, "nor a new client");
+    }
+    // Who is known to have gone on from all others is none, and leads them in one step.
+    let all = heard(4, &[(1, "a", ""), (3, "c", "b")], &[(2, "c"), (4, "c")]);
+    is_contested(&mut after(&[heard(4, &[(1, "a", "")], &[])]), &all);
+    let mut memory = after(&[heard(4, &[(1, "a", "")], &[]), heard(4, &[(2, "b", "a")], &[])]);
+    is(&memory.judge(&all, now), 3);
+}
+
+/// One server under two names changed the master each ten seconds.
+#[test]
+fn a_server_with_two_names_is_one() {
+    let now = Instant::now();
+    let said = Said {
+        claims: vec![claim((1, "a", ""), Some("r")), claim((2, "a", ""), Some("r"))],
+        ..heard(2, &[], &[])
+    };
+    let mut memory = after(std::slice::from_ref(&said));
+    assert_eq!(port(&memory), Some(1));
+    assert_eq!(memory.judge(&said, now), Verdict::Stays);
+    // Two servers with one history are two: one was made from the other's data.
+    let said = Said {
+        claims: vec![claim((1, "a", ""), Some("r")), claim((2, "a", ""), Some("s"))],
+        ..heard(2, &[], &[])
+    };
+    is_contested(&mut memory, &said);
+}
+
+#[test]
+fn a_master_that_nobody_has_followed_is_taken_when_the_known_one_stays_away() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let mut memory = after(&[heard(3, &[(1, "a", "")], &[])]);
+    let stranger = |answered| Said { answered, ..heard(3, &[(3, "z", "y")], &[]) };
+    for (answered, at) in [(1, now), (1, later), (2, later)] {
+        assert_eq!(memory.judge(&stranger(answered), at), Verdict::Stays);
+    }
+    is(&memory.judge(&stranger(2), later + RESET_TIME), 3);
+    // When the other one is back it cannot be told which of them counts.
+    is_contested(&mut memory, &heard(3, &[(1, "a", ""), (3, "z", "y")], &[]));
+    // Not while a replica says that it copies the known one.
+    let mut memory = after(&[heard(3, &[(1, "a", "")], &[])]);
+    for at in [now, later, later + RESET_TIME] {
+        assert_eq!(memory.judge(&heard(3, &[(3, "z", "y")], &[(2, "a")]), at), Verdict::Stays);
+    }
+}
+
+/// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.
+#[test]
+fn a_doubt_lasts_only_from_one_look_to_the_next() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let insists = heard(3, &[(1, "z", "y")], &[(3, "z")]);
+    let mut memory = after(&[heard(3, &[(2, "a", "")], &[])]);
+    assert_eq!(memory.judge(&insists, now), Verdict::Stays);
+    memory.hear_nobody();
+    assert_eq!(memory.judge(&insists, later), Verdict::Stays);
+    is(&memory.judge(&insists, later + RESET_TIME), 1);
+}
+
+#[test]
+fn a_master_that_is_a_replica_now_has_given_its_place_up() {
+    let now = Instant::now();
+    let known = || after(&[heard(3, &[(1, "a", "")], &[]), heard(3, &[(1, "a", ""), (2, "b", "a")], &[])]);
+    is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "a")]), now), 1);
+    // Whatever it copies by now, and though it does not tell.
+    is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "b")]), now), 1);
+    is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "")]), now), 1);
+    // Who has gone on from that one counts.
+    is(&known().judge(&heard(3, &[(1, "a", ""), (3, "c", "a")], &[(2, "a")]), now), 3);
+}
+
+#[test]
+fn a_master_with_a_new_history_is_a_new_master() {
+    let now = Instant::now();
+    let one = |id: &str, before: &str| heard(1, &[(1, id, before)], &[]);
+    let mut memory = after(&[one("a", "")]);
+    is(&memory.judge(&one("c", "b"), now), 1);
+    assert_eq!(memory.judge(&one("c", "b"), now), Verdict::Stays);
+    // An answer without a history hides no change.
+    for _ in 0..2 {
+        assert_eq!(memory.judge(&one("", ""), now), Verdict::Stays);
+        assert_eq!(memory.judge(&one("c", "b"), now), Verdict::Stays);
+    }
+    assert_eq!(memory.judge(&one("", ""), now), Verdict::Stays);
+    is(&memory.judge(&one("d", "c"), now), 1);
+    // One that tells its history for the first time may have begun it since.
+    let mut memory = after(&[one("", "")]);
+    assert_eq!(memory.judge(&one("", ""), now), Verdict::Stays);
+    is(&memory.judge(&one("a", ""), now), 1);
+    // However many there were, each counts once.
+    for n in 0..3 * HISTORIES_MAX {
+        let claims = one(&format!("n{n}"), "");
+        is(&memory.judge(&claims, now), 1);
+        assert_eq!(memory.judge(&claims, now), Verdict::Stays);
+    }
+}
+
+#[test]
+fn lineage_is_bounded_and_has_no_circles() {
+    let mut lineage = Lineage::default();
+    for (child, parent) in [("b", "a"), ("c", "b"), ("a", "c"), ("a", "a"), ("c", "x")] {
+        lineage.learn(child, parent);
+    }
+    assert!(lineage.goes_on_from("c", "a") && !lineage.goes_on_from("a", "c"));
+    assert!(!lineage.goes_on_from("a", "a") && !lineage.goes_on_from("c", "x"));
+    for n in 0..2 * PARENTS_MAX {
+        lineage.learn(&format!("n{}", n + 1), &format!("n{n}"));
+    }
+    assert_eq!(lineage.0.len(), PARENTS_MAX);
+    let last = format!("n{}", 2 * PARENTS_MAX);
+    assert!(lineage.goes_on_from(&last, &format!("n{}", PARENTS_MAX + 1)));
+    assert!(!lineage.goes_on_from(&last, "n0"), "what is forgotten makes a server count less");
+}

@@ -169,6 +169,9 @@ impl Core {
         if acquirer.passed_over {
             return Ok(Entered::PassedOver);
         }
+        if acquirer.behind_own {
+            return Ok(Entered::NotYet);
+        }
         let Some(lease) = won else {
             acquirer.leave_queue().await;
             return Ok(Entered::Done(None));

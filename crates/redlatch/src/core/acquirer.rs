@@ -57,6 +57,8 @@ pub(super) struct Acquirer {
     /// The keeper has taken back the lease that a task of this process handed over, before this task took it. That hold is being released, so
     /// nothing that the server says of the owner may be believed.
     pub(super) passed_over: bool,
+    /// A release of its own owner waits for it.
+    pub(super) behind_own: bool,
     looks: u32,
     /// The last item of the last answer.
     value: i64,
@@ -157,6 +159,7 @@ impl Acquirer {
             outcome_unknown: after.outcome_unknown,
             granted: false,
             passed_over: false,
+            behind_own: false,
             looks: 0,
             value: 0,
             read_end_ms: None,
@@ -187,7 +190,11 @@ impl Acquirer {
         }
         let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         self.value = reply.value;
-        if reply.count == UPGRADE && (left_readers || leaves()) {
+        if reply.count == UPGRADE && leaves() {
+            self.behind_own = true;
+            return Ok(Attempt::BehindOwn);
+        }
+        if reply.count == UPGRADE && left_readers {
             return Ok(Attempt::Busy(Some(Duration::ZERO)));
         }
         if reply.count == UPGRADE

@@ -51,6 +51,8 @@ pub(crate) enum Attempt<T> {
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
     PassedOver,
+    /// Not before what is under way for its own owner has ended, which waits for this attempt. It has to come in again.
+    BehindOwn,
 }
 
 /// A contender.
@@ -210,7 +212,7 @@ impl Core {
                         None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
-                Ok(Attempt::PassedOver) => return Ok(None),
+                Ok(Attempt::PassedOver | Attempt::BehindOwn) => return Ok(None),
                 Ok(Attempt::TooLate) => {
                     last = Last::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {

@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     error::{Error, LossReason},
-    recipes::Heir,
+    owner::Owner,
+    recipes::{Heir, Term},
 };
 
 impl Core {
@@ -38,9 +39,11 @@ impl Core {
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
         };
-        let (sending, publish) = (self.sending(&lease.keys), self.store.publish_command());
+        // Counted from when it is sent, which may be later: an attempt of the owner goes first.
+        let (mut sending, publish) = (self.sending(&lease.keys), self.store.publish_command());
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
+            sending = self.sending(&lease.keys);
             let heir = Heir::after(&lease.owner, &owner, term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
@@ -99,9 +102,11 @@ impl Core {
             drop(heir_pending);
             return self.release_and_lead(lease, next, pending).await;
         }
-        let sending = self.sending(&lease.keys);
+        // Counted from when it is sent, which may be later: an attempt of the owner goes first.
+        let mut sending = self.sending(&lease.keys);
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
+            sending = self.sending(&lease.keys);
             lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
         };
         match self.run_ending(call, to.number(), false, &pending).await {
@@ -118,6 +123,10 @@ impl Core {
                 self.sweep_if_outcome_unknown(&lease);
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
+                    // The server may have it under that owner, and nobody is told.
+                    if !next.leaves_it_to_its_task() {
+                        self.undo_moved(&lease, term, &held.owner, Certainty::Arrived);
+                    }
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.release_finished(&lease.keys, false);
                     return Ok(Unlocked::Released);
@@ -147,8 +156,7 @@ impl Core {
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
                 if !next.leaves_it_to_its_task() {
-                    let request = Request::new(&lease.keys, lease.recipe, next.request.term, Wait::No);
-                    drop(self.undo_later(&Arc::new(request), &to, Certainty::MayArriveLater));
+                    self.undo_moved(&lease, term, &to, Certainty::MayArriveLater);
                 }
                 let outcome = self.release_and_lead(lease.clone(), next, pending).await?;
                 // What is not there any more within its time has moved.
@@ -159,6 +167,12 @@ impl Core {
                 })
             }
         }
+    }
+
+    /// Gives back what a lease may have been moved to.
+    fn undo_moved(self: &Arc<Self>, lease: &Lease, term: Term, to: &Owner, certainty: Certainty) {
+        let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
+        drop(self.undo_later(&Arc::new(request), to, certainty));
     }
 
     async fn release_and_lead(

@@ -450,6 +450,7 @@ impl Core {
                 // The owner asks anew as soon as it sees that the lease is taken back, so the mark is there before.
                 let pending = self.owners.pending(&lease.keys, &lease.owner);
                 if lease.take_back(now_ms) {
+                    pending.takes_over();
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
                     self.lanes.look_for_those_behind(&lease.keys, now_ms);
                     self.drop_hold(&lease, lease.term());

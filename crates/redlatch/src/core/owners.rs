@@ -407,6 +407,16 @@ impl Pending {
         }
     }
 
+    /// What the attempt of the owner was handed has been taken back from it, so it has nothing to lose: it is not waited for, and comes in again.
+    pub(crate) fn takes_over(&self) {
+        if self.0.counts {
+            self.0.owners.end(&self.0.id(), |record| {
+                record.disturbed |= record.has_begun;
+                record.has_begun = false;
+            });
+        }
+    }
+
     /// Its request waits no longer for an attempt of the owner, which is not to trust its grant.
     pub(crate) fn goes_first(&self) {
         if self.0.counts {

@@ -1,9 +1,9 @@
 //! Grants whose answer comes when their lease has ended: they are given back, and the next grant of the same task is not. And
 //! requests that arrive when their hold has gone.
 
-use std::future::IntoFuture;
+use std::{future::IntoFuture, sync::Arc};
 
-use redlatch::{Client, MultiLock, Unlocked, Wait, scripts};
+use redlatch::{Client, Lease, ManualClock, MultiLock, Unlocked, Wait, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
@@ -138,6 +138,54 @@ async fn a_request_that_arrives_when_its_hold_was_handed_on_leaves_nothing() {
         }
     })
     .await;
+}
+
+/// A lock was moved to the next task of its process, and the answer came when that task's lease was over. The server had it under an owner that nobody
+/// knew, so it was nobody's for the length of a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_moved_too_late_is_given_back() {
+    for waits_on in [true, false] {
+        let server = RedisServer::start().unwrap();
+        for script in scripts::ALL {
+            server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
+        }
+        let proxy = Proxy::start(&server.url()).unwrap();
+        let clock = Arc::new(ManualClock::new(ms(0)));
+        let builder = Client::builder().url(proxy.url()).clock(clock.clone());
+        let client = builder.turn_time(ms(60_000)).response_timeout(ms(60_000)).connect().await.unwrap();
+        let other = Client::connect(&server.url()).await.unwrap();
+        let lock = client.lock("x");
+        let guard = lock.acquire().lease(Lease::Fixed(ms(3_600_000))).await.unwrap().unwrap();
+        // A lease of its own has the lock moved on the server.
+        let next = client.lock("x");
+        let waiter =
+            tokio::spawn(
+                async move { next.acquire().lease(Lease::Fixed(ms(600_000))).wait(Wait::Forever).await },
+            );
+        soon("a waiter in line", async {
+            while client.stats().in_line == 0 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        let gate = Gate::new();
+        let moves = Match::script().arg_contains(scripts::TRANSFER.sha1());
+        let rule = proxy.rule(moves, Action::HoldReplyUntilReleased(gate.clone()));
+        let leaving = tokio::spawn(guard.unlock());
+        proxy.wait_fired(rule, 1, SOON).await.unwrap();
+        clock.advance(ms(600_000));
+        if !waits_on {
+            waiter.abort();
+        }
+        gate.release();
+        assert_eq!(soon("the release", leaving).await.unwrap().unwrap(), Unlocked::Released);
+        if waits_on {
+            let guard = soon("the lock", waiter).await.unwrap().unwrap().unwrap();
+            assert!(guard.is_valid());
+            guard.unlock().await.unwrap();
+        }
+        soon("another client's turn", other.lock("x").lock()).await.unwrap().unlock().await.unwrap();
+    }
 }
 
 /// A fair waiter's look is on its way for longer than its lease, and meanwhile a task of its process hands the lock to it. The server answers

@@ -53,6 +53,31 @@ async fn an_owner_whose_read_hold_is_over_waits_for_the_servers_end_of_it_before
     }
 }
 
+/// The server had refused the write hold because the owner read, and the read hold was given back before the answer came. The task that asked went on asking,
+/// the release waited for it, and the lock was nobody's until the response timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_hold_that_is_given_back_while_its_owner_asks_to_write_waits_for_nothing() {
+    for wait in [Wait::Forever, Wait::No] {
+        let rig = rig().await;
+        let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+        let reading = reads(&rig.client, &owner, Lease::Renewed).await;
+        let gate = Gate::new();
+        let refused = rig
+            .proxy
+            .rule(script(&scripts::WRITE_ACQUIRE).nth(1), Action::HoldReplyUntilReleased(gate.clone()));
+        let writing = begun(both.write().acquire().owner(&owner).wait(wait).into_future());
+        rig.proxy.wait_fired(refused, 1, SOON).await.unwrap();
+        let leaving = begun(reading.unlock());
+        gate.release();
+        let both = async { tokio::join!(leaving, writing) };
+        let (left, writing) = soon("the release and the write hold", both).await;
+        left.unwrap();
+        let writing = writing.unwrap().expect("nobody has it");
+        assert!(writing.is_valid());
+        writing.unlock().await.unwrap();
+    }
+}
+
 /// The same without waiting: it is busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_whose_read_hold_is_over_finds_the_lock_busy_while_the_server_counts_it() {

@@ -82,6 +82,21 @@ async fn the_master_is_found_past_sentinels_that_are_down_or_hang() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
+/// Each sentinel seemed to be of a set of its own, so none was believed, and what was said of that led astray.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_ask_for_the_other_sentinels_connects() {
+    let set = SentinelSet::builder().replica_count(1).start().unwrap();
+    for sentinel in set.sentinels() {
+        let rights = ["+@all", "-sentinel|sentinels", "allchannels", "allkeys"];
+        let account = ["ACL", "SETUSER", "of-the-sentinels", "on", ">secret"];
+        sentinel.cmd(&[&account[..], &rights[..]].concat()).unwrap();
+    }
+    let builder = Client::builder().url(set.url());
+    let builder = builder.sentinel_username("of-the-sentinels").sentinel_password("secret");
+    let client = soon("a connection", builder.connect()).await.unwrap();
+    client.lock("n").lock().await.unwrap().unlock().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_said_in_time_and_without_secrets() {
     let set = SentinelSet::builder()

@@ -85,11 +85,6 @@ impl Asked {
         }
     }
 
-    /// Whether a process was a replica when it said so last.
-    fn was_copy(&self, run: &str) -> bool {
-        self.copy().as_ref().is_some_and(|copy| copy.run == run)
-    }
-
     /// The replica that it was not long ago, or that it may be if it has never said anything, by some name. Where the machine refuses the
     /// connection there is none.
     fn silent_replica(&self) -> Option<String> {
@@ -205,28 +200,31 @@ impl Replicated {
     }
 
     /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
-    /// say who it is counts not at all. A replica that has become a master counts on, because it copies no more and may be granting the
-    /// same: until it is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
+    /// say who it is counts not at all. Another master counts, too, because it copies no more and may be granting the
+    /// same: until one of the two is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
     /// counts for a while: it may have become one.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
         let (mut replicas, mut promoted, mut mute) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut anybody = false;
+        let (mut anybody, mut ours) = (false, None);
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         // One that is too far away to be heard in time is a replica all the same.
-        let late = |server: &Asked, (role, id): &(Role, String)| {
+        let late = |server: &Asked, (role, data): &(Role, History)| {
             if let Role::Replica = role {
-                server.is_copy(Some(id.clone()));
+                server.is_copy(data.run.clone());
             }
             false
         };
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             match answer {
-                Ok((Role::Replica, id)) => {
-                    server.is_copy(Some(id.clone()));
-                    replicas.insert(id);
+                Ok((Role::Replica, data)) => {
+                    server.is_copy(data.run.clone());
+                    replicas.extend(data.run);
                 }
-                Ok((Role::Master { .. }, id)) if server.node.dial().addr() == master => self.is_master(&id),
-                Ok((Role::Master { .. }, id)) => promoted.push((server.clone(), id)),
+                Ok((Role::Master { .. }, data)) if server.node.dial().addr() == master => {
+                    data.run.iter().for_each(|run| self.is_master(run));
+                    ours = Some(data);
+                }
+                Ok((Role::Master { .. }, data)) => promoted.push(data),
                 Err(_) => {
                     mute.push(server.clone());
                     return Worth::Nothing;
@@ -237,11 +235,14 @@ impl Replicated {
         });
         let silent = silent.await;
         mute.extend(silent);
-        promoted.retain(|(server, id)| server.was_copy(id));
+        // Our own by another name counts not, nor does the one that it has gone on from.
+        promoted.retain(|other| {
+            ours.as_ref().is_none_or(|ours| other.run != ours.run && ours.before.as_ref() != Some(&other.id))
+        });
         if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
             look.ask();
         }
-        replicas.extend(promoted.into_iter().map(|(_, id)| id));
+        replicas.extend(promoted.into_iter().filter_map(|other| other.run));
         replicas.extend(mute.iter().filter_map(|server| server.silent_replica()));
         anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
     }
@@ -307,13 +308,16 @@ async fn history(node: &Arc<Node>) -> Option<History> {
     Some(History { run, ..role::history(&data.ok()?)? })
 }
 
-/// The role of a server, and the id of its process.
-async fn who(node: &Arc<Node>) -> Result<(Role, String), Error> {
-    let info = role::question(&life::QUESTION);
-    let (role, info) = tokio::join!(ask(node), node.send(&info));
-    let (role, info) = (role?, info.map_err(|failure| Fault::from(failure).into_error())?);
+/// The role of a server, and what its data come from, with the id of its process.
+async fn who(node: &Arc<Node>) -> Result<(Role, History), Error> {
+    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&life::QUESTION));
+    let (role, data, process) = tokio::join!(ask(node), node.send(&data), node.send(&process));
+    let process = process.map_err(|failure| Fault::from(failure).into_error())?;
     let nameless = || Error::new(ErrorKind::Protocol, "the server does not say which process it is");
-    Ok((role, life::process(&info).ok_or_else(nameless)?.into()))
+    let run = Some(life::process(&process).ok_or_else(nameless)?.into());
+    // What an account may not hear is no history that any other has.
+    let data = data.ok().as_ref().and_then(role::history).unwrap_or_default();
+    Ok((role?, History { run, ..data }))
 }
 
 impl Finder for Replicated {

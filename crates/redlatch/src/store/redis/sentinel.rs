@@ -439,7 +439,9 @@ impl Sentinel {
             let text = format!("{} named a master without an address", self.addr);
             return Err(Silence::Error(Error::new(ErrorKind::Protocol, text)));
         };
-        let id = id.ok().as_ref().and_then(text);
+        let others = others.ok();
+        // Its own id alone tells nobody to which set it belongs.
+        let id = id.ok().filter(|_| others.is_some()).as_ref().and_then(text);
         if let Some(id) = &id {
             let _ = self.id.set(id.clone());
         }
@@ -453,7 +455,6 @@ impl Sentinel {
             promised = replicas.as_ref().and_then(promised_master).map(reachable);
         }
         let number = |field_name| state.as_ref().and_then(|state| field(state, field_name)?.int());
-        let others = others.ok();
         let others = others.as_ref().and_then(Reply::array).unwrap_or_default().iter().filter_map(|other| {
             let id = field(other, "runid").and_then(text).filter(|id| !id.is_empty());
             Some((id, address(field(other, "ip")?, field(other, "port")?).map(reachable)?))

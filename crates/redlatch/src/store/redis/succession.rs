@@ -167,7 +167,7 @@ impl Memory {
         let Some(present) = &self.present else {
             return self.take(best);
         };
-        if best.rank() > present.rank() || present.rank() == (-1, false) {
+        if best.rank() > present.rank() {
             // Who is promised the place that it has in a later epoch has lost it since.
             if best.is_promise() && best.addr == present.addr && best.rank().0 == present.rank().0 {
                 return Verdict::Stays;
@@ -175,7 +175,7 @@ impl Memory {
             return self.take(best);
         }
         // Sentinels that are told to fail over ask nobody for votes, so two may name different masters in one epoch. Each goes on with its own;
-        // most of them decide here.
+        // most of them decide here. So they do where they may not be asked for epochs.
         let votes = said.claims.iter().filter(|claim| claim.addr == best.addr && claim.rank() == best.rank());
         if best.rank() == present.rank() && best.addr != present.addr && 2 * votes.count() > said.asked {
             return self.take(best);
@@ -186,10 +186,9 @@ impl Memory {
         let one_voice = said.claims.iter().all(|claim| claim.addr == best.addr && !claim.is_promise());
         let is_abandoned = present.is_promise() && !said.claims.iter().any(|claim| claim.by == present.by);
         let for_long = if is_abandoned { PROMISE_TIME } else { RESET_TIME };
-        if one_voice
-            && 2 * said.claims.len() > said.asked
-            && self.most_insist(doubt, &best.addr, now) >= for_long
-        {
+        // Of sentinels that tell no epochs those that are heard may be all that are left.
+        let is_enough = 2 * said.claims.len() > said.asked || present.rank() == (-1, false);
+        if one_voice && is_enough && self.most_insist(doubt, &best.addr, now) >= for_long {
             // Forgotten, so that the smaller epoch counts. The same server may have lost its place meanwhile.
             self.sits(&best);
             return Verdict::Is(best);

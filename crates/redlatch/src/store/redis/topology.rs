@@ -393,7 +393,8 @@ impl Topology {
         .await;
     }
 
-    fn is_served(&self, slot: u16, seat: u64, heir: Option<&Addr>) -> bool {
+    /// Whether a slot has one of these still.
+    pub(super) fn is_served(&self, slot: u16, seat: u64, heir: Option<&Addr>) -> bool {
         let table = self.table();
         let now = table.seats.get(&slot).copied().unwrap_or(0);
         let is_heirs = || heir.is_some() && table.owner(slot).map(|owner| &owner.addr) == heir;

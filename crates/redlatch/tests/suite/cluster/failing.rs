@@ -137,6 +137,42 @@ async fn the_grant_of_a_former_master_is_asked_for_again() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
+/// The same of a grant that was sent on: while it was on its way the slot came to that node, and went to its replica, which did not have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grant_of_a_former_master_is_asked_for_again_though_it_was_sent_on() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "granted before";
+    let slot = cluster.slot_of(name);
+    let from = cluster.owner_of(slot).unwrap();
+    let to = cluster.masters().unwrap().into_iter().find(|other| *other != from).unwrap();
+    let replica = cluster.replicas_of(to).unwrap()[0];
+    let (proxy, client) = through_a_proxy(&cluster, to, ms(20_000)).await;
+    let (lock, beside) = (client.lock(name), client.lock(format!("{{{name}}}beside")));
+    // That node knows the script, so the answer that is held up is the grant.
+    cluster.node(to).cmd(&["SCRIPT", "LOAD", scripts::ACQUIRE.source()]).unwrap();
+    let step = cluster.begin_move(slot, to).unwrap();
+    cluster.block_replication(replica).unwrap();
+    let gate = Gate::new();
+    let first = Match::script().arg_contains(scripts::ACQUIRE.sha1()).nth(1);
+    let rule = proxy.rule(first, Action::HoldReplyUntilReleased(gate.clone()));
+    let asked = tokio::spawn(async move { lock.lock().await });
+    proxy.wait_fired(rule, 1, SOON).await.unwrap();
+    tokio::task::block_in_place(|| {
+        step.finish().unwrap();
+        cluster.take_over(replica).unwrap();
+    });
+    let known = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { beside.lock().await.unwrap().unlock().await.unwrap() })
+    });
+    soon("another lock", known).await.unwrap();
+    assert!(!keys(cluster.node(replica)).contains(&name.to_owned()));
+    gate.release();
+    let guard = soon("the grant", asked).await.unwrap().unwrap();
+    assert!(keys(cluster.node(replica)).contains(&name.to_owned()), "the new master has granted it, too");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
 /// The new master has the write hold, and not the read hold that was taken beside it; then the write hold is given back there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_whose_read_hold_a_failover_lost_is_none() {

@@ -122,9 +122,12 @@ impl Inner {
                 searching.get_or_insert_with(|| self.searching.begin());
             }
             let (code, detail, at) = match outcome {
-                // What a former master granted is perhaps unknown to its successor. One that was named for this once is no master yet.
-                // And what cannot be asked for again is not better known by being forgotten.
-                Ok(_) if !form.asking && !call.script.is_sent_once() && self.topology.seat(slot) != seat => {
+                // What a former master granted is perhaps unknown to its successor; so is what was granted by one that was named for this once and has
+                // got the slot and lost it since. And what cannot be asked for again is not better known by being forgotten.
+                Ok(_)
+                    if !call.script.is_sent_once()
+                        && !self.topology.is_served(slot, seat, form.asking.then_some(&member.addr)) =>
+                {
                     let error = format!("slot {slot} got another master while it answered");
                     return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error).answered()));
                 }

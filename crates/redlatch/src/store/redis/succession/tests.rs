@@ -260,6 +260,23 @@ fn a_promise_whose_sentinel_is_gone_is_given_up_when_most_contradict_it_for_long
     assert_eq!(port(&memory), 2);
 }
 
+/// An account that may not ask for epochs was led back to the old master at once by one sentinel that had heard of no change.
+#[test]
+fn without_epochs_most_sentinels_decide_at_once_and_fewer_when_no_others_are_heard_for_a_while() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let (old, new) = ((1, epoch(-1)), (2, epoch(-1)));
+    let mut memory = after(&[&[old.clone(), old.clone(), old.clone()]]);
+    is(&memory.judge(&said(3, &[new.clone(), new.clone(), old.clone()]), now), 2);
+    let stale = said(3, std::slice::from_ref(&old));
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&stale, at), Verdict::Stays);
+    }
+    // The others are heard again.
+    assert_eq!(memory.judge(&said(3, &[new, old]), later), Verdict::Stays);
+    assert_eq!(memory.judge(&stale, later), Verdict::Stays);
+    is(&memory.judge(&stale, later + RESET_TIME), 1);
+}
+
 /// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.
 #[test]
 fn a_doubt_lasts_only_from_one_look_to_the_next() {

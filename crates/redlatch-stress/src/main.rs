@@ -18,7 +18,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use self::{bed::Outcome, judge::Expect, worker::kind::CAPACITY};
+use self::{bed::Outcome, judge::Expect};
 
 /// Looks for two valid holders, silent losses and locks that nobody gets.
 #[derive(Debug, Parser)]
@@ -40,8 +40,9 @@ enum Verb {
     Soak(soak::Plan),
     /// Goes through everything that can happen between three owners and the scripts.
     Exhaust(exhaust::Plan),
-    /// Judges the logs in a folder once more.
-    Judge { dir: PathBuf },
+    /// Judges histories, of this program or of any client that writes the same lines (docs/reliability.md, *Histories*): exits with 0 if nothing is wrong, with 1 if
+    /// something is, with 2 if a line is none.
+    Check(Check),
     /// One process of a round; started by the others.
     #[command(hide = true)]
     Worker { order: PathBuf },
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         Verb::Soak(plan) => plan.run(),
         Verb::SoakEngine { dir } => soak::serve(&dir),
         Verb::Exhaust(plan) => plan.run(),
-        Verb::Judge { dir } => judged(&dir),
+        Verb::Check(check) => check.run(),
         Verb::Worker { order } => worker::run(&order).map(|()| true),
     };
     match outcome {
@@ -71,10 +72,30 @@ fn main() -> ExitCode {
     }
 }
 
-fn judged(dir: &std::path::Path) -> Outcome<bool> {
-    let verdict = judge::judge(dir, Expect { capacity: CAPACITY, ..Expect::default() })?;
-    for violation in &verdict.violations {
-        println!("{violation}");
+#[derive(Debug, clap::Args)]
+struct Check {
+    /// Files, one of each process, or folders, of which those files count that end in `.log`.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// How many permits each semaphore has; without it they are not counted.
+    #[arg(long, default_value_t = 0)]
+    capacity: u32,
+    /// All renewals were answered in time, so no renewed hold may expire.
+    #[arg(long)]
+    nothing_expires: bool,
+    /// Nobody deleted anything, so no renewed hold may vanish.
+    #[arg(long)]
+    nothing_vanishes: bool,
+}
+
+impl Check {
+    fn run(self) -> Outcome<bool> {
+        let Check { paths, capacity, nothing_expires, nothing_vanishes } = self;
+        let verdict = judge::judge(&paths, Expect { capacity, nothing_expires, nothing_vanishes })?;
+        for violation in &verdict.violations {
+            println!("{violation}");
+        }
+        println!("{} holds, {} lost, {} violations", verdict.holds, verdict.lost, verdict.violations.len());
+        Ok(verdict.violations.is_empty())
     }
-    Ok(verdict.violations.is_empty())
 }

@@ -107,7 +107,7 @@ pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
         nothing_expires: round.mix == Mix::Slow,
         nothing_vanishes: bed.keeps_data() && !numbers.processes,
     };
-    let mut verdict = judge::judge(dir, expect)?;
+    let mut verdict = judge::judge(&[dir.to_owned()], expect)?;
     verdict.violations.extend(violations);
     Ok(verdict)
 }

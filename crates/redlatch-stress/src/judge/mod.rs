@@ -7,7 +7,7 @@ mod read;
 mod story;
 mod sweeps;
 
-use std::{fmt, io, path::Path, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
 pub(crate) use self::read::{Interval, Logs};
 use crate::clock::seconds;
@@ -54,9 +54,9 @@ const LATE_SHOWS_NS: u64 = 3_000_000_000;
 /// How many violations are told of one kind.
 const TOLD_MAX: usize = 3;
 
-/// Judges the logs in a folder.
-pub(crate) fn judge(dir: &Path, expect: Expect) -> io::Result<Verdict> {
-    Ok(judge_logs(&Logs::read(dir)?, expect))
+/// Judges the logs in these files, and in the folders among them.
+pub(crate) fn judge(places: &[PathBuf], expect: Expect) -> io::Result<Verdict> {
+    Ok(judge_logs(&Logs::read(places)?, expect))
 }
 
 /// Judges logs.
@@ -134,7 +134,12 @@ mod tests {
         for (name, text) in files {
             std::fs::write(dir.path().join(format!("{name}.log")), text).unwrap();
         }
-        judge(dir.path(), expect).unwrap().violations.iter().map(|violation| violation.kind).collect()
+        judge(&[dir.path().to_owned()], expect)
+            .unwrap()
+            .violations
+            .iter()
+            .map(|violation| violation.kind)
+            .collect()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs, io,
-    path::Path,
+    path::PathBuf,
 };
 
 use crate::record::Mode;
@@ -47,25 +47,49 @@ pub(crate) struct Logs {
     pub(crate) begin_ns: u64,
 }
 
+/// What reads no history says where it is.
+fn misread(process: &str, number: usize, line: &str) -> io::Error {
+    let text = format!("{process}, line {number}: no line of a history: {line:?}");
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
 impl Logs {
-    /// Reads every file of the folder that ends in `.log`; its name is that of the process.
-    pub(crate) fn read(dir: &Path) -> io::Result<Self> {
-        let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        let mut files = Vec::new();
-        for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "log")) {
-            let process = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            files.push((process, String::from_utf8_lossy(&fs::read(path)?).into_owned()));
+    /// Reads these files, and of folders every file that ends in `.log`. The name of a file is that of its process.
+    pub(crate) fn read(places: &[PathBuf]) -> io::Result<Self> {
+        let mut paths = Vec::new();
+        for place in places {
+            if place.is_dir() {
+                let listed = fs::read_dir(place)?.flatten().map(|entry| entry.path());
+                paths.extend(listed.filter(|path| path.extension().is_some_and(|end| end == "log")));
+            } else {
+                paths.push(place.clone());
+            }
         }
-        Ok(Logs::of(files))
+        paths.sort();
+        paths.dedup();
+        let mut files = Vec::new();
+        for path in paths {
+            let text = fs::read(&path)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            // Two folders may have processes of one name.
+            let process =
+                if places.len() > 1 { path.as_os_str() } else { path.file_stem().unwrap_or_default() };
+            files.push((process.to_string_lossy().into_owned(), String::from_utf8_lossy(&text).into_owned()));
+        }
+        Logs::of(files)
     }
 
     /// The logs of these processes.
-    pub(crate) fn of(files: Vec<(String, String)>) -> Self {
+    pub(crate) fn of(files: Vec<(String, String)>) -> io::Result<Self> {
         let mut logs = Logs { begin_ns: u64::MAX, ..Logs::default() };
         for (process, text) in files {
+            let mut at = HashMap::new();
             // A process that was killed may have left half a line.
-            logs.file(&process, text.rfind('\n').map_or("", |end| &text[..end]));
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            for (number, line) in whole.lines().enumerate() {
+                // A line that is skipped may hide a hold.
+                logs.line(&process, line, &mut at).ok_or_else(|| misread(&process, number + 1, line))?;
+            }
         }
         if logs.begin_ns == u64::MAX {
             logs.begin_ns = 0;
@@ -73,22 +97,13 @@ impl Logs {
         logs.intervals.sort_by_key(|interval| interval.start_ns);
         logs.deeds.sort_by_key(|deed| deed.ns);
         logs.faults.sort_by_key(|(ns, _)| *ns);
-        logs
-    }
-
-    fn file(&mut self, process: &str, text: &str) {
-        let mut at: HashMap<u64, usize> = HashMap::new();
-        for line in text.lines() {
-            if self.line(process, line, &mut at).is_none() {
-                // Nothing but the library's own output gets here by mistake, and a line that is skipped hides a hold.
-                panic!("{process}: no line of a log: {line:?}");
-            }
-        }
+        Ok(logs)
     }
 
     fn line(&mut self, process: &str, line: &str, at: &mut HashMap<u64, usize>) -> Option<()> {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+        let word = |at: usize| words.get(at).map(|word| (*word).to_owned());
         match words[0] {
             "G" => {
                 let start_ns = number(9)?;
@@ -96,13 +111,13 @@ impl Logs {
                 at.insert(number(1)?, self.intervals.len());
                 self.intervals.push(Interval {
                     process: process.to_owned(),
-                    task: words[2].to_owned(),
-                    name: words[3].to_owned(),
-                    mode: Mode::of_letter(words[4])?,
+                    task: word(2)?,
+                    name: word(3)?,
+                    mode: Mode::of_letter(words.get(4)?)?,
                     weight: u32::try_from(number(5)?).ok()?,
-                    owner: words[6].to_owned(),
-                    token: number(7),
-                    term: words[8].to_owned(),
+                    owner: word(6)?,
+                    token: if word(7)? == "-" { None } else { Some(number(7)?) },
+                    term: word(8)?,
                     start_ns,
                     end_ns: start_ns,
                     how: "unfinished".to_owned(),
@@ -128,7 +143,7 @@ impl Logs {
             "O" => {
                 let ns = number(2)?;
                 self.begin_ns = self.begin_ns.min(ns);
-                let (process, task) = (process.to_owned(), words[1].to_owned());
+                let (process, task) = (process.to_owned(), word(1)?);
                 self.deeds.push(Deed { process, task, ns, text: words.get(3..)?.join(" ") });
             }
             "L" => self.late.push((number(1)?, number(2)?)),

@@ -250,7 +250,8 @@ impl World {
             lines.filter(|(_, line)| line.contains(part)).for_each(|(name, line)| println!("{name} {line}"));
         }
         let expect = Expect { capacity: CAPACITY, nothing_expires: false, nothing_vanishes: true };
-        let mut verdict = judge::judge_logs(&Logs::of(files), expect);
+        let logs = Logs::of(files).expect("they were written here");
+        let mut verdict = judge::judge_logs(&logs, expect);
         verdict.violations.extend(violations);
         verdict
     }

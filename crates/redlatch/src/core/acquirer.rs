@@ -11,6 +11,7 @@ use super::{
     confirm::{Answered, Unconfirmed},
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, Work},
+    lanes::kinds::upgrade_refused,
     lease::{Lease, Sending},
     undo::Certainty,
     upgrade::Reading,
@@ -437,11 +438,7 @@ const UPGRADE: i64 = -2;
 fn refusal(count: i64) -> Error {
     match count {
         -1 => Error::new(ErrorKind::WrongLockKind, "the name is in use by a lock of another kind"),
-        UPGRADE => Error::new(
-            ErrorKind::UpgradeRefused,
-            "the owner holds the read lock, and would wait for itself to give it up",
-        )
-        .remedy("release the read lock first; another owner may write before you then"),
+        UPGRADE => upgrade_refused(),
         -3 => Error::new(ErrorKind::NotInitialised, "nobody has set permits"),
         _ => Error::new(ErrorKind::Protocol, format!("an acquire was refused with {count}")),
     }

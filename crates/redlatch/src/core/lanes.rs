@@ -4,7 +4,7 @@
 //! passed to the next task in line without the server, for a bounded turn; after that it is released for real so
 //! that other processes get theirs. A lane exists only while a task holds, contends or waits.
 
-mod kinds;
+pub(super) mod kinds;
 mod look;
 mod ordered;
 #[cfg(test)]
@@ -218,6 +218,10 @@ impl Lanes {
             && !turn.begins()?
         {
             return Ok(if waits { Enter::AwaitRelease } else { Enter::ReleaseInFlight });
+        }
+        // The server would say so. In line it would be heard by nobody, and the task that reads could not give back beside this one.
+        if owner.is_some_and(|owner| self.is_upgrade(&shard, keys, owner, now_ms)) {
+            return Err(kinds::upgrade_refused());
         }
         if recipe.lane() != LanePolicy::Queue {
             return Ok(Enter::Bypass);

@@ -16,6 +16,7 @@ use crate::{
         lane::{Displaced, Lane, LaneState},
         lease::Lease,
     },
+    error::{Error, ErrorKind},
     keys::{Keys, LaneKind},
     owner::Owner,
 };
@@ -107,6 +108,18 @@ impl Lanes {
         held.filter(|held| held.owner != lease.owner).cloned().collect()
     }
 
+    /// Whether an owner that reads asks to write.
+    pub(super) fn is_upgrade(
+        &self,
+        shard: &MutexGuard<'_, Shard>,
+        keys: &Keys,
+        owner: &Owner,
+        now_ms: u64,
+    ) -> bool {
+        let reads = |held: &Arc<Lease>| held.keys.kind == LaneKind::Read && held.owner == *owner;
+        keys.kind == LaneKind::Write && self.held_as_other_kinds(shard, keys, now_ms).any(reads)
+    }
+
     /// The valid holds of the name by locks of other kinds, of any owner.
     pub(super) fn held_as_other_kinds<'a>(
         &self,
@@ -121,4 +134,13 @@ impl Lanes {
         });
         lanes.flat_map(Lane::leases).filter(move |held| held.is_valid(now_ms))
     }
+}
+
+/// An owner that reads does not get to write: two that asked for that would wait for each other.
+pub(in crate::core) fn upgrade_refused() -> Error {
+    Error::new(
+        ErrorKind::UpgradeRefused,
+        "the owner holds the read lock, and would wait for itself to give it up",
+    )
+    .remedy("release the read lock first; another owner may write before you then")
 }

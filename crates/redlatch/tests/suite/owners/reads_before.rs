@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Wait, scripts};
+use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
 use super::{Rig, begun, rig, script, text};
@@ -32,25 +32,36 @@ async fn an_owner_whose_read_hold_is_over_waits_for_the_servers_end_of_it_before
             let _text = owner.to_string();
         }
         keeps_reading(&rig, &owner, "600000");
-        // It is asked for while the owner still reads here, and answered when it does not.
-        let gate = Gate::new();
-        let acquires = |nth| script(&scripts::WRITE_ACQUIRE).nth(nth);
-        let refused = rig.proxy.rule(acquires(1), Action::HoldReplyUntilReleased(gate.clone()));
-        let again = rig.proxy.rule(acquires(2), Action::DelayRequest(ms(1)));
-        let write = || both.write().acquire().owner(&owner);
-        let writing = begun(write().wait(Wait::Forever).into_future());
-        rig.proxy.wait_fired(refused, 1, SOON).await.unwrap();
         soon("the end of reading", reading.lost()).await;
-        gate.release();
-        let looking = async {
-            rig.proxy.wait_fired(again, 1, SOON).await.unwrap();
-            keeps_reading(&rig, &owner, "100");
-        };
-        let (writing, ()) = soon("the write hold", async { tokio::join!(writing, looking) }).await;
+        keeps_reading(&rig, &owner, "3000");
+        let writing = both.write().acquire().owner(&owner).wait(Wait::Forever).into_future();
+        let writing = soon("the write hold", writing).await;
         let writing = writing.unwrap_or_else(|error| panic!("shown: {shown}: {error}")).expect("it waits");
         assert!(writing.is_valid());
         writing.unlock().await.unwrap();
     }
+}
+
+/// Another task of the process waited to write, and the owner's stood in line behind it, where nobody refused it: the release of its read hold waited for it until
+/// the response timeout, and with it all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_reads_here_is_refused_at_once_though_others_wait_to_write() {
+    let rig = rig().await;
+    let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
+    let reading = reads(&rig.client, &owner, Lease::Renewed).await;
+    let asks = rig.proxy.rule(script(&scripts::WRITE_ACQUIRE), Action::DelayRequest(ms(1)));
+    let first = tokio::spawn({
+        let both = both.clone();
+        async move { both.write().lock().await }
+    });
+    rig.proxy.wait_fired(asks, 1, SOON).await.unwrap();
+    for wait in [Wait::No, Wait::Forever] {
+        let writing = both.write().acquire().owner(&owner).wait(wait).into_future();
+        let error = soon("a refusal", writing).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UpgradeRefused, "{error}");
+    }
+    soon("the release", reading.unlock()).await.unwrap();
+    soon("the first one's turn", first).await.unwrap().unwrap().unlock().await.unwrap();
 }
 
 /// The server had refused the write hold because the owner read, and the read hold was given back before the answer came. The task that asked went on asking,
@@ -60,18 +71,20 @@ async fn a_read_hold_that_is_given_back_while_its_owner_asks_to_write_waits_for_
     for wait in [Wait::Forever, Wait::No] {
         let rig = rig().await;
         let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
-        let reading = reads(&rig.client, &owner, Lease::Renewed).await;
+        // No guard here says that the owner reads.
+        reads(&rig.client, &owner, Lease::Fixed(ms(600_000))).await.detach();
         let gate = Gate::new();
         let refused = rig
             .proxy
             .rule(script(&scripts::WRITE_ACQUIRE).nth(1), Action::HoldReplyUntilReleased(gate.clone()));
         let writing = begun(both.write().acquire().owner(&owner).wait(wait).into_future());
         rig.proxy.wait_fired(refused, 1, SOON).await.unwrap();
-        let leaving = begun(reading.unlock());
+        let readers = both.read();
+        let leaving = begun(readers.release(&owner));
         gate.release();
         let both = async { tokio::join!(leaving, writing) };
         let (left, writing) = soon("the release and the write hold", both).await;
-        left.unwrap();
+        assert_eq!(left.unwrap(), Unlocked::Released);
         let writing = writing.unwrap().expect("nobody has it");
         assert!(writing.is_valid());
         writing.unlock().await.unwrap();

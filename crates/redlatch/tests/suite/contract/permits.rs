@@ -272,8 +272,8 @@ pub(crate) async fn permits_are_given_back_by_id_all_or_none(on: Fixture) {
 /// testReleaseManyExpiredDoesNotThrow, testTryReleaseManyExpired.
 pub(crate) async fn permits_that_ran_out_come_back_once_however_many_look(on: Fixture) {
     let (_client, ours) = semaphore(&on, 5).await;
-    let (brief, long) = (take(&ours, 3, ms(100)).await.detach(), take(&ours, 1, ms(60_000)).await.detach());
-    tokio::time::sleep(ms(120)).await;
+    let (brief, long) = (take(&ours, 3, ms(1_000)).await.detach(), take(&ours, 1, ms(60_000)).await.detach());
+    tokio::time::sleep(ms(1_020)).await;
     let error = ours.release_all(&[&long[0], &brief[1]]).await.unwrap_err();
     assert!(error.kind() == ErrorKind::NotOwner && error.to_string().contains(&brief[1]), "{error}");
     assert_eq!(counts(&ours).await, (4, 1, 5), "the three came back, the one is still taken");

@@ -36,7 +36,7 @@ use super::{
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
-    succession::{Claim, Said, Verdict},
+    succession::{Claim, Verdict},
     trial::Messages,
 };
 use crate::{
@@ -263,7 +263,7 @@ impl Shared {
             }
             Verdict::Nobody => {
                 *candidate = None;
-                self.vacate(&said);
+                self.vacate();
                 true
             }
             // What the old one still answers is not believed from here on, reachable or not.
@@ -372,8 +372,8 @@ impl Shared {
     }
 
     /// No server counts. Each call is told why, by a node that connects to nobody.
-    fn vacate(&self, said: &Said) {
-        let masters = said.claimants();
+    fn vacate(&self) {
+        let masters = self.master.claimants().join(" and ");
         let reason = first::undecided(&self.finder.describe(), &masters);
         let dial = Arc::new(self.dial.clone().refusing(reason));
         let node = Node::new(dial.clone(), &self.config, &self.background, self.ends.clone());
@@ -481,7 +481,10 @@ impl Store for FollowingStore {
             let asked = shared.finder.clone().diagnose(node.dial().addr().clone());
             // On the background thread, which has the connections to those who are asked.
             let mut findings = shared.background.spawn(asked).await.unwrap_or_default();
-            findings.extend(node.diagnose(true).await?);
+            // Why none is used is among what the servers say.
+            if node.dial().refusal().is_none() {
+                findings.extend(node.diagnose(true).await?);
+            }
             Ok(findings)
         })
     }

@@ -53,6 +53,11 @@ impl Mastership {
         self.lock().judge(said, Instant::now())
     }
 
+    /// Those who claim where none counts.
+    pub(super) fn claimants(&self) -> Vec<String> {
+        self.lock().claimants()
+    }
+
     pub(super) fn hear_nobody(&self) {
         self.lock().hear_nobody();
     }

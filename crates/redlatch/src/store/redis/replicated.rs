@@ -21,7 +21,7 @@ use super::{
     life,
     node::{Interruption, Node},
     role::{self, Role},
-    succession::{Claim, History, Memory, Right, Said},
+    succession::{Claim, History, Memory, Replica, Right, Said},
 };
 use crate::{
     config::{
@@ -135,7 +135,8 @@ impl Replicated {
 
     async fn find(&self, memory: &Memory, limit: Duration) -> Result<Said, Error> {
         let present = memory.present().map(|present| present.addr.clone());
-        let (mut masters, mut replicas, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut masters, mut replicas) = (Vec::new(), Vec::new());
+        let (mut errors, mut failed) = (Vec::new(), Vec::new());
         let ask = async |server: Arc<Asked>| {
             let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
             Ok::<_, Error>((role?, history))
@@ -164,10 +165,13 @@ impl Replicated {
                 Ok((Role::Replica, history)) => {
                     let (copied, run) =
                         history.map_or((None, None), |history| (Some(history.id), history.run));
-                    replicas.push((addr.clone(), copied));
-                    server.is_copy(run);
+                    server.is_copy(run.clone());
+                    replicas.push(Replica { addr: addr.clone(), history: copied, run });
                 }
-                Err(error) => errors.push(error.within(addr)),
+                Err(error) => {
+                    errors.push(error.within(addr));
+                    failed.push(server.clone());
+                }
             }
             if masters.is_empty() { Worth::Nothing } else { Worth::Enough }
         });
@@ -182,7 +186,9 @@ impl Replicated {
             };
             masters.sort_by_key(place);
             let answered = masters.len() + replicas.len();
-            return Ok(Said { claims: masters, replicas, asked: self.servers.len(), answered });
+            let refused = silent.iter().chain(&failed).filter(|server| server.node.dial().is_refused());
+            let refused = refused.map(|server| server.node.dial().addr().clone()).collect();
+            return Ok(Said { claims: masters, replicas, refused, asked: self.servers.len(), answered });
         }
         if let Some(error) = errors.iter().find(|error| !error.is_retryable()).or(errors.first())
             && (replicas.is_empty() || !error.is_retryable())

@@ -214,7 +214,7 @@ impl SentinelSet {
         self.learn(&known);
         self.settle_place();
         let claims = known.into_iter().map(|knowledge| knowledge.claim).collect();
-        Ok(Said { claims, replicas: Vec::new(), asked: asked.len(), answered })
+        Ok(Said { claims, asked: asked.len(), answered, ..Said::default() })
     }
 
     /// Keeps those of our set: who knows others that are known, or names the master that is used.

@@ -81,18 +81,20 @@ impl Claim {
 pub(super) struct Said {
     /// In the order in which those who claim are named.
     pub(super) claims: Vec<Claim>,
-    /// The replicas, and the history that each of them copies, where it tells that.
-    pub(super) replicas: Vec<(Addr, Option<String>)>,
+    pub(super) replicas: Vec<Replica>,
+    /// Those whose machines refuse connections.
+    pub(super) refused: Vec<Addr>,
     /// How many were asked, and how many have answered.
     pub(super) asked: usize,
     pub(super) answered: usize,
 }
 
-impl Said {
-    /// Those who claim, for a message.
-    pub(super) fn claimants(&self) -> String {
-        self.claims.iter().map(|claim| claim.addr.to_string()).collect::<Vec<_>>().join(" and ")
-    }
+/// The word of a server that is a replica, as far as it may be asked: which history it copies, and which process it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Replica {
+    pub(super) addr: Addr,
+    pub(super) history: Option<String>,
+    pub(super) run: Option<String>,
 }
 
 /// What comes of it.
@@ -122,6 +124,8 @@ pub(super) struct Memory {
     /// The histories that the present master has told.
     histories: VecDeque<String>,
     lineage: Lineage,
+    /// The last word of each server that says that it is the master, and when it was heard.
+    words: Vec<(Claim, Instant)>,
     /// The last look could not tell which one counts.
     was_contested: bool,
 }
@@ -141,7 +145,7 @@ impl Memory {
         // Only a look that insists on it, too, keeps it.
         let doubt = self.doubt.take();
         if said.claims.iter().any(is_own) || self.present.as_ref().is_some_and(is_own) {
-            self.judge_servers(said, doubt, now)
+            self.judge_servers(said, now)
         } else {
             self.judge_sentinels(said, doubt, now)
         }

@@ -84,7 +84,7 @@ impl First {
             Verdict::Stays | Verdict::Nobody => memory.present().cloned(),
         };
         let Some(claim) = claim else {
-            return Err(Vain::Now(self.no_master(&said)));
+            return Err(Vain::Now(self.no_master(&said, memory)));
         };
         let addr = &claim.addr;
         if let Some(other) = candidate.take_if(|node| node.dial().addr() != addr) {
@@ -121,25 +121,27 @@ impl First {
 }
 
 impl First {
-    fn no_master(&self, said: &Said) -> Error {
+    fn no_master(&self, said: &Said, memory: &Memory) -> Error {
         let who = self.finder.describe();
         if said.claims.is_empty() && said.answered > 0 {
             let text = format!("{who}: those who answer belong to different sets");
             return Error::new(ErrorKind::Unreachable, text)
                 .remedy("name more sentinels of the set in the URL, and none of another one");
         }
-        if said.claims.len() < 2 {
+        let masters = memory.claimants();
+        if masters.len() < 2 {
             let text = format!("{who}: nobody says who is the master");
             return Error::new(ErrorKind::Unreachable, text);
         }
-        undecided(&who, &said.claimants())
+        undecided(&who, &masters.join(" and "))
     }
 }
 
 /// Why none of several servers is used.
 pub(super) fn undecided(who: &str, masters: &str) -> Error {
-    let text =
-        format!("{who}: {masters} say that they are the master, and it cannot be told which of them counts");
+    let text = format!(
+        "{who}: {masters} say, or have said, that they are the master, and it cannot be told which of them counts"
+    );
     Error::new(ErrorKind::Unreachable, text)
         .remedy("see which of them has the locks, and make the others its replicas (REPLICAOF)")
 }

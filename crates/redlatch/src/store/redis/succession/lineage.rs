@@ -8,12 +8,16 @@
 //! So clients that hear the same servers never use different masters, whatever each of them remembers. Who is named as a parent, and whom most servers
 //! copy, is the same for all, and nobody takes another one than that. The rest goes by lineage, which may be known in part; but a history
 //! is younger than its parent, so of two histories at most one has gone on from the other, and nobody can know the contrary.
+//!
+//! A master that is not heard in a look counts as it spoke last, and a server that is not heard may copy any. So one that is slow for a moment leads
+//! nobody anywhere.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::{Claim, Doubt, Memory, RESET_TIME, Said, Verdict, keep};
+use super::{Claim, Memory, RESET_TIME, Said, Verdict, keep};
+use crate::config::addr::Addr;
 
 /// How many parents are remembered. What is forgotten makes a server count less, never more.
 const PARENTS_MAX: usize = 256;
@@ -53,64 +57,108 @@ impl Lineage {
         std::iter::successors(Some(id), |id| self.parent(id))
     }
 
-    /// The server that counts.
-    fn master<'a>(&self, said: &'a Said, present: Option<&Claim>) -> Option<&'a Claim> {
-        let claims = said.unfollowed();
+    /// The one of several claims that counts.
+    fn master<'a>(&self, claims: &'a [Claim], said: &Said, present: Option<&Claim>) -> Option<&'a Claim> {
+        let claims = unfollowed(claims);
         if let [only] = claims[..] {
             return Some(only);
         }
         let others = |claim: &'a Claim| claims.iter().copied().filter(|other| other.addr != claim.addr);
         if let Some(most) = claims.iter().copied().find(|claim| said.is_most_copied(claim)) {
-            let is_known = present.is_some_and(|present| present.addr == most.addr)
+            let is_known = present.is_some_and(|present| is_same(present, most))
                 || others(most).all(|other| self.follows(most, other));
             let is_past = others(most).any(|other| self.follows(other, most));
             return (is_known && !is_past).then_some(most);
         }
-        claims.iter().copied().find(|claim| others(claim).all(|other| self.follows(claim, other)))
+        let silent = said.silent(&claims);
+        claims.iter().copied().find(|claim| {
+            others(claim)
+                .all(|other| self.follows(claim, other) && !said.are_most(said.copies(other) + silent))
+        })
     }
 }
 
-impl Said {
-    /// The claims that no other one names as its parent, one of each server, which may have several names.
-    fn unfollowed(&self) -> Vec<&Claim> {
-        let mut claims: Vec<&Claim> = Vec::new();
-        for claim in &self.claims {
-            let is_named = |other: &Claim| match (other.history(), claim.history()) {
-                (Some(other), Some(history)) => {
-                    other.before.as_ref() == Some(&history.id) && other.id != history.id
-                }
-                _ => false,
-            };
-            let is_twice = |other: &&Claim| match (other.history(), claim.history()) {
-                (Some(other), Some(history)) => other.run.is_some() && other.run == history.run,
-                _ => false,
-            };
-            if !self.claims.iter().any(is_named) && !claims.iter().any(is_twice) {
-                claims.push(claim);
-            }
+fn run(claim: &Claim) -> Option<&String> {
+    claim.history()?.run.as_ref()
+}
+
+/// Whether two claims are of one server, which may have several names.
+fn is_same(one: &Claim, other: &Claim) -> bool {
+    one.addr == other.addr || (run(one).is_some() && run(one) == run(other))
+}
+
+/// The claims that no other one names as its parent, one of each server.
+fn unfollowed(claims: &[Claim]) -> Vec<&Claim> {
+    let is_named = |claim: &Claim| {
+        let id = claim.history().map(|history| &history.id);
+        let names = |other: &Claim| {
+            other.history().is_some_and(|other| other.before.as_ref() == id && Some(&other.id) != id)
+        };
+        id.is_some() && claims.iter().any(names)
+    };
+    let mut left: Vec<&Claim> = Vec::new();
+    for claim in claims {
+        if !is_named(claim) && !left.iter().any(|other| is_same(other, claim)) {
+            left.push(claim);
         }
-        claims
+    }
+    left
+}
+
+impl Said {
+    /// How many of the names that were heard are further names of a server.
+    fn spare_names(&self) -> usize {
+        let runs = || {
+            let claimed = self.claims.iter().filter_map(run);
+            claimed.chain(self.replicas.iter().filter_map(|replica| replica.run.as_ref()))
+        };
+        runs().count() - runs().collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether most of the servers that are asked copy it, by their own words, or are it. The list that a master gives does not count: one that
+    /// How many servers copy it, by their own words, or are it. The list that a master gives does not count: one that
     /// was cut off goes on naming replicas that have left it.
-    fn is_most_copied(&self, claim: &Claim) -> bool {
-        let Some(history) = claim.history() else { return false };
-        let copies = self.replicas.iter().filter(|(_, copied)| copied.as_ref() == Some(&history.id)).count();
-        2 * (copies + 1) > self.asked
+    fn copies(&self, claim: &Claim) -> usize {
+        let Some(history) = claim.history() else { return 1 };
+        let copies = self.replicas.iter().filter(|replica| replica.history.as_ref() == Some(&history.id));
+        let (nameless, named): (Vec<_>, Vec<_>) =
+            copies.map(|replica| replica.run.as_ref()).partition(Option::is_none);
+        nameless.len() + named.into_iter().collect::<BTreeSet<_>>().len() + 1
     }
 
-    fn has_heard(&self, claim: &Claim) -> bool {
-        self.claims.iter().any(|other| other.addr == claim.addr)
-            || self.replicas.iter().any(|(addr, _)| *addr == claim.addr)
+    /// Whether so many are most of the servers that are asked.
+    fn are_most(&self, servers: usize) -> bool {
+        2 * servers > self.asked - self.spare_names()
+    }
+
+    fn is_most_copied(&self, claim: &Claim) -> bool {
+        claim.history().is_some() && self.are_most(self.copies(claim))
+    }
+
+    /// How many servers are not heard, and may copy any, because they are none of these.
+    fn silent(&self, claims: &[&Claim]) -> usize {
+        let remembered = claims.iter().filter(|claim| !self.has_heard(&claim.addr)).count();
+        self.asked.saturating_sub(self.answered + self.refused.len() + remembered)
+    }
+
+    /// Whether most servers have answered, of those whose machines do not say that there is none.
+    fn has_heard_most(&self) -> bool {
+        let spare = self.spare_names();
+        2 * (self.answered - spare) > self.asked - spare - self.refused.len()
+    }
+
+    fn has_heard(&self, addr: &Addr) -> bool {
+        self.claims.iter().any(|other| other.addr == *addr)
+            || self.replicas.iter().any(|replica| replica.addr == *addr)
     }
 }
 
 impl Memory {
-    pub(super) fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
+    pub(super) fn judge_servers(&mut self, said: &Said, now: Instant) -> Verdict {
         self.learn(said);
+        self.hear(said, now);
+        let claims: Vec<Claim> = self.words.iter().map(|(claim, _)| claim.clone()).collect();
         let was_contested = std::mem::take(&mut self.was_contested);
-        let Some(master) = self.lineage.master(said, self.present.as_ref()) else {
+        let Some(master) = self.lineage.master(&claims, said, self.present.as_ref()) else {
             self.was_contested = true;
             // One look may show both the old master and the next one while they change.
             if !was_contested || self.present().is_none() {
@@ -119,19 +167,12 @@ impl Memory {
             self.is_vacant = true;
             return Verdict::Nobody;
         };
-        let (master, may_move) = (master.clone(), self.may_leave_for(master, said));
-        match may_move {
-            Move::Never => Verdict::Stays,
-            Move::Now => self.seat(master),
-            Move::WhenMostInsist => {
-                if 2 * said.answered > said.asked && self.most_insist(doubt, &master.addr, now) >= RESET_TIME
-                {
-                    self.seat(master)
-                } else {
-                    Verdict::Stays
-                }
-            }
-        }
+        if self.is_taken_by(master, said) { self.seat(master.clone()) } else { Verdict::Stays }
+    }
+
+    /// Those who claim, as they were heard last.
+    pub(in crate::store::redis) fn claimants(&self) -> Vec<String> {
+        self.words.iter().map(|(claim, _)| claim.addr.to_string()).collect()
     }
 
     fn learn(&mut self, said: &Said) {
@@ -151,29 +192,39 @@ impl Memory {
         }
     }
 
-    /// Whether, and when, the server that counts takes the place of the one that did.
-    fn may_leave_for(&self, master: &Claim, said: &Said) -> Move {
-        let Some(present) = &self.present else { return Move::Now };
-        if present.addr == master.addr {
-            return if self.is_vacant || self.is_renewed(master) { Move::Now } else { Move::Never };
+    /// Takes in what is said now. Who is not heard counts as it spoke last, for a while, and until most servers are heard and none of them copies it.
+    fn hear(&mut self, said: &Said, now: Instant) {
+        let mut words = std::mem::take(&mut self.words);
+        words.retain(|(claim, heard)| {
+            let goes_on = |id: &String| {
+                claim
+                    .history()
+                    .is_some_and(|history| *id == history.id || self.lineage.goes_on_from(id, &history.id))
+            };
+            let is_copied = said.replicas.iter().any(|replica| replica.history.as_ref().is_some_and(goes_on));
+            let is_fresh = now.saturating_duration_since(*heard) < RESET_TIME;
+            !said.has_heard(&claim.addr) && (is_fresh || is_copied || !said.has_heard_most())
+        });
+        words.extend(said.claims.iter().map(|claim| (claim.clone(), now)));
+        self.words = words;
+    }
+
+    /// Whether the server that counts takes the place of the one that did.
+    fn is_taken_by(&self, master: &Claim, said: &Said) -> bool {
+        let Some(present) = &self.present else { return true };
+        if present.addr == master.addr || (is_same(present, master) && said.has_heard(&present.addr)) {
+            return self.is_vacant || self.is_renewed(master);
         }
         // It gives its place up, or does not count any more.
-        if said.has_heard(present) {
-            return Move::Now;
+        if said.has_heard(&present.addr) {
+            return true;
         }
-        let goes_on = |later: &str, earlier: &str| self.lineage.goes_on_from(later, earlier);
-        let is_ours = |id: &String| self.histories.iter().any(|ours| ours == id || goes_on(id, ours));
-        if let Some(history) = master.history() {
-            if self.histories.iter().any(|ours| goes_on(&history.id, ours)) {
-                return Move::Now;
-            }
-            // The present one has gone on from it, however long it is away. A person may have ended it for good, and then has to say so.
-            if self.histories.iter().any(|ours| *ours == history.id || goes_on(ours, &history.id)) {
-                return Move::Never;
-            }
-        }
-        let is_copied = said.replicas.iter().any(|(_, copied)| copied.as_ref().is_some_and(is_ours));
-        if is_copied { Move::Never } else { Move::WhenMostInsist }
+        // The present one has gone on from it, however long it is away. A person may have ended it for good, and then has to say so.
+        !master.history().is_some_and(|history| {
+            let has_gone_on =
+                |ours: &String| *ours == history.id || self.lineage.goes_on_from(ours, &history.id);
+            self.histories.iter().any(has_gone_on)
+        })
     }
 
     /// Whether the present master tells a history that it has not told before: it lost its place and has got it back, or was started anew, or has
@@ -193,14 +244,6 @@ impl Memory {
         self.present = Some(claim.clone());
         Verdict::Is(claim)
     }
-}
-
-/// Whether the server that counts takes the place of the one that did.
-enum Move {
-    Now,
-    /// When most servers have answered for a while, and have said nothing else.
-    WhenMostInsist,
-    Never,
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ fn said(asked: usize, claims: &[(u16, Right)]) -> Said {
     };
     Said {
         claims: claims.iter().enumerate().map(claim).collect(),
-        replicas: Vec::new(),
         asked,
         answered: claims.len(),
+        ..Said::default()
     }
 }
 

@@ -112,7 +112,11 @@ impl World {
             let server = &self.servers[at];
             said.answered += 1;
             if server.role != Role::Master {
-                said.replicas.push((addr(at), Some(server.history.to_string())));
+                said.replicas.push(Replica {
+                    addr: addr(at),
+                    history: Some(server.history.to_string()),
+                    run: Some(server.run.to_string()),
+                });
                 continue;
             }
             let history = History {
@@ -226,7 +230,25 @@ impl World {
             if let [only] = &masters[..] {
                 assert!(addrs.len() == used.len() && addrs[0] == only, "{story:?}: {used:?}");
             }
+            world.is_deaf_for_a_moment(story);
             world.looks(QUIET_LOOKS);
+        }
+    }
+
+    /// One client does not hear one server in one look.
+    fn is_deaf_for_a_moment(&self, story: &[Event]) {
+        for (client, deaf_to) in
+            (0..self.clients.len()).flat_map(|client| (0..SERVERS).map(move |at| (client, at)))
+        {
+            let Some(said) = self.said(|at| at != deaf_to) else { continue };
+            let mut world = self.clone();
+            let now = world.began + Duration::from_secs(world.looks) + Duration::from_millis(500);
+            world.clients[client].judge(&said, now);
+            let used: Vec<_> = world.clients.iter().filter_map(|client| client.present()).collect();
+            assert!(
+                used.iter().all(|claim| claim.addr == used[0].addr),
+                "{story:?}, {client} deaf to {deaf_to}: {used:?}"
+            );
         }
     }
 }

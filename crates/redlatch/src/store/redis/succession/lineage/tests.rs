@@ -20,8 +20,13 @@ fn heard(asked: usize, masters: &[Master<'_>], replicas: &[(u16, &str)]) -> Said
         claims: masters.iter().map(|master| claim(*master, None)).collect(),
         replicas: replicas
             .iter()
-            .map(|(port, id)| (addr(*port), (!id.is_empty()).then(|| id.to_string())))
+            .map(|(port, id)| Replica {
+                addr: addr(*port),
+                history: (!id.is_empty()).then(|| id.to_string()),
+                run: None,
+            })
             .collect(),
+        refused: Vec::new(),
         asked,
         answered: masters.len() + replicas.len(),
     }
@@ -92,11 +97,19 @@ fn a_master_that_was_superseded_is_not_taken_though_the_one_between_is_not_heard
     let all = heard(3, &[(1, "a", ""), (2, "b", "a"), (3, "c", "b")], &[]);
     let mut memory = after(&[heard(3, &[(1, "a", "")], &[]), all]);
     assert_eq!(port(&memory), Some(3));
-    for at in [now, later, later + RESET_TIME] {
+    let soon = later - Duration::from_millis(1);
+    for at in [now, soon] {
         assert_eq!(memory.judge(&heard(3, &[(1, "a", ""), (3, "c", "b")], &[]), at), Verdict::Stays);
         assert_eq!(memory.judge(&heard(3, &[(1, "a", "")], &[]), at), Verdict::Stays);
     }
+    // It has ended, as its machine says.
+    let ended = Said { refused: vec![addr(2)], ..heard(3, &[(1, "a", ""), (3, "c", "b")], &[]) };
+    for at in [later + RESET_TIME, later + 3 * RESET_TIME] {
+        assert_eq!(memory.judge(&ended, at), Verdict::Stays);
+    }
     assert_eq!(port(&memory), Some(3));
+    // As long as it is only silent it may copy the first one.
+    is_contested(&mut memory, &heard(3, &[(1, "a", ""), (3, "c", "b")], &[]));
 }
 
 /// One that was promoted and then had no replica for an hour, or was started anew, names its parent no more. Clients that did not know took it for a
@@ -122,6 +135,7 @@ fn a_successor_that_names_its_parent_no_more_is_left_for_nobody() {
     // A new name without a parent, of the same process.
     let told = |id: &str, before: &str| Said {
         claims: vec![claim((1, "a", "x"), Some("r")), claim((2, id, before), Some("s"))],
+        answered: 2,
         ..heard(2, &[], &[])
     };
     let mut memory = after(&[told("b", "a")]);
@@ -210,6 +224,7 @@ fn a_server_with_two_names_is_one() {
     let now = Instant::now();
     let said = Said {
         claims: vec![claim((1, "a", ""), Some("r")), claim((2, "a", ""), Some("r"))],
+        answered: 2,
         ..heard(2, &[], &[])
     };
     let mut memory = after(std::slice::from_ref(&said));
@@ -218,39 +233,66 @@ fn a_server_with_two_names_is_one() {
     // Two servers with one history are two: one was made from the other's data.
     let said = Said {
         claims: vec![claim((1, "a", ""), Some("r")), claim((2, "a", ""), Some("s"))],
+        answered: 2,
         ..heard(2, &[], &[])
     };
     is_contested(&mut memory, &said);
 }
 
+/// A server that was slow for a moment led clients that used none back to the one that they had used, beside those at the other one.
+#[test]
+fn a_server_that_is_not_heard_for_a_moment_counts_as_it_spoke_last() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let soon = later - Duration::from_millis(1);
+    let (one, other) = (heard(3, &[(1, "c", "a")], &[(3, "b")]), heard(3, &[(2, "b", "a")], &[(3, "b")]));
+    let both = heard(3, &[(1, "c", "a"), (2, "b", "a")], &[(3, "b")]);
+    let mut used = after(&[heard(3, &[(1, "a", "")], &[])]);
+    is_contested(&mut used, &both);
+    let mut new = after(std::slice::from_ref(&both));
+    for memory in [&mut used, &mut new] {
+        for (said, at) in [(&one, now), (&other, now), (&one, soon)] {
+            assert_eq!(memory.judge(said, at), Verdict::Stays);
+            assert_eq!(port(memory), None);
+        }
+    }
+    // The one that is not heard any more is copied, and so it counts on. The other one is the master when it has been away for long enough.
+    let mut memory = used.clone();
+    for at in [later, later + RESET_TIME, later + 3 * RESET_TIME] {
+        assert_eq!(memory.judge(&one, at), Verdict::Stays);
+    }
+    let mut memory = used;
+    assert_eq!(memory.judge(&other, soon), Verdict::Stays);
+    is(&memory.judge(&other, soon + RESET_TIME), 2);
+}
+
 #[test]
 fn a_master_that_nobody_has_followed_is_taken_when_the_known_one_stays_away() {
     let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
-    let mut memory = after(&[heard(3, &[(1, "a", "")], &[])]);
     let stranger = |answered| Said { answered, ..heard(3, &[(3, "z", "y")], &[]) };
-    for (answered, at) in [(1, now), (1, later), (2, later)] {
-        assert_eq!(memory.judge(&stranger(answered), at), Verdict::Stays);
+    let known = || {
+        let mut memory = Memory::default();
+        memory.judge(&heard(3, &[(1, "a", "")], &[]), now);
+        memory
+    };
+    let mut memory = known();
+    for (answered, at) in [(2, now), (1, later), (1, later + RESET_TIME)] {
+        assert_ne!(memory.judge(&stranger(answered), at), Verdict::Is(claim((3, "z", "y"), None)));
+        assert_ne!(port(&memory), Some(3), "most servers have to be heard, and for a while");
     }
     is(&memory.judge(&stranger(2), later + RESET_TIME), 3);
     // When the other one is back it cannot be told which of them counts.
     is_contested(&mut memory, &heard(3, &[(1, "a", ""), (3, "z", "y")], &[]));
     // Not while a replica says that it copies the known one.
-    let mut memory = after(&[heard(3, &[(1, "a", "")], &[])]);
+    let mut memory = known();
     for at in [now, later, later + RESET_TIME] {
-        assert_eq!(memory.judge(&heard(3, &[(3, "z", "y")], &[(2, "a")]), at), Verdict::Stays);
+        memory.judge(&heard(3, &[(3, "z", "y")], &[(2, "a")]), at);
+        assert_ne!(port(&memory), Some(3));
     }
-}
-
-/// Who insisted once, and was heard again when the time was over, was believed though nobody had insisted in between.
-#[test]
-fn a_doubt_lasts_only_from_one_look_to_the_next() {
-    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
-    let insists = heard(3, &[(1, "z", "y")], &[(3, "z")]);
-    let mut memory = after(&[heard(3, &[(2, "a", "")], &[])]);
-    assert_eq!(memory.judge(&insists, now), Verdict::Stays);
-    memory.hear_nobody();
-    assert_eq!(memory.judge(&insists, later), Verdict::Stays);
-    is(&memory.judge(&insists, later + RESET_TIME), 1);
+    // Where its machine says that there is none, the others are all there are.
+    let mut memory = known();
+    let alone = Said { refused: vec![addr(1)], ..heard(2, &[(2, "", "")], &[]) };
+    assert_ne!(memory.judge(&alone, now), Verdict::Is(claim((2, "", ""), None)));
+    is(&memory.judge(&alone, later), 2);
 }
 
 #[test]

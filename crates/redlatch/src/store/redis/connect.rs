@@ -334,6 +334,8 @@ impl Dial {
                 .map_err(|error| self.unreachable(error))??;
         }
         self.trouble.clear();
+        // One that hangs is not refused.
+        self.refused.0.store(false, Ordering::Relaxed);
         match &self.server.addr {
             Addr::Unix(path) => Ok(Stream::Unix(self.connected(UnixStream::connect(path).await)?)),
             Addr::Tcp { host, port } => {

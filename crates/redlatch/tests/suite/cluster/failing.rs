@@ -106,24 +106,22 @@ async fn through_a_proxy(cluster: &RedisCluster, master: usize, answer: Duration
     (proxy, client)
 }
 
-/// The grant of a master was believed though it came when the slot had another one, which did not have it: two holders for as long as
-/// it took to look.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grant_of_a_former_master_is_asked_for_again() {
-    let cluster = RedisCluster::start().unwrap();
-    let name = "granted before";
-    let master = cluster.owner_of(cluster.slot_of(name)).unwrap();
-    let replica = cluster.replicas_of(master).unwrap()[0];
-    let (proxy, client) = through_a_proxy(&cluster, master, ms(20_000)).await;
+/// A lock is granted, and the answer is held up until the slot has the `replica` for its master, which `changes` sees to and which lacks the grant.
+async fn is_granted_anew(
+    cluster: &RedisCluster,
+    replica: usize,
+    proxy: &Proxy,
+    client: &Client,
+    name: &str,
+    changes: impl FnOnce(),
+) {
     let (lock, beside) = (client.lock(name), client.lock(format!("{{{name}}}beside")));
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    cluster.block_replication(replica).unwrap();
     let gate = Gate::new();
     let first = Match::script().arg_contains(scripts::ACQUIRE.sha1()).nth(1);
     let rule = proxy.rule(first, Action::HoldReplyUntilReleased(gate.clone()));
     let asked = tokio::spawn(async move { lock.lock().await });
     proxy.wait_fired(rule, 1, SOON).await.unwrap();
-    tokio::task::block_in_place(|| cluster.take_over(replica)).unwrap();
+    tokio::task::block_in_place(changes);
     // The client knows the new master when that has answered; on another runtime it has another connection.
     let known = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -137,6 +135,20 @@ async fn the_grant_of_a_former_master_is_asked_for_again() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
+/// The grant of a master was believed though it came when the slot had another one, which did not have it: two holders for as long as
+/// it took to look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grant_of_a_former_master_is_asked_for_again() {
+    let cluster = RedisCluster::start().unwrap();
+    let name = "granted before";
+    let master = cluster.owner_of(cluster.slot_of(name)).unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    let (proxy, client) = through_a_proxy(&cluster, master, ms(20_000)).await;
+    client.lock(name).lock().await.unwrap().unlock().await.unwrap();
+    cluster.block_replication(replica).unwrap();
+    is_granted_anew(&cluster, replica, &proxy, &client, name, || cluster.take_over(replica).unwrap()).await;
+}
+
 /// The same of a grant that was sent on: while it was on its way the slot came to that node, and went to its replica, which did not have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_grant_of_a_former_master_is_asked_for_again_though_it_was_sent_on() {
@@ -147,30 +159,15 @@ async fn the_grant_of_a_former_master_is_asked_for_again_though_it_was_sent_on()
     let to = cluster.masters().unwrap().into_iter().find(|other| *other != from).unwrap();
     let replica = cluster.replicas_of(to).unwrap()[0];
     let (proxy, client) = through_a_proxy(&cluster, to, ms(20_000)).await;
-    let (lock, beside) = (client.lock(name), client.lock(format!("{{{name}}}beside")));
     // That node knows the script, so the answer that is held up is the grant.
     cluster.node(to).cmd(&["SCRIPT", "LOAD", scripts::ACQUIRE.source()]).unwrap();
     let step = cluster.begin_move(slot, to).unwrap();
     cluster.block_replication(replica).unwrap();
-    let gate = Gate::new();
-    let first = Match::script().arg_contains(scripts::ACQUIRE.sha1()).nth(1);
-    let rule = proxy.rule(first, Action::HoldReplyUntilReleased(gate.clone()));
-    let asked = tokio::spawn(async move { lock.lock().await });
-    proxy.wait_fired(rule, 1, SOON).await.unwrap();
-    tokio::task::block_in_place(|| {
+    let arrives_and_goes = || {
         step.finish().unwrap();
         cluster.take_over(replica).unwrap();
-    });
-    let known = tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { beside.lock().await.unwrap().unlock().await.unwrap() })
-    });
-    soon("another lock", known).await.unwrap();
-    assert!(!keys(cluster.node(replica)).contains(&name.to_owned()));
-    gate.release();
-    let guard = soon("the grant", asked).await.unwrap().unwrap();
-    assert!(keys(cluster.node(replica)).contains(&name.to_owned()), "the new master has granted it, too");
-    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    };
+    is_granted_anew(&cluster, replica, &proxy, &client, name, arrives_and_goes).await;
 }
 
 /// The new master has the write hold, and not the read hold that was taken beside it; then the write hold is given back there.

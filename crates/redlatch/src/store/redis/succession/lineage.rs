@@ -5,8 +5,8 @@
 //! or the one that is known to have gone on from all others. If these contradict each other, or say nothing, none counts until
 //! a person has made the others replicas: a guess might be another one than the next client's.
 //!
-//! So clients that hear the same servers never use different masters, whatever each of them remembers. Who is named as a parent, and whom most servers
-//! copy, is the same for all, and nobody takes another one than that. The rest goes by lineage, which may be known in part; but a history
+//! So clients that hear the same servers never use different masters, whatever each of them remembers. Which server is named as a parent, and which one most
+//! servers copy, is the same for all, and no client takes another one than that. The rest goes by lineage, which may be known in part; but a history
 //! is younger than its parent, so of two histories at most one has gone on from the other, and nobody can know the contrary.
 //!
 //! A master that is not heard in a look counts as it spoke last, and a server that is not heard may copy any. So one that is slow for a moment leads

@@ -107,7 +107,7 @@ pub(crate) struct Keys {
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
     /// The keys of the other kind whose hash is the same.
-    twin: OnceBox<Arc<Keys>>,
+    other_kind: OnceBox<Arc<Keys>>,
 }
 
 fn hash(name: &[u8], kind: LaneKind) -> u64 {
@@ -160,7 +160,7 @@ impl Keys {
             timeouts,
             readers: None,
             fault: name.check().err(),
-            twin: OnceBox::new(),
+            other_kind: OnceBox::new(),
             kind,
             key,
             name,
@@ -184,13 +184,13 @@ impl Keys {
     }
 
     /// The keys of the name as a lock of the other kind that has the same hash and the same fields: plain and fair locks.
-    pub(crate) fn twin(&self) -> Option<&Arc<Keys>> {
+    pub(crate) fn other_kind(&self) -> Option<&Arc<Keys>> {
         let other = match self.kind {
             LaneKind::Lock => LaneKind::Fair,
             LaneKind::Fair => LaneKind::Lock,
             LaneKind::Read | LaneKind::Write | LaneKind::Permits => return None,
         };
-        Some(self.twin.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
+        Some(self.other_kind.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
     }
 
     /// The hash of the same name for another kind.

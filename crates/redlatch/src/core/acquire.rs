@@ -40,12 +40,12 @@ impl Core {
         let outcome = match &request.owner {
             None => {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
-                request.pulse.shown(work).await.map(Entered::grant)
+                request.last_poll.noting(work).await.map(Entered::grant)
             }
             // Boxed, so that the future of an acquire stays small for those who need no turn.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
-                request.pulse.shown(work.as_mut()).await
+                request.last_poll.noting(work.as_mut()).await
             }
         };
         if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {
@@ -98,8 +98,8 @@ impl Core {
         if !owner.is_shared() && !owner.is_holding() {
             return Ok(());
         }
-        let Some(twin) = request.keys.twin() else { return Ok(()) };
-        if !self.lanes.find(twin).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+        let Some(other_kind) = request.keys.other_kind() else { return Ok(()) };
+        if !self.lanes.find(other_kind).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Ok(());
         }
         let kind =

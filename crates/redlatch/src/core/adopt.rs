@@ -67,7 +67,7 @@ impl Core {
         pending: Pending,
     ) -> Result<(Taken, Option<Pending>), Fault> {
         let DetachedHold { term, fenced, .. } = *left;
-        let (own, sending) = (self.fresh_owner(), self.sending(&left.keys));
+        let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
         let heir = Heir::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
@@ -86,7 +86,7 @@ impl Core {
                 return Err(fault);
             }
         };
-        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sending));
+        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sent_at));
         lease.taken_up_from(left);
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");

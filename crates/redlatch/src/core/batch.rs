@@ -16,17 +16,17 @@ use super::{
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
-    lease::{Lease, Sending},
+    lease::{Lease, SentAt},
     owners::{AttemptMode, OwnerTurn, Pending},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
-    request::all_shown,
+    request::all_noted,
     undo::Certainty,
     wait::Deadline,
 };
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
-    recipes::{Expected, Term},
+    recipes::{Expected, LeaseTerm},
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
     store::{Arg, Call, Confirm, Fault, Reply},
 };
@@ -142,7 +142,7 @@ impl Core {
         }
         let mut group =
             Group { core: self, requests, owner, deadline, outcome_unknown: false, granted: false };
-        let prize = all_shown(requests, pin!(self.contest(&mut group, first.wait, deadline, false))).await;
+        let prize = all_noted(requests, pin!(self.contest(&mut group, first.wait, deadline, false))).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
             Some(Prize::All(leases)) => leases,
             Some(Prize::Busy(at)) => return Ok(Batch::Busy(at)),
@@ -176,7 +176,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Attempt<Prize>, Fault> {
         let first = &requests[0];
-        let sending = self.sending(&first.keys);
+        let sent_at = self.sent_at(&first.keys);
         let mut call =
             requests.iter().fold(Call::new(&ACQUIRE_ALL), |call, request| call.key(&request.keys.key));
         if first.fenced {
@@ -188,13 +188,13 @@ impl Core {
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
-                    Some(AfterDrop::Then(Box::new(self.all_abandoned(requests, owner, sending))))
+                    Some(AfterDrop::Then(Box::new(self.all_abandoned(requests, owner, sent_at))))
                 });
                 (flight.await, None)
             }
             Some(ack) => {
                 let flight = Flight::new(self, self.run_acked(call, ack.count, !ack.keep), || {
-                    let after = self.all_abandoned(requests, owner, sending);
+                    let after = self.all_abandoned(requests, owner, sent_at);
                     let after: OnAbandon<Result<(Reply, Confirm), Fault>> =
                         Some(AfterDrop::Then(Box::new(move |outcome| {
                             after(outcome.map(|(reply, _)| reply))
@@ -231,7 +231,7 @@ impl Core {
         };
         let replicated = match confirm {
             Some((ack, confirm)) => {
-                let grant = Unconfirmed { core: self, requests, owner, sending, is_ours: true };
+                let grant = Unconfirmed { core: self, requests, owner, sent_at, is_ours: true };
                 Some(self.confirm(grant, ack, confirm, deadline).await?)
             }
             None => None,
@@ -239,13 +239,13 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, term) = (request.keys.clone(), request.term);
-            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sending);
+            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sent_at);
             lease.note_replicas(replicated);
             Arc::new(lease)
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, sending).await?;
+            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, sent_at).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(Prize::All(leases)))
@@ -256,7 +256,7 @@ impl Core {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         owner: &Owner,
-        sending: Sending,
+        sent_at: SentAt,
     ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
         let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
@@ -267,7 +267,7 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
-                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted(sending)),
+                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted(sent_at)),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
             drop(pending);
@@ -284,7 +284,7 @@ impl Core {
     /// the future does not cancel the releases.
     pub(crate) fn unlock_all(
         self: &Arc<Self>,
-        holds: Vec<(Arc<Lease>, Term)>,
+        holds: Vec<(Arc<Lease>, LeaseTerm)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         // It begins at once, because a `select!` may poll none of its branches.
@@ -293,7 +293,7 @@ impl Core {
     }
 
     /// The same without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, Term)>) {
+    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, LeaseTerm)>) {
         let work = self.clone().give_back_all(holds);
         self.keeper.spawn(async move {
             for error in work.await.into_iter().filter_map(Result::err) {
@@ -305,7 +305,7 @@ impl Core {
     /// Renewal ends, and tasks of this process have what they wait for, when this returns; the future does the rest.
     fn give_back_all(
         self: Arc<Self>,
-        holds: Vec<(Arc<Lease>, Term)>,
+        holds: Vec<(Arc<Lease>, LeaseTerm)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
@@ -317,7 +317,7 @@ impl Core {
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match step {
-                ReleaseStep::Release { leads, pending } if simple && pending.is_alone() => {
+                ReleaseStep::Release { leads, pending } if simple && pending.no_attempt_asks() => {
                     together.push(Ending { at, lease, leads, pending })
                 }
                 step => {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::{Core, Request, lease::Sending, undo::Certainty, wait::Deadline};
+use super::{Core, Request, lease::SentAt, undo::Certainty, wait::Deadline};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -38,7 +38,7 @@ impl Core {
         deadline: &Deadline,
     ) -> Result<Confirmed, Fault> {
         // Dropping this future gives the grant back at once, whatever the replicas say later.
-        let Unconfirmed { requests, owner, sending, .. } = grant;
+        let Unconfirmed { requests, owner, sent_at, .. } = grant;
         let lease_ms = requests.first().map_or(0, |request| request.term.lease_ms);
         let half_ms = u64::try_from(lease_ms / 2).unwrap_or(0);
         let mut within = ack.within.min(Duration::from_millis(half_ms));
@@ -53,7 +53,7 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let granted = Certainty::Granted(sending);
+                let granted = Certainty::Granted(sent_at);
                 let jobs = requests.iter().map(|request| self.undo_later(request, owner, granted));
                 let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
@@ -84,9 +84,9 @@ impl Core {
         self: &Arc<Self>,
         requests: &[&Arc<Request>],
         owner: &Owner,
-        sending: Sending,
+        sent_at: SentAt,
     ) -> Result<(), Fault> {
-        let granted = Certainty::Granted(sending);
+        let granted = Certainty::Granted(sent_at);
         let undoing: Vec<_> =
             requests.iter().map(|request| self.undo_later(request, owner, granted)).collect();
         let mut certain = true;
@@ -105,14 +105,14 @@ pub(super) struct Unconfirmed<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) requests: &'a [Arc<Request>],
     pub(super) owner: &'a Owner,
-    pub(super) sending: Sending,
+    pub(super) sent_at: SentAt,
     pub(super) is_ours: bool,
 }
 
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            self.core.undo_all(self.requests, self.owner, Certainty::Granted(self.sending));
+            self.core.undo_all(self.requests, self.owner, Certainty::Granted(self.sent_at));
         }
     }
 }

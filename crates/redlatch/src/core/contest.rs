@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::AskTurn,
-    pulse::{PULSE_MS, Pulse},
+    gate::{AskTurn, Rest},
+    last_poll::{LastPoll, POLL_DUE_MS},
     wait::{Deadline, Waiter},
 };
 use crate::{
@@ -66,15 +66,15 @@ pub(crate) trait Contender: Send {
     /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
     fn channel(&self) -> Option<Arc<[u8]>>;
 
-    /// Where those of this process who wait for the same take turns in asking; `None` when each asks for itself.
+    /// Where those of this process who wait for the same take turns in asking; `None` when each asks for itself, as for locks, which have
+    /// lanes instead.
     fn gate(&self) -> Option<GateKey> {
         None
     }
 
-    /// After a win: whether nothing is left for others who want the same, as far as the answer told; and when that may
-    /// change without a message.
-    fn nothing_left(&self) -> Option<Option<Duration>> {
-        None
+    /// After a win: what is left for others who want the same. Only kinds with a gate tell.
+    fn rest(&self) -> Rest {
+        Rest::Unknown
     }
 
     /// What wakes this contender from its sleep, for those that tasks of this process may serve.
@@ -105,7 +105,7 @@ impl Core {
         let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
         match &gate {
-            Some(gate) => gate.task.shown(work).await,
+            Some(gate) => gate.task.noting(work).await,
             None => work.await,
         }
     }
@@ -169,10 +169,8 @@ impl Core {
             }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
-                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms)
-                        && let Some(again) = contender.nothing_left()
-                    {
-                        turn.nothing_left(sent_ms, again);
+                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
+                        turn.note(sent_ms, contender.rest());
                     }
                     return Ok(Some(prize));
                 }
@@ -200,7 +198,7 @@ impl Core {
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.nothing_left(sent_ms, hint);
+                        turn.note(sent_ms, Rest::Nothing { again_after: hint });
                     }
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
@@ -267,14 +265,14 @@ impl Core {
         }
         let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
-        self.keeper.scan_timer().schedule_scan(self.now_ms() + PULSE_MS);
+        self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
         let Some(turn) = waiter.wait_behind_own(self, contender.key(), turn, deadline).await? else {
             return Ok(None);
         };
         let hears_ms = waiter.hears_since_ms();
-        let nothing = hears_ms.and_then(|hears_ms| turn.known_to_be_nothing(hears_ms, self.now_ms()));
-        if let Some(again) = nothing {
-            waiter.wait_for_change(self, again, deadline).await?;
+        let rest = hears_ms.map_or(Rest::Unknown, |hears_ms| turn.rest(hears_ms, self.now_ms()));
+        if let Rest::Nothing { again_after } = rest {
+            waiter.wait_for_change(self, again_after, deadline).await?;
         }
         Ok(Some(turn))
     }
@@ -302,7 +300,7 @@ impl Core {
 /// Where a contender takes turns in asking, and by what those behind it see that its task is polled.
 struct Gated {
     key: GateKey,
-    task: Arc<Pulse>,
+    task: Arc<LastPoll>,
 }
 
 /// What the last answer said.

@@ -15,7 +15,7 @@ use crate::{
     core::lost::lost_error,
     error::{Error, ErrorKind},
     jitter::jittered,
-    recipes::{READ, Term},
+    recipes::{LeaseTerm, READ},
     replica_ack::Confirmed,
 };
 
@@ -30,7 +30,7 @@ impl Core {
     pub(crate) async fn read_beside(
         self: &Arc<Self>,
         writing: &Arc<Lease>,
-        held: Term,
+        held: LeaseTerm,
         stands_for: Option<Confirmed>,
     ) -> Result<Grant, Error> {
         let Some(readers) = &writing.keys.readers else {
@@ -40,7 +40,7 @@ impl Core {
         // An extension of a hold that is not renewed is all that it has.
         let left_ms = i64::try_from(writing.deadline_ms().saturating_sub(self.now_ms())).unwrap_or(i64::MAX);
         let lease_ms = if held.renewed { held.lease_ms } else { held.lease_ms.max(left_ms) };
-        let term = Term { lease_ms, ..held };
+        let term = LeaseTerm { lease_ms, ..held };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
@@ -84,7 +84,7 @@ impl Core {
     pub(crate) async fn downgrade(
         self: &Arc<Self>,
         writing: &Arc<Lease>,
-        held: Term,
+        held: LeaseTerm,
     ) -> Result<Grant, Error> {
         let core = self.clone();
         // Its task may drop the future, or poll it no more.
@@ -97,7 +97,7 @@ impl Core {
         turned.map_err(|error| error.on(&writing.keys.name).by(&writing.owner))
     }
 
-    async fn turn(self: Arc<Self>, writing: Arc<Lease>, held: Term) -> Result<Grant, Error> {
+    async fn turn(self: Arc<Self>, writing: Arc<Lease>, held: LeaseTerm) -> Result<Grant, Error> {
         let reign = self.store.reign(&writing.keys.key);
         let reading = match self.check_count(&writing) {
             // A replica that has only the write hold keeps everybody else out, too, so what was confirmed stays true.
@@ -116,7 +116,7 @@ impl Core {
         };
         let written = tokio::select! {
             biased;
-            written = self.unlock(&writing, held, Polled::Through) => written,
+            written = self.unlock(&writing, held, Polled::ToTheEnd) => written,
             () = self.keeper.sleep(ANSWERS * self.config.response_timeout) => {
                 Err(Error::new(ErrorKind::Timeout, "the release of the write hold is not answered"))
             }

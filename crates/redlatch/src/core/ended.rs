@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{
     Core, Request, Wait,
-    lease::{Lease, Sending},
+    lease::{Lease, SentAt},
     undo::Certainty,
 };
-use crate::{catch_panic::catch_panic, error::LossReason, recipes::Term};
+use crate::{catch_panic::catch_panic, error::LossReason, recipes::LeaseTerm};
 
 impl Core {
     /// A lease turned out to be lost.
@@ -28,8 +28,8 @@ impl Core {
     /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
     /// keeps of it is removed then, unless its release is on its way.
     #[must_use = "a hold that is over stays so"]
-    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sending: Sending, lease_ms: i64) -> bool {
-        if lease.confirmed(sending, lease_ms, self.now_ms()) {
+    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sent_at: SentAt, lease_ms: i64) -> bool {
+        if lease.confirmed(sent_at, lease_ms, self.now_ms()) {
             return true;
         }
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
@@ -75,7 +75,7 @@ impl Core {
                     return;
                 }
                 for _ in 0..held.holds().on_server().max(1) {
-                    core.alone(&pending).await;
+                    core.until_no_attempt_asks(&pending).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
                     let counted = core.count_down(call, Some(reign), held.owner.number(), true, &pending);
@@ -98,7 +98,7 @@ impl Core {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
-            let term = Term { lease_ms, renewed: false };
+            let term = LeaseTerm { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
         }

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::pulse::{LOOKED_FOR_MAX, Pulse};
+use super::last_poll::{LOOKED_FOR_MAX, LastPoll};
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;
@@ -34,19 +34,19 @@ struct Gate {
     again_ms: AtomicU64,
 }
 
-type Line = VecDeque<Arc<Pulse>>;
+type Line = VecDeque<Arc<LastPoll>>;
 
 impl Gate {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn some_in_line(&self) -> Vec<Arc<Pulse>> {
+    fn some_in_line(&self) -> Vec<Arc<LastPoll>> {
         self.line().iter().take(LOOKED_FOR_MAX).cloned().collect()
     }
 
     /// A task leaves the line. The next one is woken if it was the first.
-    fn leave(&self, task: &Arc<Pulse>) {
+    fn leave(&self, task: &Arc<LastPoll>) {
         let mut line = self.line();
         let Some(at) = line.iter().position(|other| Arc::ptr_eq(other, task)) else { return };
         line.remove(at);
@@ -67,20 +67,29 @@ pub(crate) struct Gates {
     lined: AtomicBool,
 }
 
+/// What an answer told about what is left for others who want the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// There may be enough.
+    Unknown,
+    /// There is not, until a message comes, or until this time has passed, where it is known.
+    Nothing { again_after: Option<Duration> },
+}
+
 /// A place in the line, and the right to ask once it is the first, until dropped.
 pub(crate) struct AskTurn {
     gate: Arc<Gate>,
-    task: Arc<Pulse>,
+    task: Arc<LastPoll>,
 }
 
 impl AskTurn {
     /// Waits until this task is the first in line.
     async fn comes(self) -> AskTurn {
         poll_fn(|context| {
-            self.task.show(context);
+            self.task.note(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
             let line = self.gate.line();
-            let is_own = |other: &Arc<Pulse>| Arc::ptr_eq(other, &self.task);
+            let is_own = |other: &Arc<LastPoll>| Arc::ptr_eq(other, &self.task);
             let waits = !line.front().is_none_or(is_own) && line.iter().rev().any(is_own);
             if waits { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -101,11 +110,12 @@ impl AskTurn {
         self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
     }
 
-    /// Notes that a request of that moment left nothing, and when that may change without a message.
-    pub(crate) fn nothing_left(&self, sent_ms: u64, again: Option<Duration>) {
+    /// Notes what a request of that moment left to others.
+    pub(crate) fn note(&self, sent_ms: u64, rest: Rest) {
+        let Rest::Nothing { again_after } = rest else { return };
         self.gate.nothing_left_ms.fetch_max(sent_ms, Ordering::Relaxed);
-        if let Some(again) = again {
-            let at_ms = sent_ms.saturating_add(u64::try_from(again.as_millis()).unwrap_or(u64::MAX));
+        if let Some(after) = again_after {
+            let at_ms = sent_ms.saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
             // A moment that has passed says nothing any more; of those to come the first one counts.
             let known = self.gate.again_ms.load(Ordering::Relaxed);
             let first = if known > sent_ms { known.min(at_ms) } else { at_ms };
@@ -113,23 +123,24 @@ impl AskTurn {
         }
     }
 
-    /// Whether a waiter that hears messages since `hears_ms` may trust that there is nothing, and until when.
-    pub(crate) fn known_to_be_nothing(&self, hears_ms: u64, now_ms: u64) -> Option<Option<Duration>> {
+    /// What a waiter may trust in that hears messages since `hears_ms`.
+    pub(crate) fn rest(&self, hears_ms: u64, now_ms: u64) -> Rest {
         let nothing_left_ms = self.gate.nothing_left_ms.load(Ordering::Relaxed);
         if hears_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
-            return None;
+            return Rest::Unknown;
         }
         let again_ms = self.gate.again_ms.load(Ordering::Relaxed);
         if again_ms > nothing_left_ms && again_ms <= now_ms {
             // Something has come free since, and nobody has looked.
-            return None;
+            return Rest::Unknown;
         }
-        Some((again_ms > now_ms).then(|| Duration::from_millis(again_ms - now_ms)))
+        let again_after = (again_ms > now_ms).then(|| Duration::from_millis(again_ms - now_ms));
+        Rest::Nothing { again_after }
     }
 }
 
 impl Gates {
-    /// Stands in line at once, and waits for its turn when polled. The task is to show its pulse as long as it has the turn.
+    /// Stands in line at once, and waits for its turn when polled. The task is to note its polls as long as it has the turn.
     ///
     /// # Cancel safety
     ///
@@ -137,7 +148,7 @@ impl Gates {
     pub(crate) fn turn(
         &self,
         key: GateKey,
-        task: Arc<Pulse>,
+        task: Arc<LastPoll>,
     ) -> impl Future<Output = AskTurn> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {
@@ -170,11 +181,11 @@ impl Gates {
             };
             let Some(first) = first else { continue };
             lined = true;
-            if !first.ask() || first.is_missing(now_ms) {
+            if !first.ask() || first.is_unpolled(now_ms) {
                 gate.leave(&first);
                 // Others of the same runtime may not be polled, either, and are not to be found out one after the other.
                 for task in gate.some_in_line() {
-                    if task.is_missing(now_ms) {
+                    if task.is_unpolled(now_ms) {
                         gate.leave(&task);
                     } else {
                         task.look_for(now_ms);
@@ -217,6 +228,10 @@ mod tests {
 
     fn key(n: i64) -> GateKey {
         (Arc::from(&b"x"[..]), n)
+    }
+
+    fn nothing(again_after: Option<Duration>) -> Rest {
+        Rest::Nothing { again_after }
     }
 
     #[tokio::test]
@@ -267,41 +282,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_known_of_nothing_left_is_passed_on() {
+    async fn what_is_known_of_the_rest_is_passed_on() {
         let turn = Gates::default().turn(key(1), Arc::default()).await;
-        assert_eq!(turn.known_to_be_nothing(5, 5), None, "nobody has asked");
-        turn.nothing_left(10, Some(Duration::from_millis(100)));
-        assert_eq!(
-            turn.known_to_be_nothing(10, 20),
-            None,
-            "a message of the same moment may have been missed"
-        );
-        assert_eq!(turn.known_to_be_nothing(9, 20), Some(Some(Duration::from_millis(90))));
-        turn.nothing_left(20, Some(Duration::from_millis(500)));
-        assert_eq!(
-            turn.known_to_be_nothing(9, 20),
-            Some(Some(Duration::from_millis(90))),
-            "the first end counts"
-        );
-        turn.nothing_left(200, None);
-        assert_eq!(turn.known_to_be_nothing(9, 200), Some(None), "an end that has passed says nothing");
-        turn.nothing_left(300, Some(Duration::from_millis(50)));
-        assert_eq!(turn.known_to_be_nothing(9, 349), Some(Some(Duration::from_millis(1))));
-        assert_eq!(turn.known_to_be_nothing(9, 350), None, "it has ended since");
+        assert_eq!(turn.rest(5, 5), Rest::Unknown, "nobody has asked");
+        turn.note(10, nothing(Some(Duration::from_millis(100))));
+        assert_eq!(turn.rest(10, 20), Rest::Unknown, "a message of the same moment may have been missed");
+        assert_eq!(turn.rest(9, 20), nothing(Some(Duration::from_millis(90))));
+        turn.note(20, nothing(Some(Duration::from_millis(500))));
+        assert_eq!(turn.rest(9, 20), nothing(Some(Duration::from_millis(90))), "the first end counts");
+        turn.note(200, nothing(None));
+        assert_eq!(turn.rest(9, 200), nothing(None), "an end that has passed says nothing");
+        turn.note(300, nothing(Some(Duration::from_millis(50))));
+        assert_eq!(turn.rest(9, 349), nothing(Some(Duration::from_millis(1))));
+        assert_eq!(turn.rest(9, 350), Rest::Unknown, "it has ended since");
     }
 
     #[tokio::test]
     async fn what_was_answered_before_a_request_without_an_answer_is_not_trusted() {
         let turn = Gates::default().turn(key(1), Arc::default()).await;
         turn.asks(10);
-        turn.nothing_left(10, None);
-        assert_eq!(turn.known_to_be_nothing(9, 20), Some(None));
+        turn.note(10, nothing(None));
+        assert_eq!(turn.rest(9, 20), nothing(None));
         turn.asks(20);
-        assert_eq!(turn.known_to_be_nothing(9, 20), None);
-        turn.nothing_left(15, None);
-        assert_eq!(turn.known_to_be_nothing(9, 30), None, "that was asked before");
-        turn.nothing_left(20, None);
-        assert_eq!(turn.known_to_be_nothing(9, 30), Some(None), "the server answers");
+        assert_eq!(turn.rest(9, 20), Rest::Unknown);
+        turn.note(15, nothing(None));
+        assert_eq!(turn.rest(9, 30), Rest::Unknown, "that was asked before");
+        turn.note(20, nothing(None));
+        assert_eq!(turn.rest(9, 30), nothing(None), "the server answers");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, LossReason},
     owner::Owner,
-    recipes::{Heir, Term},
+    recipes::{Heir, LeaseTerm},
 };
 
 impl Core {
@@ -40,10 +40,10 @@ impl Core {
             return outcome;
         };
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
-        let (mut sending, publish) = (self.sending(&lease.keys), self.store.publish_command());
+        let (mut sent_at, publish) = (self.sent_at(&lease.keys), self.store.publish_command());
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
-            sending = self.sending(&lease.keys);
+            sent_at = self.sent_at(&lease.keys);
             let heir = Heir::after(&lease.owner, &owner, term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
@@ -56,7 +56,7 @@ impl Core {
                     lease.recipe,
                     token,
                     next.request.term,
-                    sending,
+                    sent_at,
                 ));
                 let now_ms = self.now_ms();
                 held.offer(now_ms);
@@ -103,10 +103,10 @@ impl Core {
             return self.release_and_lead(lease, next, pending).await;
         }
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
-        let mut sending = self.sending(&lease.keys);
+        let mut sent_at = self.sent_at(&lease.keys);
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
-            sending = self.sending(&lease.keys);
+            sent_at = self.sent_at(&lease.keys);
             lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
         };
         match self.run_ending(call, to.number(), false, &pending).await {
@@ -118,7 +118,7 @@ impl Core {
                     lease.recipe,
                     token,
                     next.request.term,
-                    sending,
+                    sent_at,
                 ));
                 self.sweep_if_outcome_unknown(&lease);
                 held.offer(self.now_ms());
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// Gives back what a lease may have been moved to.
-    fn undo_moved(self: &Arc<Self>, lease: &Lease, term: Term, to: &Owner, certainty: Certainty) {
+    fn undo_moved(self: &Arc<Self>, lease: &Lease, term: LeaseTerm, to: &Owner, certainty: Certainty) {
         let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
         drop(self.undo_later(&Arc::new(request), to, certainty));
     }

@@ -23,7 +23,9 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 
-use super::{Core, first_step, lease::Lease, pulse::PULSE_MS, scan_timer::ScanTimer, watch::WATCH_SOON_MS};
+use super::{
+    Core, first_step, last_poll::POLL_DUE_MS, lease::Lease, scan_timer::ScanTimer, watch::WATCH_SOON_MS,
+};
 use crate::{
     call_hook::CallHook,
     catch_panic::catch_panic,
@@ -419,7 +421,7 @@ impl Core {
                 self.gates.pass_over_the_unpolled(now_ms),
             );
             if in_lanes || at_gates {
-                shared.scan_timer.schedule_scan(now_ms + PULSE_MS);
+                shared.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
             }
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -218,7 +218,7 @@ impl Lane {
         }
         let is_ready = |queued: &Queued| {
             let is_free = queued.request.recipe.lane() == LanePolicy::Queue;
-            !(queued.tell.is_closed() || is_free && queued.request.pulse.is_missing(now_ms))
+            !(queued.tell.is_closed() || is_free && queued.request.last_poll.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)

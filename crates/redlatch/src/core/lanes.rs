@@ -1,8 +1,8 @@
 //! Lanes: the order of the tasks of one process that want the same lock (decision D10).
 //!
 //! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease is
-//! passed to the next task in line without the server, for a bounded turn; after that it is released for real so
-//! that other processes get theirs. A lane exists only while a task holds, contends or waits.
+//! passed to the next task in line without the server, for a bounded turn; after that it is released for real, so
+//! that other processes get theirs. A lane exists only while a task holds, contends or waits. `lane.rs` is one of them.
 
 pub(super) mod kinds;
 mod look;
@@ -14,6 +14,7 @@ mod unpolled;
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hash, Hasher},
+    ops::ControlFlow::{self, Break, Continue},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -23,16 +24,16 @@ use std::{
 use super::{
     Request, Wait,
     lane::{Displaced, Handoff, InLine, Lane, LaneState, Passing, Queued, Wakes},
+    last_poll::POLL_DUE_MS,
     lease::{LastDoubt, Lease},
     owners::{OwnerTurn, Owners, Pending},
-    pulse::PULSE_MS,
     scan_timer::ScanTimer,
 };
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
     keys::Keys,
-    recipes::{LanePolicy, Term},
+    recipes::{LanePolicy, LeaseTerm},
 };
 
 const SHARDS: usize = 64;
@@ -59,8 +60,8 @@ pub(crate) enum Enter {
     Bypass,
 }
 
-/// What a guard has to do after giving its lease back.
-pub(crate) enum Leaving {
+/// What the last guard of a lease has to do once the lease is out of its lane.
+pub(crate) enum LaneStep {
     /// Nothing: the next task has it.
     Passed,
     /// Hand it to this task, which needs an owner, token or term of its own.
@@ -85,11 +86,14 @@ struct ReleaseTime {
     doubt: LastDoubt,
 }
 
-/// A task, and the lease that it is about to be told of.
-struct Hand {
-    next: Queued,
+/// A lease that a task is about to be offered.
+struct Offer {
+    to: Queued,
     heir: Arc<Lease>,
 }
+
+/// What comes next for a lease that was taken out of its lane: an offer to a task, or what the guard has to do.
+type Next = ControlFlow<LaneStep, Offer>;
 
 pub(crate) struct Bounds {
     pub(crate) turn_ms_max: u64,
@@ -109,7 +113,7 @@ pub(crate) struct Lanes {
     kinds: kinds::Kinds,
 }
 
-type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<Ready>>;
+type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<NameHash>>;
 
 #[derive(Clone)]
 struct LaneKey(Arc<Keys>);
@@ -130,9 +134,9 @@ impl Eq for LaneKey {}
 
 /// The hash was worked out when the name was checked; it is passed on as it is.
 #[derive(Default)]
-struct Ready(u64);
+struct NameHash(u64);
 
-impl Hasher for Ready {
+impl Hasher for NameHash {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -252,11 +256,11 @@ impl Lanes {
                 }
                 let (queued, handoff) = Queued::new(request, owner.cloned(), None);
                 lane.extras_mut().queue.push_back(queued);
-                self.note_line(lane);
+                self.note_waiters(lane);
                 // The keeper takes the note away before it looks into this shard.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
-                    self.scan_timer.schedule_scan(now_ms + PULSE_MS);
+                    self.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
                 }
                 Ok(Enter::Queue(handoff))
             }
@@ -264,7 +268,7 @@ impl Lanes {
     }
 
     /// Notes that tasks may stand in line behind a hold.
-    fn note_line(&self, lane: &Lane) {
+    fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
             && !lane.extras().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
@@ -274,8 +278,8 @@ impl Lanes {
     }
 
     /// A grant has come from the server, to the task that made the request `leader` if that one leads. Returns the leases of other
-    /// owners that this grant has displaced. The error is a lease that was seen there after this grant was asked for: the grant is the older
-    /// news, and has gone.
+    /// owners that this grant has displaced. The error is a lease that the server was seen to have after this grant was asked for: then the
+    /// server does not have this one any more.
     pub(super) fn granted(
         &self,
         lease: &Arc<Lease>,
@@ -308,7 +312,7 @@ impl Lanes {
         }
         let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
-        self.note_line(lane);
+        self.note_waiters(lane);
         Ok(lost)
     }
 
@@ -337,74 +341,69 @@ impl Lanes {
         }
         let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
-        self.note_line(lane);
+        self.note_waiters(lane);
         Some(lost)
     }
 
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last doubt: a server
     /// that has taken over may lack it, and the task that looks for it there knows this guard only.
-    pub(crate) fn give_back(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> Leaving {
+    pub(crate) fn pass_on(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> LaneStep {
         let at = ReleaseTime { now_ms, doubt };
-        let mut hand = match self.take_out(lease, at) {
-            Ok(hand) => hand,
-            Err(leaving) => return leaving,
-        };
+        let mut next = self.take_out(lease, at);
         loop {
-            hand = match self.hand_or_choose(lease, hand, at) {
-                Ok(next) => next,
-                Err(leaving) => return leaving,
+            next = match next {
+                Continue(offer) => self.offer(lease, offer, at),
+                Break(step) => return step,
             };
         }
     }
 
-    /// Tells a task that the lease is its own now. It is told without the lane's mutex, because a waker may run anything. If it has given up
-    /// this very moment, the lease goes to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on
-    /// with it.
-    fn hand_or_choose(&self, lease: &Arc<Lease>, hand: Hand, at: ReleaseTime) -> Result<Hand, Leaving> {
-        let Hand { next, heir } = hand;
-        let Err(heir) = next.hand(heir) else { return Err(Leaving::Passed) };
+    /// Offers the lease to a task, outside of the lane's mutex, because a waker may run anything. If that task has given up this very moment,
+    /// the lease is offered to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on with it.
+    fn offer(&self, lease: &Arc<Lease>, Offer { to, heir }: Offer, at: ReleaseTime) -> Next {
+        let Err(heir) = to.hand(heir) else { return Break(LaneStep::Passed) };
         if !heir.take() {
-            return Err(Leaving::Passed);
+            return Break(LaneStep::Passed);
         }
         let mut dropped_unlocked = Vec::new();
         let again = self.change(&lease.keys, |lane| {
             if !lane.remove(&heir) {
-                return Err(Leaving::Passed);
+                return Break(LaneStep::Passed);
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             // What was seen of it meanwhile was noted with the heir.
-            self.choose(lane, &heir, at, &mut dropped_unlocked)
+            self.choose_next(lane, &heir, at, &mut dropped_unlocked)
         });
         drop(dropped_unlocked);
-        again.unwrap_or(Err(Leaving::Passed))
+        again.unwrap_or(Break(LaneStep::Passed))
     }
 
-    /// Takes a lease out of its lane and says what comes next: a task that it can be passed on to, or what else is to be done.
-    fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Result<Hand, Leaving> {
+    /// Takes a lease out of its lane, and chooses what comes next.
+    fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Next {
         // Dropping a mark wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
         let (mut wakes, mut dropped_unlocked) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Err(Leaving::Release { leads: false });
+                return Break(LaneStep::Release { leads: false });
             }
             if lease.recipe.lane() != LanePolicy::Queue {
                 if !lease.owner.is_shared()
                     && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut dropped_unlocked)
                 {
                     lane.extras_mut().handing += 1;
-                    return Err(Leaving::HandOver(Box::new(heir)));
+                    return Break(LaneStep::HandOver(Box::new(heir)));
                 }
                 wakes = lane.expecting_handoff();
-                return Err(Leaving::Release { leads: false });
+                return Break(LaneStep::Release { leads: false });
             }
             if lane.is_busy() {
-                return Err(Leaving::Release { leads: false });
+                return Break(LaneStep::Release { leads: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
-            self.choose(lane, lease, at, &mut dropped_unlocked)
+            self.choose_next(lane, lease, at, &mut dropped_unlocked)
         });
         wakes.wake();
-        outcome.unwrap_or(Err(Leaving::Release { leads: false }))
+        outcome.unwrap_or(Break(LaneStep::Release { leads: false }))
     }
 
     /// The first in line that still waits, with a mark for its owner.
@@ -428,33 +427,33 @@ impl Lanes {
     }
 
     /// What becomes of a lease that was taken out of a lane which nothing else keeps busy.
-    fn choose(
+    fn choose_next(
         &self,
         lane: &mut Lane,
         lease: &Arc<Lease>,
         at: ReleaseTime,
         dropped_unlocked: &mut Vec<Pending>,
-    ) -> Result<Hand, Leaving> {
+    ) -> Next {
         let ReleaseTime { now_ms, .. } = at;
         let turn_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.turn_ms_max
             || lane.passing.passes >= self.bounds.passes_max;
         if turn_over || lease.owner.is_shared() {
-            return Err(Leaving::Release { leads: true });
+            return Break(LaneStep::Release { leads: true });
         }
         let Some(next) = self.first_heir(lane, lease, now_ms, dropped_unlocked) else {
-            return Err(Leaving::Release { leads: true });
+            return Break(LaneStep::Release { leads: true });
         };
         lane.passing.passes += 1;
         if !is_passable(lease, &next.queued, at) {
-            return Err(Leaving::Transfer(Box::new(next)));
+            return Break(LaneStep::Transfer(Box::new(next)));
         }
         let heir = Arc::new(lease.successor());
         heir.offer(now_ms);
         lane.state = LaneState::Nothing;
         let lost = lane.add(&heir, &self.scan_timer, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
-        self.note_line(lane);
-        Ok(Hand { next: next.queued, heir })
+        self.note_waiters(lane);
+        Continue(Offer { to: next.queued, heir })
     }
 
     /// A task that stood in line has left: it waits no longer.
@@ -557,7 +556,7 @@ fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
-        && wants.term == (Term { lease_ms: lease.lease_ms(), renewed: true });
+        && wants.term == (LeaseTerm { lease_ms: lease.lease_ms(), renewed: true });
     let left_ms = lease.deadline_ms().saturating_sub(now_ms);
     // A hold that was extended lasts for longer than the next task asks for.
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;

@@ -29,7 +29,7 @@ impl Core {
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
             // counting, because an entry is an attempt of the owner, and counts.
-            self.alone(&pending).await;
+            self.until_no_attempt_asks(&pending).await;
             let counting = reentries.counting.lock().await;
             let limit_ms = self.config.response_timeout.as_millis() as u64;
             let over_ms = *over_ms.get_or_insert_with(|| self.now_ms() + limit_ms);
@@ -98,11 +98,11 @@ impl Core {
         mut call: Call,
         reign: Option<u64>,
         number: i64,
-        apart: bool,
+        as_keeper: bool,
         pending: &Pending,
     ) -> Result<Option<Numbers>, Fault> {
         call.in_reign = reign;
-        match self.run_undoing(call, number, apart, pending).await {
+        match self.run_undoing(call, number, as_keeper, pending).await {
             Err(fault) if fault.is_elsewhere() => Ok(None),
             outcome => outcome.map(Some),
         }

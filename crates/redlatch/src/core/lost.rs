@@ -101,10 +101,10 @@ impl Core {
         };
         // Nobody forces permits free: they have ids, and a process that knows one may give it back.
         let each = if leases[0].keys.kind == LaneKind::Permits { 1 } else { 2 };
-        let reply = match self.query_apart(ask(each)).await {
+        let reply = match self.query_as_keeper(ask(each)).await {
             // An account without a right to the records is still told who has the lock.
             Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => {
-                self.query_apart(ask(1)).await?
+                self.query_as_keeper(ask(1)).await?
             }
             outcome => outcome?,
         };

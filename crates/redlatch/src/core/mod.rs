@@ -23,13 +23,13 @@ mod hand_on;
 pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
+mod last_poll;
 pub(crate) mod lease;
 mod leave;
 mod lookout;
 pub(crate) mod lost;
 mod outage;
 pub(crate) mod owners;
-mod pulse;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod renewal;
@@ -54,7 +54,7 @@ use self::{
     gate::Gates,
     keeper::Keeper,
     lanes::{Bounds, Lanes},
-    lease::{LastDoubt, Lease, Sending},
+    lease::{LastDoubt, Lease, SentAt},
     owners::Owners,
 };
 pub(crate) use self::{
@@ -198,8 +198,8 @@ impl Core {
     }
 
     /// A request about that name is sent now.
-    pub(crate) fn sending(&self, keys: &Keys) -> Sending {
-        Sending { at_ms: self.now_ms(), reign: self.store.reign(&keys.key) }
+    pub(crate) fn sent_at(&self, keys: &Keys) -> SentAt {
+        SentAt { at_ms: self.now_ms(), reign: self.store.reign(&keys.key) }
     }
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their

@@ -377,16 +377,16 @@ impl Pending {
     }
 
     /// Whether attempts of the owner wait for its end. It has to be with work that comes to its end by itself then.
-    pub(crate) fn holds_up(&self) -> bool {
+    pub(crate) fn delays_attempts(&self) -> bool {
         self.0.counts
     }
 
     /// Whether no attempt of the owner asks at this moment; none begins as long as this mark lasts.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.alone_or_wait().is_none()
+    pub(crate) fn no_attempt_asks(&self) -> bool {
+        self.asking_attempt().is_none()
     }
 
-    fn alone_or_wait(&self) -> Option<NextChange> {
+    fn asking_attempt(&self) -> Option<NextChange> {
         if !self.0.counts {
             return None;
         }
@@ -401,8 +401,8 @@ impl Pending {
     /// # Cancel safety
     ///
     /// Cancel safe: nothing changes.
-    pub(crate) async fn alone(&self) {
-        while let Some(changed) = self.alone_or_wait() {
+    pub(crate) async fn until_no_attempt_asks(&self) {
+        while let Some(changed) = self.asking_attempt() {
             changed.comes().await;
         }
     }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
-    recipes::Term,
+    recipes::LeaseTerm,
     store::Fault,
 };
 
@@ -20,7 +20,11 @@ const RETRY_DELAY_MS_MAX: u64 = 500;
 
 impl Core {
     /// One more hold on a lease that the same owner has.
-    pub(crate) async fn reenter(self: &Arc<Self>, lease: &Arc<Lease>, term: Term) -> Result<Grant, Error> {
+    pub(crate) async fn reenter(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        term: LeaseTerm,
+    ) -> Result<Grant, Error> {
         self.check_open()?;
         // Noted here and not in the background: a lease that is entered is not passed on from now on.
         let change = lease.reentries().changes();
@@ -42,7 +46,7 @@ impl Core {
     async fn enter_again(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        term: Term,
+        term: LeaseTerm,
         change: Change,
     ) -> Result<(), Error> {
         let reentries = lease.reentries();
@@ -60,35 +64,35 @@ impl Core {
             if !lease.is_valid(self.now_ms()) {
                 return Err(lost());
             }
-            let sending = self.sending(&lease.keys);
+            let sent_at = self.sent_at(&lease.keys);
             let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(term);
-                    if !self.keeps(&lease, sending, term.lease_ms) || !lease.enter(term.renewed) {
+                    if !self.keeps(&lease, sent_at, term.lease_ms) || !lease.enter(term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
                         if self.release_mode(&lease) == ReleaseMode::AllHolds {
                             lease.doubts_count();
                         } else if !lease.is_count_in_doubt() {
                             let pending = self.owners.pending(&lease.keys, owner);
-                            if pending.is_alone() {
-                                self.leave_entered(&lease, sending.reign, &pending).await;
+                            if pending.no_attempt_asks() {
+                                self.leave_entered(&lease, sent_at.reign, &pending).await;
                             } else {
                                 // The attempt that it waits for may be the one that waits for this entry.
                                 let (core, held) = (self.clone(), lease.clone());
                                 self.keeper.spawn(async move {
                                     let _change = change;
-                                    core.alone(&pending).await;
+                                    core.until_no_attempt_asks(&pending).await;
                                     let reentries = held.reentries();
                                     let _counting = reentries.counting.lock().await;
-                                    core.leave_entered(&held, sending.reign, &pending).await;
+                                    core.leave_entered(&held, sent_at.reign, &pending).await;
                                 });
                             }
                         }
                         return Err(lost());
                     }
-                    lease.entered_in(sending.reign, false);
+                    lease.entered_in(sent_at.reign, false);
                     self.schedule(&lease);
                     return Ok(());
                 }

@@ -1,7 +1,8 @@
 //! Releasing: first the renewal stops, then the lease is passed on or the server is told.
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
-//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that.
+//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Which owners that is needed
+//! for, the exposed and the shared ones, `owner.rs` says.
 
 mod retry;
 
@@ -13,7 +14,7 @@ use std::{
 use super::{
     Core,
     flight::{AfterDrop, Flight},
-    lanes::{Leaving, NextTask},
+    lanes::{LaneStep, NextTask},
     lease::Lease,
     owners::Pending,
 };
@@ -21,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     keys::Keys,
     owner::Owner,
-    recipes::{Expected, Term},
+    recipes::{Expected, LeaseTerm},
     scripts,
     store::{Call, Fault, Reply},
 };
@@ -45,9 +46,9 @@ pub(super) enum ReleaseMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A caller that surely polls it to its end: a blocking thread, the keeper, or `redlatch run`.
-    Through,
+    ToTheEnd,
     /// A task, which may keep its future and poll it no more.
-    AtWill,
+    Perhaps,
 }
 
 /// What became of a request.
@@ -80,7 +81,7 @@ impl Core {
     pub(crate) async fn unlock(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        held: Term,
+        held: LeaseTerm,
         polled: Polled,
     ) -> Result<Unlocked, Error> {
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
@@ -90,15 +91,17 @@ impl Core {
         let outcome = match self.release_locally(lease, held) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
+            // The caller's own task sends it, which saves the way over the keeper: no task of this process waits for it.
             ReleaseStep::Release { leads, pending }
-                if (polled == Polled::Through || !pending.holds_up())
+                if (polled == Polled::ToTheEnd || !pending.delays_attempts())
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
-                    && pending.is_alone() =>
+                    && pending.no_attempt_asks() =>
             {
                 self.release_now(lease, leads, pending).await
             }
-            // The next task waits for it, or other guards of the lease do, or attempts of the owner.
+            // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
+            // on whether this task is polled.
             step => {
                 let done =
                     self.drive(self.clone().finish_release(lease.clone(), step), |_| {}).outcome().await;
@@ -175,7 +178,7 @@ impl Core {
     }
 
     /// Gives back one hold without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) {
+    pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, held: LeaseTerm) {
         match self.release_locally(lease, held) {
             ReleaseStep::Passed | ReleaseStep::Lost(_) => {}
             step => {
@@ -191,7 +194,7 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<Lease>, held: Term) -> ReleaseStep {
+    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<Lease>, held: LeaseTerm) -> ReleaseStep {
         if let Some(reason) = lease.loss() {
             return ReleaseStep::Lost(reason.clone());
         }
@@ -215,33 +218,33 @@ impl Core {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             pending.unanswered();
         }
-        let leaving = self.lanes.give_back(lease, now_ms, self.last_doubt(&lease.keys));
-        if !lease.give_back() {
+        let step = self.lanes.pass_on(lease, now_ms, self.last_doubt(&lease.keys));
+        if !lease.mark_given_back() {
             // Lost in this very moment. The lane must go on all the same.
-            match leaving {
-                Leaving::Transfer(heir) => {
+            match step {
+                LaneStep::Transfer(heir) => {
                     self.lanes.requeue(&lease.keys, heir.queued);
                     self.lanes.release_finished(&lease.keys, false);
                 }
-                Leaving::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
-                Leaving::Release { leads: true } => self.lanes.release_finished(&lease.keys, false),
+                LaneStep::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
+                LaneStep::Release { leads: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
-                Leaving::Passed => self.keeper.recheck(),
-                Leaving::Release { leads: false } => {}
+                LaneStep::Passed => self.keeper.recheck(),
+                LaneStep::Release { leads: false } => {}
             }
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
-        match leaving {
-            Leaving::Passed => {
+        match step {
+            LaneStep::Passed => {
                 // The doubt may have come this very moment.
                 self.check_if_in_doubt(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.touch();
                 ReleaseStep::Passed
             }
-            Leaving::Transfer(heir) => ReleaseStep::Transfer { heir, pending: marked.unwrap_or_else(mark) },
-            Leaving::HandOver(heir) => ReleaseStep::HandOver { heir, pending: marked.unwrap_or_else(mark) },
-            Leaving::Release { leads } => {
+            LaneStep::Transfer(heir) => ReleaseStep::Transfer { heir, pending: marked.unwrap_or_else(mark) },
+            LaneStep::HandOver(heir) => ReleaseStep::HandOver { heir, pending: marked.unwrap_or_else(mark) },
+            LaneStep::Release { leads } => {
                 ReleaseStep::Release { leads, pending: marked.unwrap_or_else(mark) }
             }
         }
@@ -281,7 +284,7 @@ impl Core {
     pub(crate) async fn release_whole(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        apart: bool,
+        as_keeper: bool,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Error> {
         if lease.was_reentered() {
@@ -290,7 +293,7 @@ impl Core {
             drop(reentries.next.lock().await);
             drop(reentries.counting.lock().await);
         }
-        let outcome = match self.release_once(lease, apart, pending).await {
+        let outcome = match self.release_once(lease, as_keeper, pending).await {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(lease, pending, fault).await,
         };
@@ -328,10 +331,10 @@ impl Core {
     async fn release_once(
         self: &Arc<Self>,
         lease: &Lease,
-        apart: bool,
+        as_keeper: bool,
         pending: &Pending,
     ) -> Result<(Unlocked, i64), Fault> {
-        self.alone(pending).await;
+        self.until_no_attempt_asks(pending).await;
         let (number, (call, mode)) = (lease.owner.number(), self.release_call(lease));
         if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
@@ -348,14 +351,14 @@ impl Core {
             return Ok((Unlocked::StillHeld(1), 0));
         }
         let reign = lease.counted_in().filter(|_| is_entry);
-        let reply = match self.count_down(call, reign, number, apart, pending).await {
+        let reply = match self.count_down(call, reign, number, as_keeper, pending).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
             Ok(Some(items)) => self.released_as(lease, mode, &items),
             Err(fault) => Err(fault),
         };
         match reply {
             Err(fault) if fault.is_migrating() && mode == ReleaseMode::AllHolds => {
-                self.alone(pending).await;
+                self.until_no_attempt_asks(pending).await;
                 let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected(lease));
                 let Some(call) = unheard else { return Err(fault) };
                 let items = self.run_undoing(call, number, true, pending).await?;

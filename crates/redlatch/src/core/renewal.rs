@@ -14,7 +14,7 @@ use std::{
 use super::{
     Core,
     batch_status::{BatchStatus, parts},
-    lease::{Lease, Sending, keys_and_owners, left_ms},
+    lease::{Lease, SentAt, keys_and_owners, left_ms},
     send::Numbers,
 };
 use futures_util::{
@@ -91,9 +91,9 @@ impl Core {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let moved = self.taken_over(&batch[0].keys.key);
-        let (sending, moves) = (self.sending(&batch[0].keys), self.store.moves());
+        let (sent_at, moves) = (self.sent_at(&batch[0].keys), self.store.moves());
         let number = self.fresh_number();
-        let told_ms = told_ms(&batch, sending.at_ms).unwrap_or(lease_ms);
+        let told_ms = told_ms(&batch, sent_at.at_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
         // The next try is due then, and others want to be renewed. The call goes on: it ends with its connection at the latest, which
         // is given up when it owes an answer for too long.
@@ -102,7 +102,7 @@ impl Core {
         let mut asked = async move { core.run_unwatched(call, number).await }.boxed();
         let outcome = unless_moved(moved, tokio::time::timeout(limit, &mut asked)).await;
         if outcome.is_none() {
-            self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sending, told_ms));
+            self.keeper.handle().spawn(self.clone().count_late(asked, batch.clone(), sent_at, told_ms));
         }
         let mut told = None;
         let failure = match outcome.map(|outcome| BatchStatus::of(&batch, outcome)) {
@@ -118,7 +118,7 @@ impl Core {
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
-                        if self.keeps(lease, sending, told_ms) {
+                        if self.keeps(lease, sent_at, told_ms) {
                             self.check_if_in_doubt(lease);
                         }
                     } else {
@@ -129,7 +129,7 @@ impl Core {
                 None
             }
             Some(BatchStatus::Unknown(fault)) => Some(fault.to_string()),
-            None if self.store.reign(&batch[0].keys.key) != sending.reign => {
+            None if self.store.reign(&batch[0].keys.key) != sent_at.reign => {
                 Some("another server has taken over".to_owned())
             }
             None => Some(format!("no answer within {limit:?}")),
@@ -171,12 +171,12 @@ impl Core {
         self: Arc<Self>,
         asked: BoxFuture<'static, Result<Numbers, Fault>>,
         batch: Vec<Arc<Lease>>,
-        sending: Sending,
+        sent_at: SentAt,
         told_ms: i64,
     ) {
         // A refusal is met by the next try as well.
         let BatchStatus::Known(held) = BatchStatus::of(&batch, asked.await) else { return };
-        if self.store.reign(&batch[0].keys.key) != sending.reign {
+        if self.store.reign(&batch[0].keys.key) != sent_at.reign {
             return;
         }
         let (mut late, mut gone) = (Vec::new(), Vec::new());
@@ -185,7 +185,7 @@ impl Core {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
-                if self.keeps(&lease, sending, told_ms) {
+                if self.keeps(&lease, sent_at, told_ms) {
                     self.check_if_in_doubt(&lease);
                     late.push(lease);
                 }
@@ -323,8 +323,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let moved = self.taken_over(&first.keys.key);
-            let (number, sending, moves) =
-                (self.fresh_number(), self.sending(&first.keys), self.store.moves());
+            let (number, sent_at, moves) =
+                (self.fresh_number(), self.sent_at(&first.keys), self.store.moves());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
@@ -344,7 +344,7 @@ impl Core {
                     if !held.is_held() {
                         gone.push(lease.clone());
                     } else {
-                        lease.seen(sending);
+                        lease.seen(sent_at);
                         lease.schedule.failing.store(false, Ordering::Relaxed);
                     }
                 }

@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use super::{lease::Lease, pulse::Pulse};
+use super::{last_poll::LastPoll, lease::Lease};
 use crate::{
     backoff::Backoff,
     keys::Keys,
     owner::Owner,
-    recipes::{Recipe, Term},
+    recipes::{LeaseTerm, Recipe},
     replica_ack::{Confirmed, Replication},
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) owner: Option<Owner>,
-    pub(crate) term: Term,
+    pub(crate) term: LeaseTerm,
     pub(crate) fenced: bool,
     pub(crate) wait: Wait,
     /// Whether an owner may enter a lock that it holds.
@@ -39,7 +39,7 @@ pub(crate) struct Request {
     /// What replicas have confirmed of the hold that this one is to stand for.
     pub(crate) stands_for: Option<Confirmed>,
     /// Whether the task that asks is still polled.
-    pub(crate) pulse: Pulse,
+    pub(crate) last_poll: LastPoll,
     /// Its owner may have been given the lock unseen.
     pub(crate) outcome_unknown: OutcomeUnknown,
 }
@@ -63,7 +63,7 @@ impl Clone for OutcomeUnknown {
 }
 
 impl Request {
-    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: Term, wait: Wait) -> Self {
+    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: LeaseTerm, wait: Wait) -> Self {
         Request {
             keys: keys.clone(),
             recipe,
@@ -77,19 +77,19 @@ impl Request {
             ack: None,
             under_own_write_lock: false,
             stands_for: None,
-            pulse: Pulse::default(),
+            last_poll: LastPoll::default(),
             outcome_unknown: OutcomeUnknown::default(),
         }
     }
 }
 
-/// As [`Pulse::shown`] for several requests that one task makes.
-pub(super) async fn all_shown<T>(
+/// As [`LastPoll::noting`] for several requests that one task makes.
+pub(super) async fn all_noted<T>(
     requests: &[Arc<Request>],
     mut work: Pin<&mut impl Future<Output = T>>,
 ) -> T {
     poll_fn(|context| {
-        requests.iter().for_each(|request| request.pulse.show(context));
+        requests.iter().for_each(|request| request.last_poll.note(context));
         work.as_mut().poll(context)
     })
     .await
@@ -122,5 +122,5 @@ impl Wait {
 pub(crate) struct Grant {
     pub(crate) lease: Arc<Lease>,
     /// How this one hold is renewed, which goes with it.
-    pub(crate) term: Term,
+    pub(crate) term: LeaseTerm,
 }

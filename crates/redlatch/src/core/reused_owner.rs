@@ -112,14 +112,14 @@ impl Core {
     /// Whether this client has a guard under an owner, of this kind of lock or of the one that shares its field on the server.
     fn has_guard(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let holds = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner && lease.is_held());
-        holds(keys) || keys.twin().is_some_and(holds)
+        holds(keys) || keys.other_kind().is_some_and(holds)
     }
 
     /// Whether a lease of an owner is here, of this kind of lock or of the one that shares its field on the server: what the server has of
     /// the owner may be that one's.
     pub(super) fn has_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let has = |keys| self.lanes.find(keys).iter().any(|lease| lease.owner == *owner);
-        has(keys) || keys.twin().is_some_and(has)
+        has(keys) || keys.other_kind().is_some_and(has)
     }
 
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process

@@ -17,8 +17,9 @@ use crate::{
 pub(crate) type Numbers = SmallVec<[i64; 4]>;
 
 impl Core {
-    /// Runs a script, with all its keys declared where the server wants that. Where it runs on the background thread, which watches keys
-    /// over the same connection, their holds are watched on.
+    /// Sends one call of a script and returns its reply. The call gets a number of its own (`echo.rs`), and it is noted whether the server
+    /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). A call over the keeper's connection ends
+    /// the watching of its keys there, which then begins anew (`watch.rs`).
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
         let echo = self.request_ids.number(&mut call);
@@ -34,23 +35,23 @@ impl Core {
     }
 
     /// As [`run`](Self::run), over the connection of the background thread.
-    pub(crate) fn run_apart(&self, call: Call) -> RunFuture {
+    pub(crate) fn run_as_keeper(&self, call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, true);
-        let run = self.run_apart_unwatched(call);
+        let run = self.run_as_keeper_unwatched(call);
         self.watched_after(keys, run)
     }
 
     /// The same for those that have the keys watched anew themselves.
-    pub(super) fn run_apart_unwatched(&self, mut call: Call) -> RunFuture {
+    pub(super) fn run_as_keeper_unwatched(&self, mut call: Call) -> RunFuture {
         let echo = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
-        Echo::awaited(echo, self.outages.noted(shard, self.run_apart_here(call)), |reply| reply)
+        Echo::awaited(echo, self.outages.noted(shard, self.run_as_keeper_here(call)), |reply| reply)
     }
 
-    fn run_apart_here(&self, call: Call) -> RunFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run_apart(call) };
+    fn run_as_keeper_here(&self, call: Call) -> RunFuture {
+        let Some(declaring) = call.script.declaring() else { return self.store.run_as_keeper(call) };
         let store = self.store.clone();
-        Box::pin(self.declarer(declaring).run(call, move |call| store.run_apart(call), |reply| reply))
+        Box::pin(self.declarer(declaring).run(call, move |call| store.run_as_keeper(call), |reply| reply))
     }
 
     /// As [`run`](Self::run), for calls that replicas are to confirm.
@@ -85,8 +86,8 @@ impl Core {
     }
 
     /// The same over the connection of the background thread.
-    pub(super) fn query_apart(&self, call: Call) -> RunFuture {
-        self.outages.noted(self.shard_of(&call), self.store.run_apart(call)).boxed()
+    pub(super) fn query_as_keeper(&self, call: Call) -> RunFuture {
+        self.outages.noted(self.shard_of(&call), self.store.run_as_keeper(call)).boxed()
     }
 
     /// Runs a script whose reply begins with a number that we sent.
@@ -94,12 +95,12 @@ impl Core {
         self: &Arc<Self>,
         call: Call,
         number: i64,
-        apart: bool,
+        as_keeper: bool,
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
-        let run = if apart { self.run_apart(call) } else { self.run(call) };
+        let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call) };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
@@ -109,7 +110,7 @@ impl Core {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.touch();
-        let run = self.run_apart_unwatched(call);
+        let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
@@ -119,11 +120,11 @@ impl Core {
         self: &Arc<Self>,
         call: impl FnOnce() -> Call,
         number: i64,
-        apart: bool,
+        as_keeper: bool,
         pending: &Pending,
     ) -> Result<Numbers, Fault> {
-        self.alone(pending).await;
-        self.run_undoing(call(), number, apart, pending).await
+        self.until_no_attempt_asks(pending).await;
+        self.run_undoing(call(), number, as_keeper, pending).await
     }
 
     /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
@@ -131,22 +132,22 @@ impl Core {
         self: &Arc<Self>,
         call: Call,
         number: i64,
-        apart: bool,
+        as_keeper: bool,
         pending: &Pending,
     ) -> Result<Numbers, Fault> {
         let sent = pending.sent();
-        let reply = self.run_checked(call, number, apart).await;
+        let reply = self.run_checked(call, number, as_keeper).await;
         sent.answered(&reply);
         reply
     }
 
     /// Waits until no attempt of the owner asks, at most for the response timeout: an owner can wait for a lock under which it has another
     /// hold, taken over from elsewhere. After that the request goes first, and the attempt does not trust what it is granted.
-    pub(crate) async fn alone(&self, pending: &Pending) {
-        if !pending.is_alone() {
+    pub(crate) async fn until_no_attempt_asks(&self, pending: &Pending) {
+        if !pending.no_attempt_asks() {
             tokio::select! {
                 biased;
-                () = pending.alone() => {}
+                () = pending.until_no_attempt_asks() => {}
                 () = self.keeper.sleep(self.config.response_timeout) => pending.goes_first(),
             }
         }

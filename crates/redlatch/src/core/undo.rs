@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Core, Request, Wait,
-    lease::{Lease, Sending, deadline_ms},
+    lease::{Lease, SentAt, deadline_ms},
     owners::Pending,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
@@ -17,7 +17,7 @@ use crate::{
     config::FAIR_WAIT,
     jitter::jittered,
     owner::Owner,
-    recipes::{Expected, LanePolicy, Term},
+    recipes::{Expected, LanePolicy, LeaseTerm},
     store::Fault,
 };
 
@@ -30,7 +30,7 @@ const HOLDS_STAY: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Certainty {
     /// Its answer tells of a grant.
-    Granted(Sending),
+    Granted(SentAt),
     /// It has been answered, and not with a grant: one look finds all that it left.
     Arrived,
     /// Its outcome is unknown, and it may run later.
@@ -144,10 +144,10 @@ impl Core {
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
         // came of a request without an answer ends with its lease.
-        let ends_ms = |sending: Sending| deadline_ms(sending.at_ms, request.term.lease_ms);
+        let ends_ms = |sent_at: SentAt| deadline_ms(sent_at.at_ms, request.term.lease_ms);
         let (what, over_ms) = match certainty {
-            Certainty::Granted(sending) if !unanswered && self.now_ms() < ends_ms(sending) => {
-                (What::OneHold { reign: sending.reign }, ends_ms(sending))
+            Certainty::Granted(sent_at) if !unanswered && self.now_ms() < ends_ms(sent_at) => {
+                (What::OneHold { reign: sent_at.reign }, ends_ms(sent_at))
             }
             _ if place_ms > 0 => (What::Place, over_ms),
             // The hold has ended, and what is counted now is another process's.
@@ -308,7 +308,7 @@ impl Core {
         let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
-            let term = Term { lease_ms: lease.longest_ms(), renewed: false };
+            let term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;

@@ -305,8 +305,8 @@ impl Core {
         let now_ms = self.now_ms();
         let batch: Vec<_> = batch.into_iter().filter(|lease| lease.is_valid(now_ms)).collect();
         let Some(first) = batch.first() else { return };
-        let (number, sending) = (self.fresh_number(), self.sending(&first.keys));
-        let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sending.at_ms));
+        let (number, sent_at) = (self.fresh_number(), self.sent_at(&first.keys));
+        let call = first.recipe.look(number, &keys_and_owners(&batch), &left_ms(&batch, sent_at.at_ms));
         let limit = self.config.response_timeout;
         let outcome = tokio::time::timeout(limit, self.run_unwatched(call, number)).await;
         match outcome.map(|outcome| BatchStatus::of(&batch, outcome)) {
@@ -314,7 +314,7 @@ impl Core {
                 let (mut gone, mut keys) = (Vec::new(), Vec::new());
                 for (lease, held) in batch.iter().zip(held) {
                     if held.is_held() {
-                        lease.seen(sending);
+                        lease.seen(sent_at);
                     } else {
                         gone.push(lease.clone());
                     }
@@ -362,8 +362,8 @@ mod tests {
             self.inner.run(call)
         }
 
-        fn run_apart(&self, call: Call) -> RunFuture {
-            self.inner.run_apart(call)
+        fn run_as_keeper(&self, call: Call) -> RunFuture {
+            self.inner.run_as_keeper(call)
         }
 
         fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {

@@ -8,6 +8,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
+        gate::Rest,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -354,8 +355,8 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
-    fn nothing_left(&self) -> Option<Option<Duration>> {
-        (self.left < self.permits).then_some(None)
+    fn rest(&self) -> Rest {
+        if self.left < self.permits { Rest::Nothing { again_after: None } } else { Rest::Unknown }
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {

@@ -20,7 +20,8 @@ pub(crate) use spin::SPIN;
 
 use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 
-/// What makes one kind of lock: its scripts and its channel. Each call echoes the owner number in its reply.
+/// What makes one kind of lock: its scripts and its channel. Each call begins with a number, which `core/echo.rs` makes the request's own
+/// and its reply repeats.
 pub(crate) trait Recipe: Send + Sync + 'static {
     /// How the tasks of one process get along.
     fn lane(&self) -> LanePolicy {
@@ -142,9 +143,9 @@ pub(crate) enum LanePolicy {
 /// What is waited for, and how much of it.
 pub(crate) type GateKey = (Arc<[u8]>, i64);
 
-/// How long a grant is asked for, and whether it is renewed.
+/// How long a lease is, and whether it is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct LeaseTerm {
     pub(crate) lease_ms: i64,
     pub(crate) renewed: bool,
 }
@@ -241,18 +242,18 @@ enum Moves {
 impl<'a> Heir<'a> {
     /// A task that gets the lock of `giver`, which gives it back. If the giver's owner was handed out, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
-    pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: Term, fenced: bool) -> Self {
+    pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
         let moves = if giver.is_exposed() { Moves::One } else { Moves::All };
         Heir { owner, lease_ms: term.lease_ms, fenced, moves }
     }
 
     /// A client that takes up a hold that was left.
-    pub(crate) fn adopting(owner: &'a Owner, term: Term, fenced: bool) -> Self {
+    pub(crate) fn adopting(owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
         Heir { owner, lease_ms: term.lease_ms, fenced, moves: Moves::One }
     }
 
     /// The owner that a hold was taken from, which gets it back.
-    pub(crate) fn former(owner: &'a Owner, term: Term) -> Self {
+    pub(crate) fn former(owner: &'a Owner, term: LeaseTerm) -> Self {
         Heir { owner, lease_ms: term.lease_ms, fenced: false, moves: Moves::Back }
     }
 

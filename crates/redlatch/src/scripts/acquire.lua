@@ -1,6 +1,6 @@
 -- Take a free lock for one owner, or say how long it is taken for.
 --
--- KEYS[1] lock hash          ARGV[1] owner number, echoed so that a reply is never taken for another's
+-- KEYS[1] lock hash          ARGV[1] request number, echoed so that a reply is never taken for another's
 -- KEYS[2] token counter      ARGV[2] owner field      ARGV[3] lease in ms      ARGV[4] 1 = also draw a token
 -- ARGV[5] 1 = only the owner's first hold, because other processes may use the owner too; otherwise absent
 --

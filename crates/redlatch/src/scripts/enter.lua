@@ -1,7 +1,7 @@
 -- Take a lock once more for an owner that holds it already.
 --
 -- KEYS[1] lock hash   KEYS[2] token counter, if a token is drawn
--- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] lease in ms
+-- ARGV[1] request number   ARGV[2] owner field   ARGV[3] lease in ms
 -- ARGV[4] 1 = also draw a token; otherwise absent
 --
 -- Check:  the owner field exists, in a hash that is no read-write lock's.

@@ -1,7 +1,7 @@
 -- Take a fair lock if it is free and nobody comes first; line up behind the others if asked to.
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   KEYS[4] token counter, if a token is drawn
--- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[1] request number   ARGV[2] owner field   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
 -- ARGV[5] ms for which a waiter counts without being heard of, 0 = do not line up
 -- ARGV[6] channel, to which `:owner` is appended   ARGV[7] publish command
 -- ARGV[8] ms that a waiter of Redisson subtracts from those behind it   ARGV[9] 0 = no such waiter is before this owner

@@ -1,7 +1,7 @@
 -- Give back one of several holds of one owner of a fair lock, or the last one.
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times
--- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
+-- ARGV[1] request number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
 -- Check:  the owner field exists, in a hash that is no read-write lock's. A count below the known one means that this request ran before (a repeat). At zero, queue and

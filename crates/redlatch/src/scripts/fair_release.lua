@@ -1,7 +1,7 @@
 -- Release a fair lock whose owner field belongs to one process alone, and tell the next in the queue or grant to it.
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   KEYS[4] token counter, if the heir draws a token
--- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
+-- ARGV[1] request number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] heir: the owner of this process that has waited longest, or ''   ARGV[6] its lease in ms   ARGV[7] 1 = it draws a token
 -- ARGV[8] only if the owner counts so many, as in release.lua
 --

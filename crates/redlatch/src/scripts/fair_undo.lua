@@ -1,14 +1,14 @@
 -- Take an owner out of a fair lock altogether: out of the queue, and out of a grant that nobody took.
 --
 -- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times
--- ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
+-- ARGV[1] request number   ARGV[2] owner field   ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- ARGV[5] the hold only if the owner counts so many, as in release.lua
 --
 -- Check:  queue and times can be read, which comes first because it may fail; removing what is not there changes nothing. With a
 --         count: another one means that another process has come to hold under the owner, and the hash of a read-write lock has no hold
 --         of this kind.
 -- Change: the owner's field, time and place go. If it held the lock or was next, the one that is next now is told: the message
---         before this was for the owner, and if somebody holds the lock, no message comes when the lease runs out.
+--         before this was for the owner, and if the lock is held, no message comes when the lease runs out.
 -- Reply:  {number, 1, receivers} when it held the lock; {number, 0, receivers} when it only waited, or not even that;
 --         {number, -1, count} when it counts another number, and keeps that.
 -- Repeat: answers otherwise; the caller knows what its own request may have done.

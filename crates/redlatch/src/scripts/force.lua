@@ -1,4 +1,4 @@
--- Delete a lock whoever holds it, or only while a named owner holds it.
+-- Delete a lock of any owner, or only while a named owner holds it.
 --
 -- KEYS[1] lock hash   ARGV[1] call number   ARGV[2] owner field that must be there, or '' for any
 -- ARGV[3] channel     ARGV[4] publish command, '' to tell nobody

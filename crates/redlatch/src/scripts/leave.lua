@@ -1,6 +1,6 @@
 -- Give back one of several holds of one owner, or the last one.
 --
--- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
+-- KEYS[1] lock hash   ARGV[1] request number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
 -- Check:  the owner field exists, in a hash that is no read-write lock's. A count below the known one means that this request ran before (a repeat).

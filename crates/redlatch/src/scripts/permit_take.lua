@@ -1,6 +1,6 @@
 -- Take leased permits, all that were asked for or none.
 --
--- KEYS[1] free permits     ARGV[1] owner number   ARGV[2] ids, 16 bytes each   ARGV[3] lease in ms
+-- KEYS[1] free permits     ARGV[1] request number   ARGV[2] ids, 16 bytes each   ARGV[3] lease in ms
 -- KEYS[2] permits taken    ARGV[4] channel        ARGV[5] publish command
 --
 -- Check:  permits were set, and cover those ids that are not taken already: asking again with the same ids counts once.

@@ -8,7 +8,7 @@
 -- Check:  the settings are absent or present as asked for, and the key is nothing else.
 -- Change: the four fields. "always" forgets what was taken, and so does "present" with another kind; otherwise "present"
 --         counts the free permits anew: the new rate less what was taken in the new interval. A time to live that came
---         from a keep-alive time changes with it; one that somebody else has set stays.
+--         from a keep-alive time changes with it; one that another client has set stays.
 -- Reply:  {number, 1, 0}; {number, 0, 0} when it is not the case that was asked for; {number, -3, 0} when the hash is
 --         something else.
 -- Repeat: answers otherwise, so it is sent once.

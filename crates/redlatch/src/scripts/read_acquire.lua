@@ -1,7 +1,7 @@
 -- Take a read hold for one owner, or say how long a writer keeps it out.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys ('{name}:')   KEYS[3] token counter
--- ARGV[1] owner number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[1] request number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
 -- ARGV[5] 1 = only the owner's first read hold, as in acquire.lua
 --
 -- Check:  the hash is absent, or in mode read, or in mode write with a write hold of this very owner. A hash without `mode`

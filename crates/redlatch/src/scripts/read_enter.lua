@@ -1,7 +1,7 @@
 -- Take one more read hold for an owner that has one already.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys   KEYS[3] token counter, if a token is drawn
--- ARGV[1] owner number   ARGV[2] owner   ARGV[3] lease in ms
+-- ARGV[1] request number   ARGV[2] owner   ARGV[3] lease in ms
 -- ARGV[4] 1 = also draw a token; otherwise absent
 --
 -- Check:  the owner field exists and one of its timeout keys does (R5).

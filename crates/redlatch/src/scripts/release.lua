@@ -1,6 +1,6 @@
 -- Release a lock whose owner field belongs to one process alone.
 --
--- KEYS[1] lock hash   ARGV[1] owner number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
+-- KEYS[1] lock hash   ARGV[1] request number   ARGV[2] owner field   ARGV[3] channel   ARGV[4] publish command, '' to tell nobody
 -- ARGV[5] only if the owner counts so many, because it may be handed to other processes meanwhile; otherwise absent
 --
 -- Check:  only with a count: another one means that another process has come to hold under the owner. The hash of a read-write lock has

@@ -1,4 +1,4 @@
--- End all read holds, or the write hold with its nested read holds, whoever has them; or only while a named owner has one.
+-- End all read holds, or the write hold with its nested read holds, of any owner; or only while a named owner has one.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
 -- ARGV[1] call number   ARGV[2] field that must be there, or '' for any   ARGV[3] 'read' or 'write'
@@ -7,7 +7,7 @@
 --
 -- Check:  the hash is in the mode that is to be ended, and has the named field when one is named. The other side is left alone.
 -- Change: the record as in force.lua; the timeout keys of all holders that can be named (R7), then the hash; then the message.
--- Reply:  {number, 1, receivers}; {number, 0, 0} that side is free; {number, -1, 0} somebody else has it; {number, -2, 0} the name is
+-- Reply:  {number, 1, receivers}; {number, 0, 0} that side is free; {number, -1, 0} another owner has it; {number, -2, 0} the name is
 --         in use by a lock of another kind.
 -- Repeat: answers otherwise; who forces wants the lock gone.
 -- Recovering: in parts; the record is refused, and the rest goes on.

@@ -1,7 +1,7 @@
 -- Take the write hold for one owner, or say how long others keep it out.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys   KEYS[3] token counter
--- ARGV[1] owner number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
+-- ARGV[1] request number, echoed   ARGV[2] owner   ARGV[3] lease in ms   ARGV[4] 1 = also draw a token
 -- ARGV[5] 1 = only the owner's first write hold, as in acquire.lua
 --
 -- Check:  the hash is absent, or has a write hold of this very owner (a repeat of the same request), unless only a first one is

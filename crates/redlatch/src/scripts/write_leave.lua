@@ -1,7 +1,7 @@
 -- Give back one of several write holds of one owner, or the last one.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
+-- ARGV[1] request number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
 -- ARGV[5] the count before this release, or 0 when unknown   ARGV[6] lease in ms for the holds that stay
 --
 -- Check:  the owner's write field exists. A count below the known one means that this request ran before (a repeat).

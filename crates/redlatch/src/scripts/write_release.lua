@@ -1,7 +1,7 @@
 -- Release the write hold of one owner.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] owner number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
+-- ARGV[1] request number   ARGV[2] owner   ARGV[3] channel   ARGV[4] publish command
 -- ARGV[5] only if the owner counts so many, as in release.lua
 --
 -- Check:  only with a count: another one means that another process has come to hold under the owner.

@@ -84,7 +84,7 @@ pub trait Store: Send + Sync + 'static {
     fn run(&self, call: Call) -> RunFuture;
 
     /// Runs a script over the connection of the background thread, which works on while the caller's runtime is busy.
-    fn run_apart(&self, call: Call) -> RunFuture {
+    fn run_as_keeper(&self, call: Call) -> RunFuture {
         self.run(call)
     }
 
@@ -111,7 +111,7 @@ pub trait Store: Send + Sync + 'static {
     fn on_change(&self, _hook: ChangeHook) {}
 
     /// Has the next change of each of these keys told, once, by the hook of [`on_change`](Self::on_change): at least when the key or
-    /// an element of it goes, and not when scripts that were run [apart](Self::run_apart) change it. Those scripts may end the
+    /// an element of it goes, and not when scripts that were run [apart](Self::run_as_keeper) change it. Those scripts may end the
     /// watching, so keys are watched anew after each of them. All keys are of one shard.
     ///
     /// Answers how many of the keys exist, and `None` where changes are not told, as here. Called on the background thread.

@@ -162,8 +162,8 @@ impl Store for LazyStore {
         self.with(move |store| store.run(prepared(call, &*store)))
     }
 
-    fn run_apart(&self, call: Call) -> RunFuture {
-        self.with(move |store| store.run_apart(prepared(call, &*store)))
+    fn run_as_keeper(&self, call: Call) -> RunFuture {
+        self.with(move |store| store.run_as_keeper(prepared(call, &*store)))
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {

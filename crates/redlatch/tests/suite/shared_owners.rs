@@ -359,7 +359,7 @@ async fn an_acquire_that_never_arrives_takes_nothing_away_from_another_process()
     }
 }
 
-/// Leaving the queue gave back what the other process had been granted from the owner's place.
+/// LaneStep the queue gave back what the other process had been granted from the owner's place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaving_the_queue_takes_nothing_away_from_another_process() {
     let rig = rig().await;

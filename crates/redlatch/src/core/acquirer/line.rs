@@ -23,8 +23,18 @@ pub(super) enum Line {
 }
 
 impl Acquirer {
+    /// Asks once, unless a task of this process has handed the lock over.
+    pub(super) async fn ask_in_line(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+        if let Some(served) = self.served() {
+            return Ok(served);
+        }
+        self.line_up();
+        let outcome = self.try_once().await;
+        self.looked_in_line(outcome)
+    }
+
     /// Stands in line before it asks, so that a release which comes after the answer finds it there.
-    pub(super) fn line_up(&mut self) {
+    fn line_up(&mut self) {
         if matches!(self.line, Line::Outside) {
             let (queued, line) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
             self.line = Line::Inside(line);
@@ -33,7 +43,7 @@ impl Acquirer {
     }
 
     /// What a task of this process has handed over, or taken back.
-    pub(super) fn served(&mut self) -> Option<Attempt<Arc<Lease>>> {
+    fn served(&mut self) -> Option<Attempt<Arc<Lease>>> {
         match self.handed() {
             Some(lease) => Some(Attempt::Won(lease)),
             None => self.passed_over.then_some(Attempt::PassedOver),
@@ -41,7 +51,7 @@ impl Acquirer {
     }
 
     /// What an answer means to a task in line, which another one may have served while it was on its way.
-    pub(super) fn looked_in_line(
+    fn looked_in_line(
         &mut self,
         outcome: Result<Attempt<Arc<Lease>>, Fault>,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {

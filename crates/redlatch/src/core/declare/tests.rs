@@ -3,14 +3,14 @@
 use std::sync::atomic::AtomicU32;
 
 use super::{
-    super::lease::{Lease, Sending, keys_and_owners},
+    super::lease::{Lease, SentAt, keys_and_owners},
     *,
 };
 use crate::{
     Client,
     keys::{Keys, LaneKind},
     owner::Owner,
-    recipes::{AcquireArgs, Expected, Forcing, READ, Recipe, Term},
+    recipes::{AcquireArgs, Expected, Forcing, LeaseTerm, READ, Recipe},
     scripts::{READ_ACQUIRE, READ_RELEASE},
 };
 
@@ -151,7 +151,7 @@ async fn a_forced_end_is_whole_though_readers_keep_coming() {
 #[tokio::test]
 async fn holds_of_many_owners_are_renewed_in_one_call() {
     let rig = &rig("memory:declare-renew?strict_keys").await;
-    let term = Term { lease_ms: 10_000, renewed: true };
+    let term = LeaseTerm { lease_ms: 10_000, renewed: true };
     let mut leases = Vec::new();
     for (number, name) in (1..).zip(["a", "a", "b"]) {
         let keys = Arc::new(Keys::new(name.into(), LaneKind::Read));
@@ -165,7 +165,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
             &READ,
             None,
             term,
-            Sending { at_ms: 0, reign: 0 },
+            SentAt { at_ms: 0, reign: 0 },
         )));
     }
     assert_eq!(rig.run(READ.renew(5, &keys_and_owners(&leases), 60_000)).await, [5, 1, 1, 1]);

@@ -1,7 +1,7 @@
 //! Moments between two steps of a lane, in which a stalled thread leaves time to others.
 
 use super::*;
-use crate::core::lease::Sending;
+use crate::core::lease::SentAt;
 use crate::{
     core::{
         Request, Wait,
@@ -16,7 +16,7 @@ use crate::{
     recipes::PLAIN,
 };
 
-const TERM: Term = Term { lease_ms: 30_000, renewed: true };
+const TERM: LeaseTerm = LeaseTerm { lease_ms: 30_000, renewed: true };
 
 struct Rig {
     lanes: Lanes,
@@ -36,7 +36,7 @@ fn rig() -> Rig {
 }
 
 fn held(keys: &Arc<Keys>) -> Arc<Lease> {
-    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, Sending { at_ms: 0, reign: 0 }))
+    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, SentAt { at_ms: 0, reign: 0 }))
 }
 
 impl Rig {
@@ -47,10 +47,10 @@ impl Rig {
     }
 
     /// The holder gives the lease back, and stands still before it tells the next task, which gives up.
-    fn stalls_before_it_tells(&self, line: InLine, at: ReleaseTime) -> Hand {
-        let Ok(hand) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
+    fn stalls_before_it_tells(&self, line: InLine, at: ReleaseTime) -> Offer {
+        let Continue(offer) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
         drop(line);
-        hand
+        offer
     }
 }
 
@@ -62,13 +62,13 @@ const AT: ReleaseTime = ReleaseTime { now_ms: 1, doubt: SURE };
 fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well() {
     let rig = rig();
     let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
-    let hand = rig.stalls_before_it_tells(line, AT);
-    let heir = hand.heir.clone();
+    let offer = rig.stalls_before_it_tells(line, AT);
+    let heir = offer.heir.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
-    heir.seen(Sending { at_ms: late_ms, reign: 0 });
-    assert!(matches!(rig.lanes.give_back(&heir, late_ms, SURE), Leaving::Passed), "to the one behind");
-    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    heir.seen(SentAt { at_ms: late_ms, reign: 0 });
+    assert!(matches!(rig.lanes.pass_on(&heir, late_ms, SURE), LaneStep::Passed), "to the one behind");
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
     drop(behind);
 }
 
@@ -76,10 +76,10 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
 fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
     let rig = rig();
     let line = rig.stands_in_line();
-    let hand = rig.stalls_before_it_tells(line, AT);
-    assert!(hand.heir.lose(LossReason::Expired));
-    rig.lanes.forget(&hand.heir);
-    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    let offer = rig.stalls_before_it_tells(line, AT);
+    assert!(offer.heir.lose(LossReason::Expired));
+    rig.lanes.forget(&offer.heir);
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
     assert_eq!(rig.lanes.count(), (0, 0));
 }
 
@@ -87,11 +87,11 @@ fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
 fn a_lease_that_nobody_took_goes_to_the_next_task() {
     let rig = rig();
     let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
-    let hand = rig.stalls_before_it_tells(line, AT);
-    let heir = hand.heir.clone();
-    let Ok(hand) = rig.lanes.hand_or_choose(&rig.lease, hand, AT) else { panic!("a task waits") };
+    let offer = rig.stalls_before_it_tells(line, AT);
+    let heir = offer.heir.clone();
+    let Continue(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
     assert!(!heir.take_back(heir.offer_due_ms()), "it is no task's, and not the keeper's either");
-    assert!(matches!(rig.lanes.hand_or_choose(&rig.lease, hand, AT), Err(Leaving::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
     drop(behind);
 }
 

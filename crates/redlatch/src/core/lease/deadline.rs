@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Lease, Sending, deadline_ms};
+use super::{Lease, SentAt, deadline_ms};
 use crate::error::LossReason;
 
 /// Of a deadline: it was seen to be over, so no answer moves it any more. What was not valid is never valid again.
@@ -41,11 +41,11 @@ impl Lease {
     /// The server has confirmed a lease of that length, counted from when the request was sent. Deadlines only grow: an answer
     /// that comes late must not take back what a later request achieved. `false` if the hold is over here.
     #[must_use = "what the server keeps of a hold that is over is nobody's"]
-    pub(crate) fn confirmed(&self, sending: Sending, lease_ms: i64, now_ms: u64) -> bool {
+    pub(crate) fn confirmed(&self, sent_at: SentAt, lease_ms: i64, now_ms: u64) -> bool {
         if !self.is_valid(now_ms) {
             return false;
         }
-        let until = deadline_ms(sending.at_ms, lease_ms);
+        let until = deadline_ms(sent_at.at_ms, lease_ms);
         let later = |old| (old & OVER == 0).then_some(until.max(old));
         let Ok(before) = self.deadline_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later) else {
             return false;
@@ -53,10 +53,10 @@ impl Lease {
         if until > before {
             self.outlasts_grant.store(true, Ordering::Relaxed);
         }
-        self.seen(sending);
+        self.seen(sent_at);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
         if lease_ms >= self.lease_ms() {
-            self.schedule.renew_due_ms.store(sending.at_ms + self.renew_period_ms(), Ordering::Relaxed);
+            self.schedule.renew_due_ms.store(sent_at.at_ms + self.renew_period_ms(), Ordering::Relaxed);
         }
         true
     }

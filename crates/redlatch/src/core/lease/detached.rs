@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     keys::Keys,
     owner::Owner,
-    recipes::{Recipe, Term},
+    recipes::{LeaseTerm, Recipe},
 };
 
 /// A hold that was left, and what is wanted of it. It is no lease of this process.
@@ -13,6 +13,6 @@ pub(crate) struct DetachedHold {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) owner: Owner,
-    pub(crate) term: Term,
+    pub(crate) term: LeaseTerm,
     pub(crate) fenced: bool,
 }

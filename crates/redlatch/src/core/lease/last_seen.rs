@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When a request was sent, and to the server of which [reign](crate::store::Store::reign).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sending {
+pub(crate) struct SentAt {
     pub(crate) at_ms: u64,
     pub(crate) reign: u64,
 }
@@ -26,13 +26,13 @@ pub(super) struct LastSeen {
 }
 
 impl LastSeen {
-    pub(super) fn of(sending: Sending) -> Self {
-        LastSeen { at_ms: AtomicU64::new(sending.at_ms), reign: AtomicU64::new(sending.reign) }
+    pub(super) fn of(sent_at: SentAt) -> Self {
+        LastSeen { at_ms: AtomicU64::new(sent_at.at_ms), reign: AtomicU64::new(sent_at.reign) }
     }
 
-    pub(super) fn again(&self, sending: Sending) {
-        self.reign.fetch_max(sending.reign, Ordering::AcqRel);
-        self.at_ms.fetch_max(sending.at_ms, Ordering::AcqRel);
+    pub(super) fn again(&self, sent_at: SentAt) {
+        self.reign.fetch_max(sent_at.reign, Ordering::AcqRel);
+        self.at_ms.fetch_max(sent_at.at_ms, Ordering::AcqRel);
     }
 
     pub(super) fn at_ms(&self) -> u64 {
@@ -46,6 +46,6 @@ impl LastSeen {
 
 impl Clone for LastSeen {
     fn clone(&self) -> Self {
-        LastSeen::of(Sending { at_ms: self.at_ms(), reign: self.reign.load(Ordering::Acquire) })
+        LastSeen::of(SentAt { at_ms: self.at_ms(), reign: self.reign.load(Ordering::Acquire) })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Lease, margin_ms};
-use crate::recipes::Term;
+use crate::recipes::LeaseTerm;
 
 /// For how long the guards of a lease have it renewed.
 pub(super) struct Lengths {
@@ -15,8 +15,8 @@ pub(super) struct Lengths {
 
 impl Lease {
     /// How the only guard of a lease holds that was never entered.
-    pub(in crate::core) fn term(&self) -> Term {
-        Term { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
+    pub(in crate::core) fn term(&self) -> LeaseTerm {
+        LeaseTerm { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
     }
 
     /// The longest lease that the server was ever told for it, extensions apart.
@@ -42,7 +42,7 @@ impl Lease {
     }
 
     /// One more hold of this term: it is renewed for as long as the longest of those that are.
-    pub(in crate::core) fn lasts(&self, term: Term) {
+    pub(in crate::core) fn lasts(&self, term: LeaseTerm) {
         if term.renewed {
             self.lengths_change(|lengths| {
                 lengths.renewed_ms.push(term.lease_ms);
@@ -53,7 +53,7 @@ impl Lease {
 
     /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
     /// their guards count on it by now.
-    pub(super) fn lasts_without(&self, term: Term) {
+    pub(super) fn lasts_without(&self, term: LeaseTerm) {
         if term.renewed && self.was_reentered() {
             self.lengths_change(|lengths| {
                 let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);

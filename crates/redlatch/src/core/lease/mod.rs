@@ -20,12 +20,12 @@ use crate::{
     keys::Keys,
     owner::Owner,
     quiet::Signal,
-    recipes::{Recipe, Term},
+    recipes::{LeaseTerm, Recipe},
     replica_ack::Confirmed,
 };
 pub(crate) use detached::DetachedHold;
 use last_seen::LastSeen;
-pub(crate) use last_seen::{LastDoubt, Sending};
+pub(crate) use last_seen::{LastDoubt, SentAt};
 pub(super) use rare::Change;
 use rare::{NEVER, Rare, Reentries};
 
@@ -131,11 +131,11 @@ impl Lease {
         owner: Owner,
         recipe: &'static dyn Recipe,
         token: Option<u64>,
-        term: Term,
-        sending: Sending,
+        term: LeaseTerm,
+        sent_at: SentAt,
     ) -> Self {
         owner.begins_to_hold();
-        let sent_ms = sending.at_ms;
+        let sent_ms = sent_at.at_ms;
         Lease {
             keys,
             owner,
@@ -143,7 +143,7 @@ impl Lease {
             token,
             lease_ms: AtomicI64::new(term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
-            last_seen: LastSeen::of(sending),
+            last_seen: LastSeen::of(sent_at),
             hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
@@ -276,9 +276,9 @@ impl Lease {
 
     /// The server has the hold, as a request has shown. One that was given back has nothing more to show: its owner's
     /// next hold is told from it by when they were seen.
-    pub(crate) fn seen(&self, sending: Sending) {
+    pub(crate) fn seen(&self, sent_at: SentAt) {
         if self.is_held() {
-            self.last_seen.again(sending);
+            self.last_seen.again(sent_at);
         }
     }
 
@@ -352,7 +352,7 @@ impl Lease {
 
     /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
     /// it until it has been told, which is until [`has_left`](Self::has_left), or the end of the lease.
-    pub(crate) fn leave(&self, term: Term) -> u32 {
+    pub(crate) fn leave(&self, term: LeaseTerm) -> u32 {
         let before = self.change_holds(|holds| {
             let before = holds.count;
             holds.count = before.saturating_sub(1);
@@ -380,7 +380,7 @@ impl Lease {
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
     #[must_use]
-    pub(crate) fn goes_without_release(&self, term: Term) -> bool {
+    pub(crate) fn goes_without_release(&self, term: LeaseTerm) -> bool {
         let is_last = self.change_holds(|holds| {
             holds.count = holds.count.saturating_sub(1);
             holds.renewed -= u32::from(term.renewed).min(holds.renewed);
@@ -422,7 +422,7 @@ impl Lease {
     }
 
     /// Ends the hold on the holder's own wish. From here on nothing renews it. `false` if it had ended already.
-    pub(crate) fn give_back(&self) -> bool {
+    pub(crate) fn mark_given_back(&self) -> bool {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if held {
             self.owner.holds_less();

@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::watch;
 
 use super::{Lease, detached::DetachedHold, lengths::Lengths};
-use crate::{error::LossReason, quiet::quiet, recipes::Term, replica_ack::Confirmed};
+use crate::{error::LossReason, quiet::quiet, recipes::LeaseTerm, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -68,7 +68,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 impl Reentries {
     /// Those of a lease that has one guard, with this term.
-    pub(super) fn of(first: Term) -> Self {
+    pub(super) fn of(first: LeaseTerm) -> Self {
         let (next, counting, scattered, guest, changes) = Default::default();
         let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();
         let lengths = Mutex::new(Lengths { renewed_ms, longest_ms: first.lease_ms });
@@ -121,7 +121,7 @@ impl Lease {
     /// No task takes what was taken up for it: where it is to be given back. `None` if a task has it, or a shutdown that has ended it gives it
     /// back.
     pub(in crate::core) fn give_up(&self) -> Option<Arc<DetachedHold>> {
-        let is_shutdowns = !self.give_back() && self.loss() == Some(&LossReason::Shutdown);
+        let is_shutdowns = !self.mark_given_back() && self.loss() == Some(&LossReason::Shutdown);
         if is_shutdowns { None } else { self.claim() }
     }
 

@@ -1,10 +1,10 @@
 use super::*;
 use crate::{keys::LaneKind, name::LockName};
 
-const SENT: Sending = Sending { at_ms: 0, reign: 0 };
+const SENT: SentAt = SentAt { at_ms: 0, reign: 0 };
 
-fn sent(at_ms: u64) -> Sending {
-    Sending { at_ms, ..SENT }
+fn sent(at_ms: u64) -> SentAt {
+    SentAt { at_ms, ..SENT }
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
 
 fn lease() -> Lease {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
-    let term = Term { lease_ms: 1_000, renewed: true };
+    let term = LeaseTerm { lease_ms: 1_000, renewed: true };
     Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT)
 }
 
@@ -27,9 +27,9 @@ fn what_one_server_was_seen_to_have_another_may_lack() {
     let doubt = |since_ms, reign| LastDoubt { since_ms, reign };
     assert!(lease.is_seen_since(doubt(0, 0)) && !lease.is_seen_since(doubt(1, 0)));
     assert!(!lease.is_seen_since(doubt(0, 1)));
-    lease.seen(Sending { at_ms: 20, reign: 1 });
+    lease.seen(SentAt { at_ms: 20, reign: 1 });
     assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
-    lease.seen(Sending { at_ms: 10, reign: 0 });
+    lease.seen(SentAt { at_ms: 10, reign: 0 });
     assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor().is_seen_since(doubt(20, 1)));
 }
 
@@ -55,9 +55,9 @@ fn a_re_entry_for_less_puts_off_no_renewal() {
 
 #[test]
 fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
-    let renewed = |lease_ms| Term { lease_ms, renewed: true };
-    let fixed = |lease_ms| Term { lease_ms, renewed: false };
-    let enter = |lease: &Lease, term: Term| {
+    let renewed = |lease_ms| LeaseTerm { lease_ms, renewed: true };
+    let fixed = |lease_ms| LeaseTerm { lease_ms, renewed: false };
+    let enter = |lease: &Lease, term: LeaseTerm| {
         lease.reentries();
         lease.lasts(term);
         assert!(lease.enter(term.renewed));
@@ -80,9 +80,9 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 #[test]
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
-    let term = Term { lease_ms: 3_600_000, renewed: false };
+    let term = LeaseTerm { lease_ms: 3_600_000, renewed: false };
     let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT);
-    lease.lasts(Term { lease_ms: 30_000, renewed: true });
+    lease.lasts(LeaseTerm { lease_ms: 30_000, renewed: true });
     assert!(lease.enter(true));
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));
 }

@@ -60,13 +60,13 @@ async fn nothing_is_asked_for_while_something_is_pending() {
     assert!(owners.pending_unless_asking(keys, owner).is_none());
     let pending = owners.pending(keys, owner);
     {
-        let mut alone = std::pin::pin!(pending.alone());
-        assert!(futures_util::poll!(&mut alone).is_pending() && !pending.is_alone());
+        let mut alone = std::pin::pin!(pending.until_no_attempt_asks());
+        assert!(futures_util::poll!(&mut alone).is_pending() && !pending.no_attempt_asks());
         assert!(!turn.is_disturbed());
         pending.goes_first();
         assert!(turn.is_disturbed());
         turn.pauses();
-        assert!(pending.is_alone() && !turn.begins().unwrap());
+        assert!(pending.no_attempt_asks() && !turn.begins().unwrap());
         assert!(turn.is_disturbed(), "it has not begun anew");
         drop(turn);
         alone.await;

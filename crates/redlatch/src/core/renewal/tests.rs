@@ -47,7 +47,7 @@ impl Store for Hangs {
         Box::pin(std::future::pending())
     }
 
-    fn run_apart(&self, call: Call) -> RunFuture {
+    fn run_as_keeper(&self, call: Call) -> RunFuture {
         self.run(call)
     }
 

@@ -19,7 +19,7 @@ use crate::{
     locks::shared::protect::protected,
     name::LockName,
     owner::Owner,
-    recipes::Term,
+    recipes::LeaseTerm,
     replica_ack::{Replicas, Replication},
     store::Fault,
 };
@@ -34,7 +34,7 @@ use crate::{
 pub struct Guard {
     core: Arc<Core>,
     lease: Arc<CoreLease>,
-    term: Term,
+    term: LeaseTerm,
     /// Whether the owner may enter once more.
     reentrant: bool,
     armed: bool,
@@ -66,7 +66,7 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, term: Term, reentrant: bool) -> Self {
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, term: LeaseTerm, reentrant: bool) -> Self {
         Guard { core, lease, term, reentrant, armed: true }
     }
 
@@ -90,7 +90,7 @@ impl Guard {
     }
 
     /// How each renewal of this hold is done, for further holds that are to last as long.
-    pub(crate) fn term(&self) -> Term {
+    pub(crate) fn term(&self) -> LeaseTerm {
         self.term
     }
 
@@ -109,13 +109,13 @@ impl Guard {
     }
 
     /// As [`into_hold`](Self::into_hold), in the process that made the hold.
-    fn into_hold_here(self) -> Result<(Arc<Core>, Arc<CoreLease>, Term), Error> {
+    fn into_hold_here(self) -> Result<(Arc<Core>, Arc<CoreLease>, LeaseTerm), Error> {
         self.check_process()?;
         Ok(self.into_hold())
     }
 
     /// The hold without its guard, for the task that gives it back in the guard's place.
-    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, Term) {
+    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, LeaseTerm) {
         self.armed = false;
         (self.core.clone(), self.lease.clone(), self.term)
     }
@@ -131,7 +131,7 @@ impl Guard {
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
         let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Polled::AtWill).await
+        core.unlock(&lease, term, Polled::Perhaps).await
     }
 
     /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request goes over the caller's
@@ -139,7 +139,7 @@ impl Guard {
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
         let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Polled::Through).await
+        core.unlock(&lease, term, Polled::ToTheEnd).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
@@ -272,8 +272,8 @@ impl Guard {
         if let Some(reason) = self.loss() {
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
-        let sending = self.core.sending(&self.lease.keys);
-        let until_ms = sending.at_ms.saturating_add(lease_ms as u64);
+        let sent_at = self.core.sent_at(&self.lease.keys);
+        let until_ms = sent_at.at_ms.saturating_add(lease_ms as u64);
         let before_ms = self.lease.note_pending_extension(until_ms);
         let renewed = match ack {
             None => self.core.renew_one(&self.lease, lease_ms).await.map(|renewed| (renewed, None)),
@@ -290,7 +290,7 @@ impl Guard {
         if !renewed {
             self.core.gone(&self.lease).await;
         }
-        if !renewed || !self.core.keeps(&self.lease, sending, lease_ms) {
+        if !renewed || !self.core.keeps(&self.lease, sent_at, lease_ms) {
             let reason = self.lease.missing(self.core.now_ms());
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
@@ -313,7 +313,7 @@ impl Guard {
             self.core.store.outlives(self.lease.owner.field());
             if self.lease.goes_without_release(self.term) {
                 self.core.lanes.forget(&self.lease);
-                self.lease.give_back();
+                self.lease.mark_given_back();
             }
         }
         Held {

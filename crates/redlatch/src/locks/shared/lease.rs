@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     config::{Config, WATCHDOG_LEASE_MIN, lease_ms},
     error::{Error, ErrorKind},
-    recipes::Term,
+    recipes::LeaseTerm,
 };
 
 /// How long a hold lasts.
@@ -22,16 +22,16 @@ pub enum Lease {
 }
 
 impl Lease {
-    pub(crate) fn term(self, config: &Config) -> Result<Term, Error> {
+    pub(crate) fn term(self, config: &Config) -> Result<LeaseTerm, Error> {
         match self {
-            Lease::Renewed => Ok(Term { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
+            Lease::Renewed => Ok(LeaseTerm { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
             Lease::RenewedEvery(lease) if lease < WATCHDOG_LEASE_MIN => Err(Error::new(
                 ErrorKind::InvalidOption,
                 format!("a renewed lease of {lease:?} is under {WATCHDOG_LEASE_MIN:?}"),
             )
             .remedy("a lease that short would be lost to a single slow reply")),
-            Lease::RenewedEvery(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: true }),
-            Lease::Fixed(lease) => Ok(Term { lease_ms: lease_ms(lease)?, renewed: false }),
+            Lease::RenewedEvery(lease) => Ok(LeaseTerm { lease_ms: lease_ms(lease)?, renewed: true }),
+            Lease::Fixed(lease) => Ok(LeaseTerm { lease_ms: lease_ms(lease)?, renewed: false }),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     keys::{Keys, LaneKind},
     name::LockName,
     owner::Owner,
-    recipes::{Forcing, Recipe, Term},
+    recipes::{Forcing, LeaseTerm, Recipe},
     scripts,
     store::{Call, Fault, protocol_error},
 };
@@ -101,7 +101,7 @@ impl LockHandle {
         Ok(forced)
     }
 
-    pub(crate) fn guard(&self, lease: Arc<CoreLease>, term: Term) -> Guard {
+    pub(crate) fn guard(&self, lease: Arc<CoreLease>, term: LeaseTerm) -> Guard {
         Guard::new(Arc::clone(&self.core), lease, term, self.reentrant)
     }
 
@@ -160,13 +160,13 @@ impl LockHandle {
     pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {
         self.owner_here(owner)?;
         let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
-        self.renew_hold(&self.hold_of(owner, Term { lease_ms, renewed: false }), lease_ms).await
+        self.renew_hold(&self.hold_of(owner, LeaseTerm { lease_ms, renewed: false }), lease_ms).await
     }
 
     /// A hold as this process would know it, were it its own.
-    fn hold_of(&self, owner: &Owner, term: Term) -> Arc<CoreLease> {
-        let sending = self.core.sending(&self.keys);
-        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, sending))
+    fn hold_of(&self, owner: &Owner, term: LeaseTerm) -> Arc<CoreLease> {
+        let sent_at = self.core.sent_at(&self.keys);
+        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, sent_at))
     }
 
     async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {
@@ -182,7 +182,7 @@ impl LockHandle {
         let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
         let work = async move {
             // An attempt that asks may come to have a guard.
-            core.alone(&pending).await;
+            core.until_no_attempt_asks(&pending).await;
             // The guard would not hear of the release, and say that it is valid.
             core.refuse_beside_a_guard(&keys, &of)
                 .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
@@ -215,7 +215,7 @@ impl LockHandle {
         fault.into_error().on(self.name())
     }
 
-    pub(super) fn term_of(&self, lease: Lease) -> Result<Term, Error> {
+    pub(super) fn term_of(&self, lease: Lease) -> Result<LeaseTerm, Error> {
         lease.term(&self.core.config).map_err(|error| error.on(self.name()))
     }
 

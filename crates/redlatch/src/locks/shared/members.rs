@@ -21,7 +21,7 @@ use crate::{
     name::LockName,
     owner::{Owner, Stay},
     quiet::Signal,
-    recipes::Term,
+    recipes::LeaseTerm,
     replica_ack::ReplicaAck,
 };
 
@@ -468,7 +468,7 @@ impl Drop for Holding {
     }
 }
 
-type Holds = Vec<(Arc<CoreLease>, Term)>;
+type Holds = Vec<(Arc<CoreLease>, LeaseTerm)>;
 
 /// The holds of each client, and where in the list they stand.
 fn by_client(guards: Vec<Guard>) -> Vec<(Arc<Core>, Vec<usize>, Holds)> {

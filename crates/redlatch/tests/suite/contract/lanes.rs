@@ -340,7 +340,7 @@ pub(crate) async fn a_lock_that_is_handed_to_a_task_that_is_not_polled_goes_on(o
         let other = soon("the turn of another process", theirs.lock()).await.unwrap();
         other.unlock().await.unwrap();
         let guard = soon("the turn of a task that is polled again", heir).await.unwrap().unwrap();
-        is_alone(&guard, &theirs).await;
+        no_attempt_asks(&guard, &theirs).await;
         guard.unlock().await.unwrap();
         assert!(!lock.is_locked().await.unwrap());
     }
@@ -348,7 +348,7 @@ pub(crate) async fn a_lock_that_is_handed_to_a_task_that_is_not_polled_goes_on(o
 }
 
 /// Nobody else gets the lock while the guard is valid, whatever comes late.
-async fn is_alone(guard: &Guard, theirs: &AnyLock) {
+async fn no_attempt_asks(guard: &Guard, theirs: &AnyLock) {
     for _ in 0..20 {
         let other = theirs.acquire().await.unwrap();
         assert!(!(guard.is_valid() && other.is_some()), "two valid holders");
@@ -370,7 +370,7 @@ pub(crate) async fn an_owner_that_gives_up_what_it_was_handed_gets_a_hold_of_its
         drop(heir);
         let again = lock.acquire().owner(&owner).wait(Wait::Forever);
         let guard = soon("the turn of the same owner", again.into_future()).await.unwrap().unwrap();
-        is_alone(&guard, &theirs).await;
+        no_attempt_asks(&guard, &theirs).await;
         guard.unlock().await.unwrap();
     }
     assert!(!theirs.is_locked().await.unwrap());
@@ -405,7 +405,7 @@ pub(crate) async fn a_guard_goes_on_when_another_one_of_its_hold_is_detached(on:
     let left = first.detach();
     assert!(second.is_valid());
     renewed(2, async || lock.remaining_ttl().await.unwrap().expect("it is held")).await;
-    is_alone(&second, &theirs).await;
+    no_attempt_asks(&second, &theirs).await;
     assert_eq!(
         second.unlock().await.unwrap(),
         redlatch::Unlocked::StillHeld(1),
@@ -427,7 +427,7 @@ pub(crate) async fn what_is_being_released_is_not_adopted(on: Fixture) {
         let owner = guard.owner().clone();
         drop(guard);
         if let Some(guard) = lock.adopt(&owner, Lease::Renewed).await.unwrap() {
-            is_alone(&guard, &theirs).await;
+            no_attempt_asks(&guard, &theirs).await;
             guard.unlock().await.unwrap();
         }
     }
@@ -456,10 +456,10 @@ pub(crate) async fn an_owner_that_has_a_guard_here_is_not_adopted(on: Fixture) {
     let guard = lock.acquire().owner(&owner).await.unwrap().unwrap();
     let error = lock.adopt(&owner, Lease::Renewed).await.map(|guard| guard.is_some()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyHeld, "{error}");
-    is_alone(&guard, &theirs).await;
+    no_attempt_asks(&guard, &theirs).await;
     let left = guard.detach();
     let guard = lock.adopt(&left.owner, Lease::Renewed).await.unwrap().expect("it was left");
-    is_alone(&guard, &theirs).await;
+    no_attempt_asks(&guard, &theirs).await;
     assert_eq!(guard.unlock().await.unwrap(), redlatch::Unlocked::Released);
     assert!(!lock.is_locked().await.unwrap());
 }

@@ -442,7 +442,7 @@ impl Member {
                         "CLUSTER SLOTS was answered with something else",
                     ))
                 }),
-            Err(Failure::Refused { detail, .. }) if slots::is_alone(&detail) => {
+            Err(Failure::Refused { detail, .. }) if slots::no_attempt_asks(&detail) => {
                 let error = format!("{} is not a member of a cluster", self.addr);
                 Err(Blind::Failed(
                     Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),

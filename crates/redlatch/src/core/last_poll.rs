@@ -1,8 +1,8 @@
 //! Whether a task that others of its process wait behind is still polled.
 //!
 //! A task can be alive and not be polled: its future lies in a collection that nobody drives, or beside a branch of a `select!` that
-//! blocks. What it leads, or is handed, would stay with it for as long. So the keeper asks such a task to show itself, by waking
-//! it, and lets others go first when it has not been polled by the next time. A task that was merely slow loses its place and
+//! blocks. What it leads, or is handed, would stay with it for as long. So a task notes each poll of its work; the keeper wakes such a
+//! task, and lets others go first when it has not been polled by the next time. A task that was merely slow loses its place and
 //! nothing else: the server decides who holds, however many ask.
 
 use std::{
@@ -17,37 +17,36 @@ use futures_util::task::AtomicWaker;
 use crate::catch_panic::catch_panic;
 
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
-pub(super) const PULSE_MS: u64 = 500;
+pub(super) const POLL_DUE_MS: u64 = 500;
 
 /// How many of those in line are looked for together.
 pub(super) const LOOKED_FOR_MAX: usize = 1_000;
 /// How long a task that is looked for may take to be polled.
-const MISSING_MS: u64 = PULSE_MS / 2;
+const UNPOLLED_MS: u64 = POLL_DUE_MS / 2;
 
 /// A task that others may wait behind.
 #[derive(Default)]
-pub(crate) struct Pulse {
+pub(crate) struct LastPoll {
     waker: AtomicWaker,
-    /// It was asked to show itself, and has not been polled since.
+    /// It was woken to see whether it is polled, and has not been since.
     asked: AtomicBool,
     /// Since when it is looked for; 0 if it has been polled since.
     looked_for_ms: AtomicU64,
 }
 
-impl Clone for Pulse {
-    /// The pulse of another task.
+impl Clone for LastPoll {
+    /// That of another task.
     fn clone(&self) -> Self {
-        Pulse::default()
+        LastPoll::default()
     }
 }
 
-impl Pulse {
-    /// Asks the task to show itself; `false` if it was asked before and has not been polled since. Wakes it, which may run
-    /// anything.
+impl LastPoll {
+    /// Wakes the task to see whether it is polled; `false` if it was asked before and has not been polled since. Waking may run anything.
     pub(super) fn ask(&self) -> bool {
-        let shows = !self.asked.swap(true, Ordering::AcqRel);
+        let is_polled = !self.asked.swap(true, Ordering::AcqRel);
         self.wake();
-        shows
+        is_polled
     }
 
     /// Begins to look for it, if it is not looked for already. Wakes it, which may run anything.
@@ -58,14 +57,14 @@ impl Pulse {
         }
     }
 
-    /// Whether it has been looked for, and has not been polled for half a pulse since: long enough for others to go first.
-    pub(super) fn is_missing(&self, now_ms: u64) -> bool {
+    /// Whether it has been looked for, and has not been polled for half that time since: long enough for others to go first.
+    pub(super) fn is_unpolled(&self, now_ms: u64) -> bool {
         let since_ms = self.looked_for_ms.load(Ordering::Acquire);
-        since_ms != 0 && now_ms.saturating_sub(since_ms) >= MISSING_MS
+        since_ms != 0 && now_ms.saturating_sub(since_ms) >= UNPOLLED_MS
     }
 
     /// The task is polled.
-    pub(super) fn show(&self, context: &Context<'_>) {
+    pub(super) fn note(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
         if self.asked.load(Ordering::Relaxed) {
             self.asked.store(false, Ordering::Release);
@@ -80,10 +79,10 @@ impl Pulse {
         catch_panic(|| self.waker.wake());
     }
 
-    /// Does some work, showing with each poll that the task is polled. The work stays where its caller has it: taken by value it would
+    /// Does some work, and notes each poll of it. The work stays where its caller has it: taken by value it would
     /// double the size of the future.
-    pub(super) async fn shown<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
-        /// A waker may have the task behind it, and a pulse may outlive what its task waits for, in a line under a mutex.
+    pub(super) async fn noting<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+        /// A waker may have the task behind it, and this may outlive what its task waits for, in a line under a mutex.
         struct Forgets<'a>(&'a AtomicWaker);
 
         impl Drop for Forgets<'_> {
@@ -94,7 +93,7 @@ impl Pulse {
 
         let _forgets = Forgets(&self.waker);
         poll_fn(|context| {
-            self.show(context);
+            self.note(context);
             work.as_mut().poll(context)
         })
         .await
@@ -108,43 +107,43 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_is_polled_shows_itself_and_another_one_does_not() {
-        let pulse = Pulse::default();
+    async fn a_task_that_is_polled_is_told_from_one_that_is_not() {
+        let last_poll = LastPoll::default();
         let never = pin!(pending::<()>());
-        let mut work = pin!(pulse.shown(never));
-        assert!(pulse.ask() && !pulse.ask(), "it was never polled");
+        let mut work = pin!(last_poll.noting(never));
+        assert!(last_poll.ask() && !last_poll.ask(), "it was never polled");
         assert!(futures_util::poll!(&mut work).is_pending());
-        assert!(pulse.ask(), "it was polled");
-        assert!(!pulse.ask(), "and not since");
+        assert!(last_poll.ask(), "it was polled");
+        assert!(!last_poll.ask(), "and not since");
     }
 
     #[tokio::test]
-    async fn a_task_that_is_looked_for_and_not_polled_is_missing() {
-        let pulse = Pulse::default();
-        assert!(!pulse.is_missing(MISSING_MS), "nobody looks for it");
-        pulse.look_for(10);
-        pulse.look_for(20);
-        assert!(!pulse.is_missing(9 + MISSING_MS) && pulse.is_missing(10 + MISSING_MS));
+    async fn a_task_that_is_looked_for_and_not_polled_is_unpolled() {
+        let last_poll = LastPoll::default();
+        assert!(!last_poll.is_unpolled(UNPOLLED_MS), "nobody looks for it");
+        last_poll.look_for(10);
+        last_poll.look_for(20);
+        assert!(!last_poll.is_unpolled(9 + UNPOLLED_MS) && last_poll.is_unpolled(10 + UNPOLLED_MS));
         let never = pin!(pending::<()>());
-        let mut work = pin!(pulse.shown(never));
+        let mut work = pin!(last_poll.noting(never));
         assert!(futures_util::poll!(&mut work).is_pending());
-        assert!(!pulse.is_missing(10 + MISSING_MS));
+        assert!(!last_poll.is_unpolled(10 + UNPOLLED_MS));
     }
 
     /// The waker of a task that had given up was dropped with its place in line, under the mutex of the lane, and the task with it.
     #[test]
-    fn a_pulse_keeps_no_task_beyond_its_work() {
+    fn it_keeps_no_task_beyond_its_work() {
         struct Task;
 
         impl futures_util::task::ArcWake for Task {
             fn wake_by_ref(_: &std::sync::Arc<Self>) {}
         }
 
-        let (pulse, task) = (Pulse::default(), std::sync::Arc::new(Task));
+        let (last_poll, task) = (LastPoll::default(), std::sync::Arc::new(Task));
         let waker = futures_util::task::waker(task.clone());
         {
             let never = pin!(pending::<()>());
-            let mut work = pin!(pulse.shown(never));
+            let mut work = pin!(last_poll.noting(never));
             assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(std::sync::Arc::strong_count(&task), 3);
         }

@@ -23,7 +23,7 @@ pub(crate) struct Says {
     pub(crate) silent: bool,
     /// How long it takes to answer.
     pub(crate) delay: Duration,
-    /// What it calls itself, and what the others of its set call themselves.
+    /// What it calls itself, and what the others of its set call themselves; with `@PORT` where one of them is to be found.
     pub(crate) id: String,
     pub(crate) others: Vec<String>,
 }
@@ -57,9 +57,10 @@ impl FakeSentinel {
                 }
                 ["sentinel", "myid"] if !id.is_empty() => resp::bulk(id),
                 ["sentinel", "sentinels", _] => {
-                    // Nobody answers at that address.
-                    let other = |id: &String| {
-                        resp::array(&["runid", id, "ip", "127.0.0.1", "port", "1"].map(resp::bulk))
+                    let other = |other: &String| {
+                        // Nobody answers at that port.
+                        let (id, port) = other.split_once('@').unwrap_or((other, "1"));
+                        resp::array(&["runid", id, "ip", "127.0.0.1", "port", port].map(resp::bulk))
                     };
                     resp::array(&others.iter().map(other).collect::<Vec<_>>())
                 }

@@ -237,3 +237,56 @@ async fn a_master_that_got_its_place_back_is_a_new_one_though_epochs_may_not_be_
     sentinel.say(|says| says.epoch = -1);
     servers.is_a_new_master(&url(&[&sentinel])).await;
 }
+
+/// It was asked at both of its addresses, and had two votes of four for good. It did not answer when the client connected, so nothing said that they
+/// were one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_the_url_names_otherwise_than_the_others_do_has_one_vote() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [stale, second, third] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let stale_port = stale.addr().rsplit(':').next().unwrap().to_owned();
+    let at = format!("stale@{stale_port}");
+    for (sentinel, id, others) in [
+        (&stale, "stale", ["second".into(), "third".into()]),
+        (&second, "second", [at.clone(), "third".into()]),
+        (&third, "third", [at.clone(), "second".into()]),
+    ] {
+        let others = others.to_vec();
+        sentinel.say(|says| (says.id, says.others, says.epoch) = (id.into(), others, -1));
+    }
+    stale.say(|says| says.silent = true);
+    let url = url(&[&stale, &second, &third]).replace(&stale.addr(), &format!("localhost:{stale_port}"));
+    let client = Client::connect(&url).await.unwrap();
+    stale.say(|says| says.silent = false);
+    three_looks(&stale).await;
+    for sentinel in [&second, &third] {
+        sentinel.say(|says| says.port = new.port());
+    }
+    until("the move to the master that most name", || uses(&client, new.port())).await;
+    three_looks(&stale).await;
+    assert!(uses(&client, new.port()));
+}
+
+/// The name of a service led to one sentinel when the client connected, and to another one later. It kept the id of the first, which was never asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_is_asked_though_its_name_has_come_to_lead_to_another_one() {
+    let master = RedisServer::start().unwrap();
+    let [service, first, second, third] = [0; 4].map(|_| FakeSentinel::start(master.port()));
+    let at =
+        |id: &str, sentinel: &FakeSentinel| format!("{id}@{}", sentinel.addr().rsplit(':').next().unwrap());
+    let all = [at("first", &first), at("second", &second), at("third", &third)];
+    let be = |sentinel: &FakeSentinel, index: usize| {
+        let id = all[index].split('@').next().unwrap().to_owned();
+        let others = all.iter().filter(|other| **other != all[index]).cloned().collect();
+        sentinel.say(|says| (says.id, says.others) = (id, others));
+    };
+    [&service, &first, &second, &third]
+        .into_iter()
+        .zip([0, 0, 1, 2])
+        .for_each(|(sentinel, at)| be(sentinel, at));
+    let _client = Client::connect(&url(&[&service])).await.unwrap();
+    three_looks(&service).await;
+    assert_eq!(first.server.count("SENTINEL"), 0, "it is asked by the name of the service");
+    be(&service, 1);
+    three_looks(&first).await;
+}

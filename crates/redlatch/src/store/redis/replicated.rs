@@ -139,11 +139,13 @@ impl Replicated {
         let (mut errors, mut failed) = (Vec::new(), Vec::new());
         let ask = async |server: Arc<Asked>| {
             let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
-            Ok::<_, Error>((role?, history))
+            let (history, is_in_sync) =
+                history.map_or((None, true), |(history, in_sync)| (Some(history), in_sync));
+            Ok::<_, Error>((role?, history, is_in_sync))
         };
         // What the present master says is no news.
         let ours = present.clone();
-        let late = move |server: &Asked, (role, history): &(Role, Option<History>)| match role {
+        let late = move |server: &Asked, (role, history, _): &(Role, Option<History>, bool)| match role {
             Role::Master { .. } => ours.as_ref() != Some(server.node.dial().addr()),
             Role::Replica => {
                 server.is_copy(history.as_ref().and_then(|history| history.run.clone()));
@@ -153,7 +155,7 @@ impl Replicated {
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             let addr = server.node.dial().addr();
             match answer {
-                Ok((Role::Master { .. }, history)) => {
+                Ok((Role::Master { .. }, history, _)) => {
                     if let Some(run) = history.as_ref().and_then(|history: &History| history.run.as_deref())
                         && present.as_ref() == Some(addr)
                     {
@@ -162,11 +164,11 @@ impl Replicated {
                     let right = Right::Own { history };
                     masters.push(Claim { addr: addr.clone(), right, by: addr.clone(), amid: false });
                 }
-                Ok((Role::Replica, history)) => {
+                Ok((Role::Replica, history, is_in_sync)) => {
                     let (copied, run) =
                         history.map_or((None, None), |history| (Some(history.id), history.run));
                     server.is_copy(run.clone());
-                    replicas.push(Replica { addr: addr.clone(), history: copied, run });
+                    replicas.push(Replica { addr: addr.clone(), history: copied, run, is_in_sync });
                 }
                 Err(error) => {
                     errors.push(error.within(addr));
@@ -307,11 +309,12 @@ async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
 }
 
 /// Where a server's data come from, if the account may ask for that.
-async fn history(node: &Arc<Node>) -> Option<History> {
+async fn history(node: &Arc<Node>) -> Option<(History, bool)> {
     let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&life::QUESTION));
     let (data, process) = tokio::join!(node.send(&data), node.send(&process));
     let run = process.ok().as_ref().and_then(life::process).map(String::from);
-    Some(History { run, ..role::history(&data.ok()?)? })
+    let data = data.ok()?;
+    Some((History { run, ..role::history(&data)? }, role::is_in_sync(&data)))
 }
 
 /// The role of a server, and what its data come from, with the id of its process.

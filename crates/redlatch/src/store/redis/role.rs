@@ -50,6 +50,13 @@ pub(super) fn history(answer: &Reply) -> Option<History> {
     Some(History { id: field("master_replid")?, before: field("master_replid2"), run: None })
 }
 
+/// Whether a replica has its master's data by now, as an answer to `INFO replication` says. One that was just started names a history that no
+/// other has.
+pub(super) fn is_in_sync(answer: &Reply) -> bool {
+    let text = answer.bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    !text.lines().any(|line| line.trim_end() == "master_link_status:down")
+}
+
 fn of_info(text: &str) -> Option<Role> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     match field("role")?.trim() {
@@ -88,5 +95,12 @@ mod tests {
         let promoted = history("master_replid:b2\r\nmaster_replid2:a1\r\nmaster_repl_offset:0\r\n");
         assert_eq!(promoted, Some(("b2".into(), Some("a1".into()))));
         assert_eq!(history(info), None);
+        for (text, in_sync) in [
+            ("role:slave\r\nmaster_link_status:up\r\n", true),
+            ("role:slave\r\nmaster_link_status:down\r\n", false),
+            ("role:master\r\n", true),
+        ] {
+            assert_eq!(is_in_sync(&bulk(text)), in_sync, "{text}");
+        }
     }
 }

@@ -4,15 +4,18 @@
 //! it among themselves: one that was cut off with an old master cannot lead us back to it, though it is the only one that
 //! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`kin.rs`).
 
+mod read;
+
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use redis::Cmd;
 use tokio::{runtime::Handle, time::timeout};
 
+use self::read::{address, field, promised_master, replicas_of, text};
 use super::{
     Dial,
     failure::Failure,
@@ -33,9 +36,6 @@ use crate::{
     store::{Fault, Reply, SubscribeFuture},
 };
 
-/// How long a replica counts without a connection from the sentinel, after it has answered that or was met by it: a sentinel that changes masters
-/// begins with no connection to any of them.
-const CONNECTS_MS: u64 = 2_000;
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
 /// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
@@ -69,8 +69,8 @@ struct Sentinel {
     node: Arc<Node>,
     /// Named by the URL, so never forgotten.
     named: bool,
-    /// What it calls itself, once it has said so.
-    id: OnceLock<String>,
+    /// What it called itself last. The name of a service may lead to one sentinel now, and to another one later.
+    id: Mutex<Option<String>>,
     news: Mutex<Option<News>>,
     pace: Pace,
 }
@@ -100,6 +100,21 @@ enum Silence {
 
 fn ids(one: &Knowledge) -> Ids {
     Ids { own: one.id.clone(), others: one.others.iter().filter_map(|(id, _)| id.clone()).collect() }
+}
+
+/// A sentinel that goes by several names has one vote.
+fn one_vote_each(known: &mut Vec<Knowledge>) {
+    let mut heard = BTreeSet::new();
+    known.retain(|one| one.id.as_ref().is_none_or(|id| heard.insert(id.clone())));
+}
+
+/// How many sentinels these are. One that is named and has not said its id is one of those that the others announce, which know them all.
+fn count(list: &[Arc<Sentinel>]) -> usize {
+    let ids = |named: bool| list.iter().filter(move |one| one.named == named).filter_map(|one| one.id());
+    let named: BTreeSet<_> = ids(true).collect();
+    let announced = ids(false).filter(|id| !named.contains(id)).collect::<BTreeSet<_>>().len();
+    let nameless = list.iter().filter(|one| one.id().is_none()).count();
+    named.len() + announced.max(nameless)
 }
 
 /// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
@@ -153,9 +168,8 @@ impl SentinelSet {
         let dial = Arc::new(self.dial.at(addr.clone()));
         // Nobody holds a lock on a sentinel, so the end of its connections interests nobody.
         let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
-        let id = id.map_or_else(OnceLock::new, OnceLock::from);
-        let sentinel =
-            Arc::new(Sentinel { addr, node, named, id, news: Mutex::default(), pace: Pace::default() });
+        let (id, news, pace) = (Mutex::new(id), Mutex::default(), Pace::default());
+        let sentinel = Arc::new(Sentinel { addr, node, named, id, news, pace });
         if let Some(look) = self.look.get() {
             sentinel.listen(look, &self.background);
         }
@@ -188,7 +202,8 @@ impl SentinelSet {
             let answered = !mute.iter().any(|mute| Arc::ptr_eq(mute, sentinel));
             sentinel.pace.note(answered, &sentinel.node, self.config.response_timeout);
         }
-        let answered = known.len();
+        one_vote_each(&mut known);
+        let (asked_count, answered) = (count(&asked), known.len());
         let are_told = known.iter().all(|one: &Knowledge| one.id.is_some());
         let is_new = self.kin.is_empty() && memory.present().is_none() && are_told;
         if is_new {
@@ -200,7 +215,7 @@ impl SentinelSet {
             return Err(match answered {
                 0 => self.nobody_knows(&asked, silent),
                 // Others may answer soon, who decide.
-                _ if is_new => return Ok(Said { asked: asked.len(), answered, ..Said::default() }),
+                _ if is_new => return Ok(Said { asked: asked_count, answered, ..Said::default() }),
                 _ => {
                     let text = format!("{} belong to another set than the one that was used", names(&asked));
                     Error::new(ErrorKind::Unreachable, text)
@@ -214,7 +229,7 @@ impl SentinelSet {
         self.learn(&known);
         self.settle_place();
         let claims = known.into_iter().map(|knowledge| knowledge.claim).collect();
-        Ok(Said { claims, asked: asked.len(), answered, ..Said::default() })
+        Ok(Said { claims, asked: asked_count, answered, ..Said::default() })
     }
 
     /// Keeps those of our set: who knows others that are known, or names the master that is used.
@@ -267,7 +282,7 @@ impl SentinelSet {
         let others = || known.iter().flat_map(|knowledge| &knowledge.others);
         let list = self.list();
         let is = |sentinel: &Sentinel, (id, addr): &(Option<String>, Addr)| {
-            sentinel.addr == *addr || id.is_some() && sentinel.id.get() == id.as_ref()
+            sentinel.addr == *addr || id.is_some() && sentinel.id() == *id
         };
         for gone in list.iter().filter(|one| !one.named && !others().any(|other| is(one, other))) {
             self.sentinels
@@ -280,7 +295,9 @@ impl SentinelSet {
             let list = self.list();
             match (list.iter().find(|sentinel| is(sentinel, other)), &other.0) {
                 // One that is named and down cannot say its id, but the others can.
-                (Some(sentinel), Some(id)) => drop(sentinel.id.set(id.clone())),
+                (Some(sentinel), Some(id)) => {
+                    sentinel.lock_id().get_or_insert_with(|| id.clone());
+                }
                 (Some(_), None) => {}
                 (None, id) if list.len() < SENTINELS_MAX => {
                     tracing::debug!(sentinel = %other.1, "another sentinel is known now");
@@ -297,7 +314,7 @@ impl SentinelSet {
         if self.place.get().is_some() {
             return;
         }
-        let mut ids: Vec<String> = self.list().iter().filter_map(|one| one.id.get().cloned()).collect();
+        let mut ids: Vec<String> = self.list().iter().filter_map(|one| one.id()).collect();
         ids.sort();
         let set = ids.into_iter().next().unwrap_or_else(|| self.text.clone());
         let _ = self.place.set(format!("sentinel {set} {}/{}", self.master, self.database));
@@ -409,6 +426,14 @@ fn sentinel(words: &[&str]) -> Cmd {
 }
 
 impl Sentinel {
+    fn lock_id(&self) -> MutexGuard<'_, Option<String>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn id(&self) -> Option<String> {
+        self.lock_id().clone()
+    }
+
     /// How many replicas it would choose from; `None` if it does not say, or does not know this master.
     async fn count_replicas(&self, name: &str, master: &Addr) -> Option<u32> {
         let link = self.node.link().await.ok()?;
@@ -442,8 +467,8 @@ impl Sentinel {
         let others = others.ok();
         // Its own id alone tells nobody to which set it belongs.
         let id = id.ok().filter(|_| others.is_some()).as_ref().and_then(text);
-        if let Some(id) = &id {
-            let _ = self.id.set(id.clone());
+        if id.is_some() {
+            self.lock_id().clone_from(&id);
         }
         let state = state.ok();
         let flags = state.as_ref().and_then(|state| text(field(state, "flags")?)).unwrap_or_default();
@@ -535,65 +560,6 @@ impl Sentinel {
         }
         self.node.close();
     }
-}
-
-/// The replica that a sentinel has chosen to be the next master.
-fn promised_master(replicas: &Reply) -> Option<Addr> {
-    let chosen = replicas.array()?.iter().find(|replica| {
-        let flags = field(replica, "flags").and_then(text).unwrap_or_default();
-        flags.split(',').any(|flag| flag == "promoted")
-    })?;
-    address(field(chosen, "ip")?, field(chosen, "port")?)
-}
-
-/// How many replicas of this master a sentinel has in sight that names that one. It may not have heard yet that one of its replicas was
-/// promoted: the others are to copy that one, and so is the one that it names. Or that one has the place of this one by now, and may have all
-/// of its replicas.
-fn replicas_of(
-    master: &Addr,
-    named: &Addr,
-    replicas: &[Reply],
-    reachable: impl Fn(Addr) -> Addr,
-) -> Option<u32> {
-    let is_master = |replica: &Reply| {
-        let announced = field(replica, "ip").zip(field(replica, "port"));
-        announced.and_then(|(host, port)| address(host, port)).map(&reachable).as_ref() == Some(master)
-    };
-    // It is a replica in the list of another one: its former master, which is to be its replica, is not in it.
-    let is_promoted = replicas.iter().any(is_master);
-    if named != master && !is_promoted {
-        return None;
-    }
-    let others = replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica)).count();
-    u32::try_from(others + usize::from(is_promoted)).ok()
-}
-
-/// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.
-fn is_seen(replica: &Reply) -> bool {
-    let flags = field(replica, "flags").and_then(text).unwrap_or_default();
-    let has = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
-    if has("s_down") || has("o_down") {
-        return false;
-    }
-    let quiet_ms = field(replica, "last-ok-ping-reply").and_then(text).and_then(|text| text.parse().ok());
-    !has("disconnected") || quiet_ms.is_some_and(|quiet_ms: u64| quiet_ms < CONNECTS_MS)
-}
-
-/// A field of a reply that is a list of names and values.
-fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
-    let pairs = reply.array()?.chunks_exact(2);
-    pairs.filter(|pair| pair[0].bytes() == Some(name.as_bytes())).map(|pair| &pair[1]).next()
-}
-
-fn text(reply: &Reply) -> Option<String> {
-    reply.bytes().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-}
-
-/// Host names and IPv6 addresses come as they are, without brackets.
-fn address(host: &Reply, port: &Reply) -> Option<Addr> {
-    let host = text(host).filter(|host| !host.is_empty())?;
-    let port = port.int().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)?;
-    Some(Addr::Tcp { host, port })
 }
 
 #[cfg(test)]

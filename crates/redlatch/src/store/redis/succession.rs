@@ -95,6 +95,8 @@ pub(super) struct Replica {
     pub(super) addr: Addr,
     pub(super) history: Option<String>,
     pub(super) run: Option<String>,
+    /// It has the data of the master that it is to copy.
+    pub(super) is_in_sync: bool,
 }
 
 /// What comes of it.
@@ -145,7 +147,7 @@ impl Memory {
         // Only a look that insists on it, too, keeps it.
         let doubt = self.doubt.take();
         if said.claims.iter().any(is_own) || self.present.as_ref().is_some_and(is_own) {
-            self.judge_servers(said, now)
+            self.judge_servers(said, doubt, now)
         } else {
             self.judge_sentinels(said, doubt, now)
         }
@@ -192,7 +194,7 @@ impl Memory {
         let for_long = if is_abandoned { PROMISE_TIME } else { RESET_TIME };
         // Of sentinels that tell no epochs those that are heard may be all that are left.
         let is_enough = 2 * said.claims.len() > said.asked || present.rank() == (-1, false);
-        if one_voice && is_enough && self.most_insist(doubt, &best.addr, now) >= for_long {
+        if one_voice && is_enough && self.insist(doubt, &best.addr, now) >= for_long {
             // Forgotten, so that the smaller epoch counts. The same server may have lost its place meanwhile.
             self.sits(&best);
             return Verdict::Is(best);
@@ -245,8 +247,8 @@ impl Memory {
         if is_first { Verdict::Stays } else { Verdict::Is(claim) }
     }
 
-    /// Most of those who know insist on this server: for how long, by what was doubted before.
-    fn most_insist(&mut self, doubt: Option<Doubt>, addr: &Addr, now: Instant) -> Duration {
+    /// Those who know insist on this server: for how long, by what was doubted before.
+    fn insist(&mut self, doubt: Option<Doubt>, addr: &Addr, now: Instant) -> Duration {
         let same = doubt.filter(|(doubted, _)| doubted == addr);
         let (_, since) = self.doubt.insert(same.unwrap_or_else(|| (addr.clone(), now)));
         now.saturating_duration_since(*since)

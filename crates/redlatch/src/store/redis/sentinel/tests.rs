@@ -1,4 +1,4 @@
-use super::*;
+use super::{read::is_seen, *};
 
 #[test]
 fn a_replica_that_has_gone_is_not_counted() {

@@ -9,14 +9,15 @@
 //! servers copy, is the same for all, and no client takes another one than that. The rest goes by lineage, which may be known in part; but a history
 //! is younger than its parent, so of two histories at most one has gone on from the other, and nobody can know the contrary.
 //!
-//! A master that is not heard in a look counts as it spoke last, and a server that is not heard may copy any. So one that is slow for a moment leads
-//! nobody anywhere.
+//! A master that is not heard in a look counts as it spoke last, and a server that is not heard, or has not got its master's data yet, may copy any.
+//! So one that is slow for a moment, or is started anew, leads nobody anywhere. Clients leave a master that does not count any more within a few looks,
+//! and go to one of several only when all looks of ten seconds have insisted on it.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::{Claim, Memory, RESET_TIME, Said, Verdict, keep};
+use super::{Claim, Doubt, Memory, RESET_TIME, Said, Verdict, keep};
 use crate::config::addr::Addr;
 
 /// How many parents are remembered. What is forgotten makes a server count less, never more.
@@ -57,10 +58,15 @@ impl Lineage {
         std::iter::successors(Some(id), |id| self.parent(id))
     }
 
-    /// The one of several claims that counts.
-    fn master<'a>(&self, claims: &'a [Claim], said: &Said, present: Option<&Claim>) -> Option<&'a Claim> {
-        let claims = unfollowed(claims);
-        if let [only] = claims[..] {
+    /// The one of several claims that counts, as a client sees it that uses `used`, or none, and has used `present`.
+    fn master<'a>(
+        &self,
+        claims: &[&'a Claim],
+        said: &Said,
+        present: Option<&Claim>,
+        used: Option<&Claim>,
+    ) -> Option<&'a Claim> {
+        if let [only] = claims {
             return Some(only);
         }
         let others = |claim: &'a Claim| claims.iter().copied().filter(|other| other.addr != claim.addr);
@@ -70,10 +76,12 @@ impl Lineage {
             let is_past = others(most).any(|other| self.follows(other, most));
             return (is_known && !is_past).then_some(most);
         }
-        let silent = said.silent(&claims);
         claims.iter().copied().find(|claim| {
+            // Where no process listens none copies anything. But it may come back, so it is no reason to go anywhere.
+            let is_used = used.is_some_and(|used| is_same(used, claim));
+            let undecided = said.undecided(claims) + if is_used { 0 } else { said.refused.len() };
             others(claim)
-                .all(|other| self.follows(claim, other) && !said.are_most(said.copies(other) + silent))
+                .all(|other| self.follows(claim, other) && !said.are_most(said.copies(other) + undecided))
         })
     }
 }
@@ -134,10 +142,12 @@ impl Said {
         claim.history().is_some() && self.are_most(self.copies(claim))
     }
 
-    /// How many servers are not heard, and may copy any, because they are none of these.
-    fn silent(&self, claims: &[&Claim]) -> usize {
+    /// How many servers may copy any of these, and are none of them: they are not heard, or have not said which one. So it is with a replica
+    /// that has been started anew, until it has its master's data again. Those whose machines refuse are not counted.
+    fn undecided(&self, claims: &[&Claim]) -> usize {
         let remembered = claims.iter().filter(|claim| !self.has_heard(&claim.addr)).count();
-        self.asked.saturating_sub(self.answered + self.refused.len() + remembered)
+        let unsaid = self.replicas.iter().filter(|replica| replica.history.is_none() || !replica.is_in_sync);
+        self.asked.saturating_sub(self.answered + self.refused.len() + remembered) + unsaid.count()
     }
 
     /// Whether most servers have answered, of those whose machines do not say that there is none.
@@ -153,12 +163,21 @@ impl Said {
 }
 
 impl Memory {
-    pub(super) fn judge_servers(&mut self, said: &Said, now: Instant) -> Verdict {
+    pub(super) fn judge_servers(&mut self, said: &Said, doubt: Option<Doubt>, now: Instant) -> Verdict {
         self.learn(said);
         self.hear(said, now);
         let claims: Vec<Claim> = self.words.iter().map(|(claim, _)| claim.clone()).collect();
+        let claims = unfollowed(&claims);
         let was_contested = std::mem::take(&mut self.was_contested);
-        let Some(master) = self.lineage.master(&claims, said, self.present.as_ref()) else {
+        let used = self.present().cloned();
+        let master =
+            self.lineage.master(&claims, said, self.present.as_ref(), used.as_ref()).filter(|master| {
+                // Clients leave within a few looks, and go to one of several only when each look has insisted on it for longer than that.
+                claims.len() == 1
+                    || used.is_some_and(|used| is_same(&used, master))
+                    || self.insist(doubt, &master.addr, now) >= RESET_TIME
+            });
+        let Some(master) = master else {
             self.was_contested = true;
             // One look may show both the old master and the next one while they change.
             if !was_contested || self.present().is_none() {
@@ -203,7 +222,9 @@ impl Memory {
             };
             let is_copied = said.replicas.iter().any(|replica| replica.history.as_ref().is_some_and(goes_on));
             let is_fresh = now.saturating_duration_since(*heard) < RESET_TIME;
-            !said.has_heard(&claim.addr) && (is_fresh || is_copied || !said.has_heard_most())
+            // By another of its names it says what counts now.
+            let is_heard = said.claims.iter().any(|other| is_same(other, claim));
+            !is_heard && !said.has_heard(&claim.addr) && (is_fresh || is_copied || !said.has_heard_most())
         });
         words.extend(said.claims.iter().map(|claim| (claim.clone(), now)));
         self.words = words;
@@ -212,8 +233,9 @@ impl Memory {
     /// Whether the server that counts takes the place of the one that did.
     fn is_taken_by(&self, master: &Claim, said: &Said) -> bool {
         let Some(present) = &self.present else { return true };
-        if present.addr == master.addr || (is_same(present, master) && said.has_heard(&present.addr)) {
-            return self.is_vacant || self.is_renewed(master);
+        if is_same(present, master) {
+            let is_gone = present.addr != master.addr && !said.has_heard(&present.addr);
+            return is_gone || self.is_vacant || self.is_renewed(master);
         }
         // It gives its place up, or does not count any more.
         if said.has_heard(&present.addr) {

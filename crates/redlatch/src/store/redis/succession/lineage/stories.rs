@@ -48,6 +48,17 @@ enum Event {
     Connect,
 }
 
+/// How a server is away for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Away {
+    /// It says nothing.
+    Silent,
+    /// Its machine says that no process listens.
+    Refuses,
+    /// A replica has been started anew, and does not have its master's data yet.
+    Anew,
+}
+
 #[derive(Clone)]
 struct World {
     servers: Vec<Server>,
@@ -106,16 +117,37 @@ impl World {
     }
 
     fn said(&self, hears: impl Fn(usize) -> bool) -> Option<Said> {
+        self.said_while(hears, None)
+    }
+
+    /// The same while one of the servers is away for a moment.
+    fn said_while(&self, hears: impl Fn(usize) -> bool, away: Option<(usize, Away)>) -> Option<Said> {
+        let is_away = |at| away.filter(|(server, _)| *server == at).map(|(_, how)| how);
         let mut said = Said { asked: SERVERS, ..Said::default() };
         let heard = (0..SERVERS).filter(|at| hears(*at) && !self.servers[*at].is_paused);
         for at in heard {
             let server = &self.servers[at];
+            match is_away(at) {
+                Some(Away::Silent) => continue,
+                Some(Away::Refuses) => {
+                    said.refused.push(addr(at));
+                    continue;
+                }
+                Some(Away::Anew) if server.role != Role::Master => {
+                    said.answered += 1;
+                    let (history, run) = (Some("anew".into()), Some("anew".into()));
+                    said.replicas.push(Replica { addr: addr(at), history, run, is_in_sync: false });
+                    continue;
+                }
+                Some(Away::Anew) | None => {}
+            }
             said.answered += 1;
             if server.role != Role::Master {
                 said.replicas.push(Replica {
                     addr: addr(at),
                     history: Some(server.history.to_string()),
                     run: Some(server.run.to_string()),
+                    is_in_sync: true,
                 });
                 continue;
             }
@@ -210,8 +242,8 @@ impl World {
         can
     }
 
-    /// What comes of it when everybody hears everybody again, at each moment from the third look on.
-    fn check(&self, story: &[Event]) {
+    /// What comes of it when everybody hears everybody again, at each moment from the third look on; also when a server is `away` for a moment.
+    fn check(&self, story: &[Event], away: bool) {
         let mut world = self.clone();
         // Replicas of each other grant nothing.
         if world.servers.iter().all(|server| server.role != Role::Master) {
@@ -231,8 +263,43 @@ impl World {
                 assert!(addrs.len() == used.len() && addrs[0] == only, "{story:?}: {used:?}");
             }
             world.is_deaf_for_a_moment(story);
+            if away && masters.len() > 1 {
+                world.is_away_for_a_moment(story);
+            }
             world.looks(QUIET_LOOKS);
         }
+    }
+
+    /// One server is away for as long as each client takes one look or two.
+    fn is_away_for_a_moment(&self, story: &[Event]) {
+        for (at, how, looks) in (0..SERVERS).flat_map(|at| {
+            [Away::Silent, Away::Refuses, Away::Anew]
+                .into_iter()
+                .flat_map(move |how| [(at, how, 1), (at, how, 2)])
+        }) {
+            let mut world = self.clone();
+            for _ in 0..looks {
+                world.looks += 1;
+                let now = world.began + Duration::from_secs(world.looks);
+                for client in 0..world.clients.len() {
+                    match self.said_while(|_| true, Some((at, how))) {
+                        Some(said) => drop(world.clients[client].judge(&said, now)),
+                        None => world.clients[client].hear_nobody(),
+                    }
+                    world.agrees(story, &(at, how));
+                }
+            }
+            for _ in 0..3 {
+                world.looks(1);
+                world.agrees(story, &(at, how));
+            }
+        }
+    }
+
+    /// No two clients use different servers.
+    fn agrees(&self, story: &[Event], then: &impl std::fmt::Debug) {
+        let used: Vec<_> = self.clients.iter().filter_map(|client| client.present()).collect();
+        assert!(used.iter().all(|claim| claim.addr == used[0].addr), "{story:?}, {then:?}: {used:?}");
     }
 
     /// One client does not hear one server in one look.
@@ -244,11 +311,7 @@ impl World {
             let mut world = self.clone();
             let now = world.began + Duration::from_secs(world.looks) + Duration::from_millis(500);
             world.clients[client].judge(&said, now);
-            let used: Vec<_> = world.clients.iter().filter_map(|client| client.present()).collect();
-            assert!(
-                used.iter().all(|claim| claim.addr == used[0].addr),
-                "{story:?}, {client} deaf to {deaf_to}: {used:?}"
-            );
+            world.agrees(story, &(client, "deaf to", deaf_to));
         }
     }
 }
@@ -296,7 +359,8 @@ fn all_stories(was_promoted: bool) {
                     continue;
                 }
                 let story: Vec<Event> = story.iter().copied().chain([event]).collect();
-                world.check(&story);
+                // The longest are too many for that; the random ones below are not.
+                world.check(&story, story.len() < events_max);
                 stories += 1;
                 longer.push((story, world));
             }
@@ -330,7 +394,7 @@ fn clients_that_hear_all_servers_use_one_master_or_none_after_long_stories_too()
             let event = events[below(events.len() as u64) as usize];
             if world.happens(event) {
                 story.push(event);
-                world.check(&story);
+                world.check(&story, true);
             }
         }
     }

@@ -24,6 +24,7 @@ fn heard(asked: usize, masters: &[Master<'_>], replicas: &[(u16, &str)]) -> Said
                 addr: addr(*port),
                 history: (!id.is_empty()).then(|| id.to_string()),
                 run: None,
+                is_in_sync: true,
             })
             .collect(),
         refused: Vec::new(),
@@ -214,8 +215,48 @@ fn a_stranger_leads_nobody_away_however_many_copy_it() {
     // Who is known to have gone on from all others is none, and leads them in one step.
     let all = heard(4, &[(1, "a", ""), (3, "c", "b")], &[(2, "c"), (4, "c")]);
     is_contested(&mut after(&[heard(4, &[(1, "a", "")], &[])]), &all);
+    // Others may be at the other one, and leave it meanwhile.
     let mut memory = after(&[heard(4, &[(1, "a", "")], &[]), heard(4, &[(2, "b", "a")], &[])]);
-    is(&memory.judge(&all, now), 3);
+    is_contested(&mut memory, &all);
+    let later = Instant::now() + RESET_TIME;
+    assert_eq!(
+        memory.judge(&heard(4, &[(1, "a", ""), (3, "c", "b")], &[(2, "a"), (4, "a")]), now),
+        Verdict::Stays
+    );
+    assert_eq!(memory.judge(&all, later), Verdict::Stays, "one look said something else");
+    is(&memory.judge(&all, later + RESET_TIME), 3);
+}
+
+/// A client that used none, because most servers copied a master that it knew to be superseded, went to the successor when a replica was started
+/// anew. Others were at the old one, where they had locks.
+#[test]
+fn a_replica_that_is_started_anew_leads_nobody_away() {
+    let (now, later) = (Instant::now(), Instant::now() + RESET_TIME);
+    let masters = [(1, "a", ""), (3, "d", "c")];
+    let all = heard(3, &masters, &[(2, "a")]);
+    let knows = || {
+        let mut memory = after(&[
+            heard(3, &[(1, "a", "")], &[]),
+            heard(3, &[(3, "b", "a")], &[(1, "b")]),
+            heard(3, &[(3, "c", "b")], &[(1, "c")]),
+        ]);
+        is_contested(&mut memory, &all);
+        memory
+    };
+    let refuses = Said { refused: vec![addr(2)], ..heard(3, &masters, &[]) };
+    let mut anew = heard(3, &masters, &[(2, "new")]);
+    anew.replicas[0].is_in_sync = false;
+    for away in [&refuses, &anew, &heard(3, &masters, &[(2, "")])] {
+        let mut memory = knows();
+        for at in [now, later, later + RESET_TIME] {
+            assert_eq!(memory.judge(away, at), Verdict::Stays, "{away:?}");
+        }
+    }
+    // One that copies the successor has decided, and those at the old master have ten seconds to leave it.
+    let mut memory = knows();
+    let follows = heard(3, &masters, &[(2, "d")]);
+    assert_eq!(memory.judge(&follows, now), Verdict::Stays);
+    is(&memory.judge(&follows, later), 3);
 }
 
 /// One server under two names changed the master each ten seconds.
@@ -237,6 +278,23 @@ fn a_server_with_two_names_is_one() {
         ..heard(2, &[], &[])
     };
     is_contested(&mut memory, &said);
+}
+
+/// A client whose name of the master was gone used no other name of it, though it heard it there, and was stuck for good.
+#[test]
+fn a_master_is_used_by_its_other_name_when_the_one_is_gone() {
+    let now = Instant::now();
+    for replicas in [&[][..], &[(3, "a")]] {
+        let by = |names: &[u16]| Said {
+            claims: names.iter().map(|name| claim((*name, "a", ""), Some("r"))).collect(),
+            answered: names.len() + replicas.len(),
+            ..heard(3, &[], replicas)
+        };
+        let mut memory = after(&[by(&[1, 2])]);
+        assert_eq!(port(&memory), Some(1));
+        is(&memory.judge(&by(&[2]), now), 2);
+        assert_eq!(memory.judge(&by(&[1, 2]), now), Verdict::Stays);
+    }
 }
 
 /// A server that was slow for a moment led clients that used none back to the one that they had used, beside those at the other one.

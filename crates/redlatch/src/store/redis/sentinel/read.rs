@@ -1,0 +1,65 @@
+//! Reads what sentinels reply.
+
+use crate::{config::addr::Addr, store::Reply};
+
+/// How long a replica counts without a connection from the sentinel, after it has answered that or was met by it: a sentinel that changes masters
+/// begins with no connection to any of them.
+const CONNECTS_MS: u64 = 2_000;
+/// The replica that a sentinel has chosen to be the next master.
+pub(super) fn promised_master(replicas: &Reply) -> Option<Addr> {
+    let chosen = replicas.array()?.iter().find(|replica| {
+        let flags = field(replica, "flags").and_then(text).unwrap_or_default();
+        flags.split(',').any(|flag| flag == "promoted")
+    })?;
+    address(field(chosen, "ip")?, field(chosen, "port")?)
+}
+
+/// How many replicas of this master a sentinel has in sight that names that one. It may not have heard yet that one of its replicas was
+/// promoted: the others are to copy that one, and so is the one that it names. Or that one has the place of this one by now, and may have all
+/// of its replicas.
+pub(super) fn replicas_of(
+    master: &Addr,
+    named: &Addr,
+    replicas: &[Reply],
+    reachable: impl Fn(Addr) -> Addr,
+) -> Option<u32> {
+    let is_master = |replica: &Reply| {
+        let announced = field(replica, "ip").zip(field(replica, "port"));
+        announced.and_then(|(host, port)| address(host, port)).map(&reachable).as_ref() == Some(master)
+    };
+    // It is a replica in the list of another one: its former master, which is to be its replica, is not in it.
+    let is_promoted = replicas.iter().any(is_master);
+    if named != master && !is_promoted {
+        return None;
+    }
+    let others = replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica)).count();
+    u32::try_from(others + usize::from(is_promoted)).ok()
+}
+
+/// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.
+pub(super) fn is_seen(replica: &Reply) -> bool {
+    let flags = field(replica, "flags").and_then(text).unwrap_or_default();
+    let has = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+    if has("s_down") || has("o_down") {
+        return false;
+    }
+    let quiet_ms = field(replica, "last-ok-ping-reply").and_then(text).and_then(|text| text.parse().ok());
+    !has("disconnected") || quiet_ms.is_some_and(|quiet_ms: u64| quiet_ms < CONNECTS_MS)
+}
+
+/// A field of a reply that is a list of names and values.
+pub(super) fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
+    let pairs = reply.array()?.chunks_exact(2);
+    pairs.filter(|pair| pair[0].bytes() == Some(name.as_bytes())).map(|pair| &pair[1]).next()
+}
+
+pub(super) fn text(reply: &Reply) -> Option<String> {
+    reply.bytes().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Host names and IPv6 addresses come as they are, without brackets.
+pub(super) fn address(host: &Reply, port: &Reply) -> Option<Addr> {
+    let host = text(host).filter(|host| !host.is_empty())?;
+    let port = port.int().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)?;
+    Some(Addr::Tcp { host, port })
+}

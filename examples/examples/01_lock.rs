@@ -11,7 +11,7 @@ async fn main() -> Result<(), Error> {
 
     // Waits as long as it takes. The lease is renewed in the background until the guard goes.
     let guard = lock.lock().await?;
-    println!("{} holds \"{}\" for another {:?}", guard.owner(), guard.name(), guard.remaining());
+    println!("\"{}\" is ours for another {:?}", guard.name(), guard.remaining());
 
     // Busy is an answer, not an error.
     assert!(lock.try_lock().await?.is_none());

@@ -30,6 +30,6 @@ async fn main() -> Result<(), Error> {
     assert_eq!(outer.unlock().await?, Unlocked::StillHeld(1));
     assert!(lock.try_lock().await?.is_none(), "another owner is kept out");
     assert_eq!(inner.unlock().await?, Unlocked::Released);
-    println!("entered by {owner} and left again");
+    println!("entered by {owner:?} and left again");
     Ok(())
 }

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Error> {
     // Without a guard nobody renews, so the lease must be long enough to reach the other side.
     let guard = parent.lock("hand-over").lock_with_lease(Duration::from_secs(20)).await?;
     let held = guard.detach();
-    let message = held.owner.to_string();
+    let message = held.owner.to_text();
     println!("left held by {message} for {:?}", held.remaining);
     assert!(parent.lock("hand-over").is_locked().await?);
 

@@ -22,8 +22,8 @@ pub(crate) const OWNER_BYTES_MAX: usize = 256;
 /// The identity of a holder: `client-uuid:number`, which is the field that stands in the lock's hash.
 ///
 /// Each acquisition gets a fresh owner unless one is passed in; passing the same owner again is how a lock is re-entered.
-/// An owner that was written out as text may be in use by another process as well, so from then on
-/// its releases count down instead of removing the field outright.
+/// An owner that was written out ([`to_text`](Owner::to_text)) may be in use by another process as well, so from then on
+/// its releases count down instead of removing the field outright. There is no `Display`, so that nothing is written out in passing.
 #[derive(Clone)]
 pub struct Owner(Arc<Inner>);
 
@@ -194,6 +194,27 @@ impl Owner {
         &self.0.text
     }
 
+    /// Writes the owner out, for another process that reads it with [`str::parse`] and enters the hold, renews or releases it. From now on
+    /// that process may hold under the owner, too, so releases here count down instead of removing the field.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use redlatch::{Client, Owner};
+    /// # async fn example() -> Result<(), redlatch::Error> {
+    /// let client = Client::connect("memory:").await?;
+    /// let guard = client.lock("deploy").lock().await?;
+    /// let text = guard.owner().to_text();
+    /// // In another process, which got the text:
+    /// let owner: Owner = text.parse()?;
+    /// # assert_eq!(&owner, guard.owner());
+    /// # Ok(()) }
+    /// ```
+    pub fn to_text(&self) -> String {
+        self.0.shown.store(true, Ordering::Relaxed);
+        self.0.text.to_string()
+    }
+
     /// Whether the owner came from text, so that its hold may have been taken elsewhere.
     pub(crate) fn is_foreign(&self) -> bool {
         self.0.foreign
@@ -247,13 +268,7 @@ impl PartialEq for Owner {
 
 impl Eq for Owner {}
 
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.shown.store(true, Ordering::Relaxed);
-        f.write_str(&self.0.text)
-    }
-}
-
+/// For logs: it hands the owner to nobody. The text that another process reads is what [`to_text`](Owner::to_text) returns.
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Owner({})", self.0.text)
@@ -344,15 +359,15 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
-        assert!(!owner.is_shared());
-        let text = owner.to_string();
+        assert!(format!("{owner:?}").contains(":42") && !owner.is_shared(), "a log hands it to nobody");
+        let text = owner.to_text();
         assert_eq!(text, "1b671a64-40d5-491e-99b0-da01ff1f3341:42");
         assert!(owner.is_shared(), "an owner that was shown may be in use elsewhere");
         let read: Owner = text.parse().unwrap();
         assert_eq!(read, owner);
         assert_eq!(read.number(), 42);
         for number in [0, 7, -1, i64::MAX, i64::MIN] {
-            assert_eq!(Owner::new("c", number).to_string(), format!("c:{number}"));
+            assert_eq!(Owner::new("c", number).to_text(), format!("c:{number}"));
         }
     }
 

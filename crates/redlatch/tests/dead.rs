@@ -126,7 +126,7 @@ fn worker() {
             }
             "shown" => {
                 let owner = client.as_async().owner();
-                said = owner.to_string();
+                said = owner.to_text();
                 let taken = client.lock(name).acquire().owner(&owner).lease(Lease::Fixed(LONG)).run();
                 holds.push(Box::new(taken.unwrap().unwrap()));
             }
@@ -154,7 +154,7 @@ fn worker() {
             }
             "detached" => {
                 let held = take!(client.lock(name)).detach();
-                said = held.owner.to_string();
+                said = held.owner.to_text();
             }
             "queue" => {
                 let lock = client.fair_lock(name);

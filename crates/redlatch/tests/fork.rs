@@ -149,7 +149,7 @@ fn a_child_locks_with_what_it_inherited_as_another_client() {
         must!(!held.is_held_by_current_thread().unwrap());
         let guard = free.lock().unwrap();
         must!(guard.is_valid());
-        must!(guard.as_async().owner().to_string().starts_with(client.id()));
+        must!(guard.as_async().owner().to_text().starts_with(client.id()));
         // The parent's owner would enter the parent's lock.
         must!(held.acquire().owner(&owner).run().unwrap_err().kind() == ErrorKind::Forked);
         guard.unlock().unwrap();
@@ -193,7 +193,7 @@ fn a_child_takes_up_and_releases_nothing_of_an_owner_that_it_inherited() {
             let renewed = lock.renew(&owner, Duration::from_secs(60)).await;
             must!(renewed.map_err(kind) == Err(ErrorKind::Forked));
             // As text, too: the parent does not know that it was written out here, and its release would take what is entered along.
-            let text: redlatch::Owner = owner.to_string().parse().unwrap();
+            let text: redlatch::Owner = owner.to_text().parse().unwrap();
             let entered = lock.acquire().owner(&text).await.map(|guard| guard.is_some());
             must!(entered.map_err(kind) == Err(ErrorKind::Forked));
             Ok(())

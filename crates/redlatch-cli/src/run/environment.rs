@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn outer_holds_are_found_by_name() {
         let holds = format!("{}=c:1 {}=d:2 junk {}=bad", hex(b"a"), hex(b"b\0\xff"), hex(b"x"));
-        assert_eq!(find(&holds, b"b\0\xff").unwrap().to_string(), "d:2");
-        assert_eq!(find(&holds, b"a").unwrap().to_string(), "c:1");
+        assert_eq!(find(&holds, b"b\0\xff").unwrap().to_text(), "d:2");
+        assert_eq!(find(&holds, b"a").unwrap().to_text(), "c:1");
         assert!(find(&holds, b"x").is_none());
         assert!(find(&holds, b"z").is_none());
     }

@@ -223,6 +223,6 @@ impl Part {
 
 impl Name {
     fn of(guard: &Guard) -> Self {
-        Name { name: guard.name().clone(), owner: guard.owner().to_string(), token: guard.token() }
+        Name { name: guard.name().clone(), owner: guard.owner().to_text(), token: guard.token() }
     }
 }

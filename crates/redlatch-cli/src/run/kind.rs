@@ -34,7 +34,7 @@ fn is_permit(text: &str) -> bool {
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Holder::Owner(owner) => owner.fmt(f),
+            Holder::Owner(owner) => f.write_str(&owner.to_text()),
             Holder::Permit(id) => f.write_str(id),
         }
     }

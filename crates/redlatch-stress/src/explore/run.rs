@@ -479,7 +479,7 @@ impl World<'_> {
             Who::Fresh => None,
             Who::Shared(which) => Some(self.processes[process].owners[which].clone()),
             Who::Text(which) => {
-                let text = self.processes[0].owners[which].to_string();
+                let text = self.processes[0].owners[which].to_text();
                 let known = &mut self.processes[process].texts[which];
                 let owner = known.clone().or_else(|| text.parse().ok());
                 known.clone_from(&owner);

@@ -193,7 +193,7 @@ impl Task {
         (ask.cut, ask.lease) = (Cut::Never, Lease::Renewed);
         let owner = worker.client.owner();
         if self.rng.percent(50) {
-            let _ = owner.to_string();
+            let _ = owner.to_text();
         }
         (ask.owner, ask.label) = (Some(owner), worker.fresh_label(&self.label));
         ask.wait = Wait::AtMost(Duration::from_secs(4));

@@ -52,7 +52,7 @@ impl Task {
             _ => return,
         };
         seen.iter_mut().for_each(|seen| seen.end("left to another process"));
-        let owner = guard.owner().to_string();
+        let owner = guard.owner().to_text();
         let left = Left { kind, name: ask.name.clone(), label: ask.label.clone(), owner, door: None };
         if self.rng.percent(50) {
             self.says(format!("leaves {} as {}", ask.name, ask.label));
@@ -143,7 +143,7 @@ impl Task {
         let hands_out = async {
             tokio::time::sleep(pause).await;
             let Some(guard) = noted.held.guard() else { return };
-            let (name, label, owner) = (ask.name.clone(), ask.label.clone(), guard.owner().to_string());
+            let (name, label, owner) = (ask.name.clone(), ask.label.clone(), guard.owner().to_text());
             self.says(format!("hands out {label} of {name}"));
             worker.board.put(Left { kind: ask.kind, name, label, owner, door: Some(door.clone()) });
         };
@@ -171,7 +171,7 @@ impl Task {
         tokio::time::sleep(self.rng.ms(0, 20)).await;
         let door = Arc::new(Door::closing());
         let _keeper = Keeper(door.clone());
-        let (name, label, owner) = (ask.name.clone(), ask.label.clone(), owner.to_string());
+        let (name, label, owner) = (ask.name.clone(), ask.label.clone(), owner.to_text());
         self.says(format!("hands out {label} of {name}, which is on its way back"));
         worker.board.put(Left { kind: ask.kind, name, label, owner, door: Some(door.clone()) });
         tokio::time::sleep(self.rng.ms(0, 60)).await;

@@ -257,10 +257,10 @@ fn pool(client: &Client, process: &str, numbers: &Numbers) -> Result<Vec<Pooled>
         let owner = client.owner();
         let owner = match at % 6 {
             4 => {
-                let _ = owner.to_string();
+                let _ = owner.to_text();
                 owner
             }
-            5 => owner.to_string().parse()?,
+            5 => owner.to_text().parse()?,
             _ => owner,
         };
         owners.push(Pooled { owner, label: format!("{process}.o{at}") });

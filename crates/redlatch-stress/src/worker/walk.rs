@@ -58,7 +58,7 @@ impl Task {
             } else {
                 Kind::Read
             };
-            let (name, label, owner) = (ask.name.clone(), ask.label.clone(), guard.owner().to_string());
+            let (name, label, owner) = (ask.name.clone(), ask.label.clone(), guard.owner().to_text());
             self.says(format!("hands out {label} of {name} for {kind:?}"));
             worker.board.put(Left { kind, name, label, owner, door: Some(door.clone()) });
         }

@@ -49,7 +49,6 @@ impl Core {
             }
         };
         if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {
-            // Written without `Display`, which would count as showing the owner to others.
             let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
             let after_ms = self.now_ms() - began_ms;
             // A log that panics would take the grant with it.

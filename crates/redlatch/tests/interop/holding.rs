@@ -40,7 +40,7 @@ pub(crate) fn re_entries_of_ours_keep_java_out_until_the_last_unlock(version: Re
     let passed = bed.ours.lock(name.as_str());
     let innermost =
         run(async { passed.acquire().owner(outer.owner()).await }).unwrap().expect("the owner enters again");
-    let field = outer.owner().to_string();
+    let field = outer.owner().to_text();
     for (guard, left) in [(innermost, 2), (inner, 1)] {
         assert_eq!(bed.number(&["HGET", &name, &field]), left + 1);
         assert!(java.is_locked(&name));

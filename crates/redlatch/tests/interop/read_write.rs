@@ -179,7 +179,7 @@ pub(crate) fn holds_of_ours_keep_java_out_until_the_last_one_goes(version: Redis
 
     let outer = run(lock.write().lock()).unwrap();
     let inner = run(outer.reenter()).unwrap();
-    let field = outer.owner().to_string();
+    let field = outer.owner().to_text();
     let (reading, again) = (run(outer.read()).unwrap(), run(inner.read()).unwrap());
     let counts = || {
         let count = |field: &str| match bed.server.cmd(&["HGET", &name, field]).unwrap() {
@@ -292,7 +292,7 @@ pub(crate) fn each_side_is_freed_by_force_from_the_other_language(version: Redis
         let guard = try_read(&ours).expect("readers share");
         assert!(!other.write.force_unlock(&name), "nobody writes");
         assert!(!run(too.write().force_unlock()).unwrap(), "nobody writes");
-        let owners = [(java.read.field(&bed), 2), (guard.owner().to_string(), 1)];
+        let owners = [(java.read.field(&bed), 2), (guard.owner().to_text(), 1)];
         if by_java {
             assert!(other.read.force_unlock(&name));
             // Java leaves the timeout keys (R7). Later readers and writers do not mind them.
@@ -311,7 +311,7 @@ pub(crate) fn each_side_is_freed_by_force_from_the_other_language(version: Redis
         let write = run(too.write().try_lock()).unwrap().expect("it is free");
         let lost = run(guard.unlock()).unwrap();
         assert!(
-            matches!(&lost, Unlocked::AlreadyLost(LossReason::TakenOver { by }) if *by == write.owner().to_string())
+            matches!(&lost, Unlocked::AlreadyLost(LossReason::TakenOver { by }) if *by == write.owner().to_text())
                 || matches!(&lost, Unlocked::AlreadyLost(LossReason::Deleted | LossReason::Forced { .. })),
             "{lost:?}"
         );

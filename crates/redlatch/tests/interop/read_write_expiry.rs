@@ -125,7 +125,7 @@ pub(crate) fn dead_readers_of_java_do_not_outlast_our_living_ones(version: Redis
     std::thread::sleep(BRISK + ms(1_000));
     assert!(guard.is_valid(), "renewed");
     // All of them are in the hash still, and none of the dead has a timeout key that anybody renews.
-    let alive = timeout_key(&name, &guard.owner().to_string(), 1);
+    let alive = timeout_key(&name, &guard.owner().to_text(), 1);
     let dump = bed.server.keys_dump().unwrap();
     let start = format!("{{{name}}}:");
     let keys: Vec<&Vec<u8>> = dump.keys().filter(|key| key.starts_with(start.as_bytes())).collect();
@@ -320,7 +320,7 @@ pub(crate) fn watchdogs_of_either_side_keep_the_other_language_out_for_three_lea
         assert!(left <= BRISK && !left.is_zero(), "{name}: {left:?}");
     }
     for i in 1..=2 {
-        let left = bed.pttl(&timeout_key(we_read, &reading.owner().to_string(), i));
+        let left = bed.pttl(&timeout_key(we_read, &reading.owner().to_text(), i));
         assert!(left <= BRISK && !left.is_zero(), "our read hold {i}: {left:?}");
     }
     holder.read.unlock(java_reads);

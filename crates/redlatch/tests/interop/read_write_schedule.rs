@@ -57,8 +57,8 @@ struct Slot {
 
 impl Slot {
     fn owner(&self) -> Option<String> {
-        let read = self.reads.first().map(|guard| guard.owner().to_string());
-        read.or_else(|| self.writes.first().map(|guard| guard.owner().to_string()))
+        let read = self.reads.first().map(|guard| guard.owner().to_text());
+        read.or_else(|| self.writes.first().map(|guard| guard.owner().to_text()))
     }
 
     fn lease(&self) -> Lease {

@@ -102,7 +102,7 @@ pub(crate) fn a_forced_unlock_by_java_wakes_us_and_tells_our_holder(version: Red
     assert!(latency < WAKE_LIMIT, "woken only after {latency:?}");
     let reason = run(lost).unwrap();
     // A renewal that falls between the two finds the lock free.
-    let heir = next.owner().to_string();
+    let heir = next.owner().to_text();
     let is_told = reason == LossReason::Deleted || reason == LossReason::TakenOver { by: heir };
     assert!(is_told, "{reason:?}");
     assert!(awake(forced_at) < BRISK, "told by the next renewal, not by the deadline");

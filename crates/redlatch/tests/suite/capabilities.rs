@@ -30,7 +30,7 @@ async fn smoke(builder: &ClientBuilder, what: &str) -> Client {
     renewed(1, async || guard.remaining()).await;
     assert!(guard.is_valid() && lock.is_locked().await.unwrap(), "{what}");
     let state = client.inspect("x").await.unwrap();
-    assert_eq!(state.holders[0].owner, guard.owner().to_string(), "{what}");
+    assert_eq!(state.holders[0].owner, guard.owner().to_text(), "{what}");
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released, "{what}");
     let next = soon("the next grant", waiter).await.unwrap();
     next.unlock().await.unwrap();

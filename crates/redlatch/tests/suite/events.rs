@@ -86,7 +86,7 @@ async fn a_loss_is_an_event_with_lock_and_owner() {
     let server = RedisServer::start().unwrap();
     let client = Client::builder().url(server.url()).watchdog_lease(ms(900)).connect().await.unwrap();
     let guard = client.lock("heard-to-be-lost").lock().await.unwrap();
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     server.cmd(&["DEL", "heard-to-be-lost"]).unwrap();
     let reason = soon("the loss", guard.lost()).await;
     assert_ne!(reason, LossReason::Expired);
@@ -149,7 +149,7 @@ async fn an_acquire_is_an_event_with_its_owner() {
         all.filter(|line| line.contains(acquired)).count()
     };
     assert_eq!((of("acquired=true"), of("acquired=false")), (1, 1), "{lines:?}");
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     assert!(lines.iter().any(|line| line.contains("acquired=true") && line.contains(&owner)), "{lines:?}");
     guard.unlock().await.unwrap();
 }

@@ -148,7 +148,7 @@ async fn the_last_write_hold_of_a_shared_owner_whose_count_is_in_doubt_is_not_do
         fired(&rig);
         let read = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
         assert!(write.is_valid() && redlatch::Hold::as_guard(&write).hold_count() == 1);
-        let _handed_out = redlatch::Hold::as_guard(&write).owner().to_string();
+        let _handed_out = redlatch::Hold::as_guard(&write).owner().to_text();
         read.unlock().await.unwrap();
         let error = soon("the downgrade of the last", write.downgrade()).await.unwrap_err();
         assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}");

@@ -83,7 +83,7 @@ async fn a_note_without_a_time_is_believed() {
     for kind in KINDS {
         let owner = rig.client.owner();
         let guard = rig.hold(kind, &owner).await;
-        let field = if kind == "write" { format!("{owner}:write") } else { owner.to_string() };
+        let field = if kind == "write" { format!("{}:write", owner.to_text()) } else { owner.to_text() };
         rig.server.cmd(&["HSET", &format!("redlatch_forced:{{{kind}}}"), &field, "ops\nstuck"]).unwrap();
         assert_eq!(rig.deleted(kind, guard).await, forced(), "{kind}");
     }

@@ -25,7 +25,7 @@ async fn what_another_clients_renewal_cut_down_of_a_read_lease_is_raised_again()
     let lock = client.read_write_lock("cut");
     let fixed = lock.read().acquire().lease(Lease::Fixed(LONG / 2)).await.unwrap().unwrap();
     let renewed = lock.read().lock().await.unwrap();
-    let owners = [fixed.owner().to_string(), renewed.owner().to_string()];
+    let owners = [fixed.owner().to_text(), renewed.owner().to_text()];
     let timeouts = owners.map(|owner| format!("{{cut}}:{owner}:rwlock_timeout:1"));
     until_watched(&[&server], 1).await;
     for key in [&timeouts[0], &timeouts[1], &"cut".to_owned()] {
@@ -52,7 +52,7 @@ async fn a_hold_whose_lease_a_look_has_raised_is_watched_on() {
     let plain = client.lock("p").acquire().lease(fixed).await.unwrap().unwrap();
     let read = sides.read().acquire().lease(fixed).await.unwrap().unwrap();
     let write = client.read_write_lock("w").write().acquire().lease(fixed).await.unwrap().unwrap();
-    let timeout = format!("{{r}}:{}:rwlock_timeout:1", read.owner());
+    let timeout = format!("{{r}}:{}:rwlock_timeout:1", read.owner().to_text());
     for _ in 0..2 {
         // The first time before they are watched at all.
         for key in ["p", "r", &timeout, "w"] {

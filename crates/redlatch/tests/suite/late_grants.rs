@@ -215,7 +215,7 @@ async fn a_look_that_is_late_does_not_undo_what_was_handed_over_meanwhile() {
     drop(first);
     let guard = soon("the grant", waiter).await.unwrap();
     assert_eq!(proxy.fired(handed), 1, "it was handed over");
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     let holds = server.cmd(&["HEXISTS", "heir", &owner]).unwrap();
     assert!(!guard.is_valid() || holds == redis::Value::Int(1), "a valid guard of a hold that is not there");
     drop(guard.unlock().await);

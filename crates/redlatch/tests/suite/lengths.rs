@@ -103,7 +103,7 @@ async fn a_late_renewal_for_a_longer_hold_that_has_gone_counts_nothing_down() {
     let outer = soon("the hold", acquire(900)).await.unwrap().unwrap();
     let inner = soon("the hold", acquire(LONGER)).await.unwrap().unwrap();
     // The other process has it as text.
-    let text = owner.to_string();
+    let text = owner.to_text();
     let late = Gate::new();
     let longer = Match::script().arg_contains(LONGER.to_string()).nth(1);
     let renewal = proxy.rule(longer, Action::HoldReplyUntilReleased(late.clone()));

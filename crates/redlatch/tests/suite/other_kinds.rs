@@ -39,7 +39,7 @@ async fn a_grant_of_one_kind_shows_that_a_hold_of_another_kind_is_gone() {
             let gone = hold(&client, &name, first).await;
             server.cmd(&["DEL", &name]).unwrap();
             let held = hold(&client, &name, second).await;
-            let by = held.owner().to_string();
+            let by = held.owner().to_text();
             assert_eq!(gone.loss(), Some(LossReason::TakenOver { by }), "{name}");
             assert!(!gone.is_valid() && held.is_valid(), "{name}");
             soon("the end", held.unlock()).await.unwrap();

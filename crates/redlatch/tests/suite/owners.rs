@@ -183,12 +183,12 @@ fn a_late_release_of_a_thread_does_not_end_its_next_hold() {
 async fn a_release_that_may_have_run_does_not_take_away_what_another_process_holds_under_its_owner() {
     let rig = rig().await;
     let guard = rig.client.lock("x").lock_with_lease(ms(2_000)).await.unwrap();
-    let owner: Owner = guard.owner().to_string().parse().unwrap();
+    let owner: Owner = guard.owner().to_text().parse().unwrap();
     let entered = rig.other.lock("x").acquire().owner(&owner).await.unwrap().expect("its owner holds it");
     rig.proxy.rule(script(&scripts::LEAVE).nth(1), Action::CloseAfterRequest);
     let outcome = soon("the release", guard.unlock()).await;
     assert!(entered.is_valid());
-    assert_eq!(rig.field("x", &owner.to_string()), redis::Value::BulkString(b"1".into()), "{outcome:?}");
+    assert_eq!(rig.field("x", &owner.to_text()), redis::Value::BulkString(b"1".into()), "{outcome:?}");
 }
 
 /// R4: giving back what came of a dropped downgrade ended the owner's next read hold.
@@ -248,7 +248,7 @@ async fn one_owner_that_acquires_twice_at_once_holds_twice() {
                 guard.unwrap().expect("nobody else wants it")
             };
             let (one, two) = soon("both holds", async { tokio::join!(acquire(), acquire()) }).await;
-            let field = if kind == "write" { format!("{owner}:write") } else { owner.to_string() };
+            let field = if kind == "write" { format!("{}:write", owner.to_text()) } else { owner.to_text() };
             assert_eq!(rig.field(kind, &field), redis::Value::BulkString(b"2".into()), "{kind} {wait:?}");
             one.unlock().await.unwrap();
             assert!(two.is_valid());
@@ -456,7 +456,7 @@ async fn an_owner_that_was_read_off_the_server_enters_no_hold_of_a_guard() {
     refused().await;
     assert_eq!(rig.field("x", &fields[0]), redis::Value::BulkString(b"1".into()));
     // What a guard hands out lets in, though it comes back as text.
-    let told: Owner = next.owner().to_string().parse().unwrap();
+    let told: Owner = next.owner().to_text().parse().unwrap();
     let beside = lock.acquire().owner(&told).await.unwrap().expect("the same owner");
     assert_eq!(next.unlock().await.unwrap(), Unlocked::StillHeld(1));
     assert!(rig.other.lock("x").try_lock().await.unwrap().is_none());

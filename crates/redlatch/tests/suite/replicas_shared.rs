@@ -36,7 +36,7 @@ impl Rig {
         let connect = async || Client::connect(url).await.unwrap();
         let (one, two, stranger) = (connect().await, connect().await, connect().await);
         let owner = one.owner();
-        let field = if face == Face::Write { format!("{owner}:write") } else { owner.to_string() };
+        let field = if face == Face::Write { format!("{}:write", owner.to_text()) } else { owner.to_text() };
         Rig { one, two, stranger, face, owner, field, ack: ReplicaAck::at_least(1).within(SOON) }
     }
 
@@ -48,7 +48,7 @@ impl Rig {
     /// The second process enters. The server has counted it when this returns, and replicas are asked.
     async fn enter(&self, master: &RedisServer) -> impl Future<Output = bool> + use<> {
         let lock = AnyLock::new(self.face, &self.two, "n");
-        let (text, ack): (Owner, _) = (self.owner.to_string().parse().unwrap(), self.ack);
+        let (text, ack): (Owner, _) = (self.owner.to_text().parse().unwrap(), self.ack);
         let entering = tokio::spawn(async move {
             let asked = lock.acquire().owner(&text).wait(Wait::No).replica_ack(ack).into_future();
             asked.await.is_ok_and(|guard| guard.is_some())
@@ -117,7 +117,7 @@ async fn the_release_of_an_entry_that_a_failover_lost_takes_no_other_hold() {
         let rig = Rig::of(&set.url(), face).await;
         let held = rig.hold().await;
         tokio::task::block_in_place(|| set.stall_replication(1).unwrap());
-        let text: Owner = rig.owner.to_string().parse().unwrap();
+        let text: Owner = rig.owner.to_text().parse().unwrap();
         let guest =
             AnyLock::new(face, &rig.two, "n").acquire().owner(&text).wait(Wait::No).await.unwrap().unwrap();
         let twice = guest.reenter().await.unwrap();

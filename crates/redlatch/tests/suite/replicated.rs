@@ -238,10 +238,10 @@ impl ThereAndBack {
         let missed = two.lock("missed").lock().await.unwrap();
         let owner = one.owner();
         let held = one.lock("n").acquire().owner(&owner).await.unwrap().expect("it is free");
-        let text: Owner = owner.to_string().parse().unwrap();
+        let text: Owner = owner.to_text().parse().unwrap();
         let entered = two.lock("n").acquire().owner(&text).wait(Wait::No).await.unwrap().expect("it enters");
         let counted = |server: &RedisServer| {
-            redis::from_redis_value::<Option<i64>>(server.cmd(&["HGET", "n", &owner.to_string()]).unwrap())
+            redis::from_redis_value::<Option<i64>>(server.cmd(&["HGET", "n", &owner.to_text()]).unwrap())
                 .unwrap()
         };
         soon("the copy", async {
@@ -253,7 +253,7 @@ impl ThereAndBack {
         ways.iter().for_each(|way| way.stall(Scope::Both));
         second.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
         second.cmd(&["DEL", "missed"]).unwrap();
-        second.cmd(&["HINCRBY", "n", &owner.to_string(), "-1"]).unwrap();
+        second.cmd(&["HINCRBY", "n", &owner.to_text(), "-1"]).unwrap();
         follow(first, second).await;
         soon("the copy back", async {
             while counted(first) != Some(1) {

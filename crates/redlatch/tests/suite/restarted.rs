@@ -18,7 +18,7 @@ fn count(server: &RedisServer, field: &str) -> i64 {
 }
 
 async fn enter(face: Face, client: &Client, owner: &Owner) -> Guard {
-    let text: Owner = owner.to_string().parse().unwrap();
+    let text: Owner = owner.to_text().parse().unwrap();
     AnyLock::new(face, client, "n").acquire().owner(&text).wait(Wait::No).await.unwrap().unwrap()
 }
 
@@ -27,7 +27,7 @@ async fn nobody_loses_a_hold(server: &RedisServer, face: Face) {
     let connect = async || Client::connect(&server.url()).await.unwrap();
     let (one, two, stranger) = (connect().await, connect().await, connect().await);
     let owner = one.owner();
-    let field = if face == Face::Write { format!("{owner}:write") } else { owner.to_string() };
+    let field = if face == Face::Write { format!("{}:write", owner.to_text()) } else { owner.to_text() };
     let held = AnyLock::new(face, &one, "n").acquire().owner(&owner).await.unwrap().unwrap();
     server.cmd(&["SAVE"]).unwrap();
     let entered = enter(face, &two, &owner).await;
@@ -80,7 +80,7 @@ async fn an_entry_is_counted_down_after_its_connection_was_lost() {
     soon("a connection", async { while lock.is_locked().await.is_err() {} }).await;
     let unlocked = soon("a release", entered.unlock()).await.unwrap();
     assert_eq!(unlocked, Unlocked::StillHeld(1));
-    assert_eq!(count(&server, &owner.to_string()), 1);
+    assert_eq!(count(&server, &owner.to_text()), 1);
     drop(held);
 }
 
@@ -116,7 +116,7 @@ async fn a_connection_that_is_not_driven_is_no_proof_of_the_same_process() {
         server.cmd(&["SAVE"]).unwrap();
         let entered = enter(Face::Plain, &two, &owner).await;
         tokio::task::block_in_place(|| server.restart().unwrap());
-        assert_eq!(count(&server, &owner.to_string()), 1);
+        assert_eq!(count(&server, &owner.to_text()), 1);
         let unlocked = soon("a release", entered.unlock()).await;
         let taken = AnyLock::new(Face::Plain, &stranger, "n").try_lock().await.unwrap();
         assert!(taken.is_none() && held.is_valid(), "two valid holders after {unlocked:?}");

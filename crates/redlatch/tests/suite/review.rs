@@ -246,7 +246,7 @@ async fn an_answer_after_the_deadline_prolongs_nothing_though_the_owner_was_writ
     let proxy = Proxy::start(&server.url()).unwrap();
     let client = Client::builder().url(proxy.url()).response_timeout(ms(60_000)).connect().await.unwrap();
     let guard = client.lock("x").lock_with_lease(ms(2_000)).await.unwrap();
-    let _ = guard.owner().to_string();
+    let _ = guard.owner().to_text();
     proxy.rule(Match::script().arg_contains(HOUR.as_millis().to_string()), Action::DelayReply(ms(2_500)));
     soon("the extension", guard.extend(HOUR)).await.unwrap_err();
     assert!(!guard.is_valid());
@@ -305,7 +305,7 @@ async fn a_partial_release_that_is_on_its_way_when_the_owner_is_handed_out_leave
     });
     server.cmd(&late).unwrap();
     // From here on other processes may use the owner.
-    let _ = owner.to_string();
+    let _ = owner.to_text();
     let left = more.unlock().await;
     alone(&next, &server, &format!("{gone:?} and then {left:?}")).await;
 }

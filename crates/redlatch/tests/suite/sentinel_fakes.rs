@@ -126,7 +126,7 @@ async fn holders_are_told_also_when_no_connection_broke() {
     let renewed = client.lock("renewed").lock().await.unwrap();
     let fixed = client.lock("fixed").lock_with_lease(ms(120_000)).await.unwrap();
     let kept = client.lock("kept").lock().await.unwrap();
-    new.cmd(&["HSET", "kept", &kept.owner().to_string(), "1"]).unwrap();
+    new.cmd(&["HSET", "kept", &kept.owner().to_text(), "1"]).unwrap();
     new.cmd(&["PEXPIRE", "kept", "60000"]).unwrap();
     new.cmd(&["HSET", "renewed", "somebody:1", "1"]).unwrap();
     sentinel.say(|says| (says.port, says.epoch) = (new.port(), 2));

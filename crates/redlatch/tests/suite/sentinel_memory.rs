@@ -63,7 +63,7 @@ async fn a_hold_that_the_new_master_has_is_kept_when_that_one_is_reached_late() 
         Client::builder().url(url(&[&sentinel])).watchdog_lease(ms(120_000)).connect().await.unwrap();
     let kept = client.lock("kept").lock().await.unwrap();
     let missed = client.lock("missed").lock().await.unwrap();
-    new.cmd(&["HSET", "kept", &kept.owner().to_string(), "1"]).unwrap();
+    new.cmd(&["HSET", "kept", &kept.owner().to_text(), "1"]).unwrap();
     new.cmd(&["PEXPIRE", "kept", "60000"]).unwrap();
     way.refuse_new().unwrap();
     sentinel.say(|says| (says.port, says.epoch) = (way.port(), 2));

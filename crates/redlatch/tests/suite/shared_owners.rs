@@ -84,7 +84,7 @@ impl Kind {
     }
 
     fn field(self, owner: &Owner) -> String {
-        if self == Kind::Of(Face::Write) { format!("{owner}:write") } else { owner.to_string() }
+        if self == Kind::Of(Face::Write) { format!("{}:write", owner.to_text()) } else { owner.to_text() }
     }
 }
 
@@ -92,7 +92,7 @@ impl Rig {
     /// An owner of the first process as both have it.
     fn owner(&self) -> [Owner; 2] {
         let owner = self.clients[0].owner();
-        let read = owner.to_string().parse().unwrap();
+        let read = owner.to_text().parse().unwrap();
         [owner, read]
     }
 
@@ -258,7 +258,7 @@ async fn a_shared_owner_whose_read_hold_has_ended_begins_anew() {
     let rig = rig().await;
     let owner = rig.owner();
     let other = rig.stranger.read_write_lock("x").read().lock().await.unwrap();
-    rig.server.cmd(&["HSET", "x", &owner[0].to_string(), "3"]).unwrap();
+    rig.server.cmd(&["HSET", "x", &owner[0].to_text(), "3"]).unwrap();
     let one = Kind::Read.acquire(&rig.clients[0], "x", &owner[0], Wait::No).await.unwrap().unwrap();
     rig.assert_count(Kind::Read, "x", &owner[0], 1, "the first hold");
     let two = Kind::Read.acquire(&rig.clients[1], "x", &owner[1], Wait::No).await.unwrap().unwrap();
@@ -273,7 +273,7 @@ async fn one_of_two_processes_gets_what_its_owner_cannot_enter_twice() {
     for (face, name) in [(Face::NonReentrant, "plain"), (Face::NonReentrantFair, "fair")] {
         for wait in [Wait::No, Wait::Forever] {
             let (kind, [_, owner]) = (Kind::Of(face), rig.owner());
-            let owner = [owner.clone(), owner.to_string().parse().unwrap()];
+            let owner = [owner.clone(), owner.to_text().parse().unwrap()];
             let gate = Gate::new();
             let held = [0, 1].map(|process| {
                 let hold = Action::HoldReplyUntilReleased(gate.clone());
@@ -400,7 +400,7 @@ async fn a_shared_owner_that_waits_is_granted_once() {
         let (kind, name) = (Kind::Of(face), format!("{face:?}"));
         for round in 0..30 {
             let owner = rig.clients[0].owner();
-            let _ = owner.to_string();
+            let _ = owner.to_text();
             let first = AnyLock::new(face, &rig.clients[0], name.as_str()).lock().await.unwrap();
             let (client, waits, of) = (rig.clients[0].clone(), owner.clone(), name.clone());
             let waiter = tokio::spawn(async move { kind.acquire(&client, &of, &waits, Wait::Forever).await });

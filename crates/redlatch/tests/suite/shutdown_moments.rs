@@ -156,7 +156,7 @@ async fn what_is_taken_up_while_its_client_shuts_down_goes_with_it_or_stays_with
             };
             let is_refused = Arc::new(AtomicBool::default());
             let is_left = |state: &LockState| {
-                let owner = owners.lock().unwrap().as_ref().map(|owner| owner.to_string());
+                let owner = owners.lock().unwrap().as_ref().map(|owner| owner.to_text());
                 let owner = owner.expect("it was left");
                 let is_refused = is_refused.load(Ordering::SeqCst);
                 // That of a write hold has an ending.
@@ -194,14 +194,14 @@ async fn what_was_taken_up_for_a_task_that_has_not_seen_it_stays_with_its_owner(
     let holder = async || other.inspect(NAME).await.unwrap().holders[0].owner.to_string();
     assert!(futures_util::poll!(&mut adopting).is_pending());
     soon("the hold moves", async {
-        while holder().await == owner.to_string() {
+        while holder().await == owner.to_text() {
             tokio::task::yield_now().await;
         }
     })
     .await;
     let report = soon("the shutdown", client.clone().shutdown(SOON)).await;
     assert!(report.failed.is_empty(), "{report:?}");
-    assert_eq!(holder().await, owner.to_string());
+    assert_eq!(holder().await, owner.to_text());
     assert_eq!(soon("the task", adopting).await.unwrap_err().kind(), redlatch::ErrorKind::Closed);
 }
 

@@ -242,7 +242,7 @@ async fn a_hold_is_watched_though_others_of_the_same_hash_go_all_the_time() {
             server.cmd(&["HGETALL", "both"]).unwrap(),
             watched(&server),
             reader.is_valid(),
-            reader.owner()
+            reader.owner().to_text()
         );
         println!(
             "{:?}",

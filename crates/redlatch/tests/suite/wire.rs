@@ -67,7 +67,7 @@ async fn each_step_leaves_the_documented_keys() {
     let (server, client) = alone().await;
     let lock = client.lock("stock:1");
     let guard = lock.lock().await.unwrap();
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     assert!(owner.starts_with(client.id()), "the field is client:number: {owner}");
     assert_keyspace!(server, tolerance_ms = 1_000, [("stock:1", hash(&owner, "1"), Some(30_000))]);
     let inner = guard.reenter().await.unwrap();
@@ -77,7 +77,7 @@ async fn each_step_leaves_the_documented_keys() {
     guard.unlock().await.unwrap();
     assert_keyspace!(server, tolerance_ms = 1_000, []);
     let guard = lock.lock_with_lease(ms(5_000)).await.unwrap();
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     assert_keyspace!(server, tolerance_ms = 1_000, [("stock:1", hash(&owner, "1"), Some(5_000))]);
     lock.force_unlock().await.unwrap();
     take_record(&server, "stock:1", &client, &[&owner]);
@@ -90,7 +90,7 @@ async fn the_token_counter_is_the_shared_one_and_never_expires() {
     server.cmd(&["SET", "redisson_lock_token:{f}", "9000000000000000"]).unwrap();
     let guard = client.lock("f").acquire().fenced().await.unwrap().unwrap();
     assert_eq!(guard.token(), Some(9_000_000_000_000_001), "goes on from where others left it");
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     assert_keyspace!(
         server,
         tolerance_ms = 1_000,
@@ -284,7 +284,7 @@ async fn a_hold_of_java_is_entered_by_nobody_else() {
     assert_keyspace!(
         server,
         tolerance_ms = 1_000,
-        [("j", hash(&guard.owner().to_string(), "1"), Some(30_000))]
+        [("j", hash(&guard.owner().to_text(), "1"), Some(30_000))]
     );
 }
 
@@ -293,13 +293,13 @@ async fn a_nested_process_enters_by_the_owner_it_was_given() {
     let (server, client) = alone().await;
     let nested = Client::connect(&server.url()).await.unwrap();
     let outer = client.lock("n").lock().await.unwrap();
-    let owner: redlatch::Owner = outer.owner().to_string().parse().unwrap();
+    let owner: redlatch::Owner = outer.owner().to_text().parse().unwrap();
     let inner =
         nested.lock("n").acquire().owner(&owner).lease(Lease::Fixed(ms(60_000))).await.unwrap().unwrap();
-    assert_keyspace!(server, tolerance_ms = 1_000, [("n", hash(&owner.to_string(), "2"), Some(60_000))]);
+    assert_keyspace!(server, tolerance_ms = 1_000, [("n", hash(&owner.to_text(), "2"), Some(60_000))]);
     // The outer process ends first: the nested one still holds.
     outer.unlock().await.unwrap();
-    assert_keyspace!(server, tolerance_ms = 1_000, [("n", hash(&owner.to_string(), "1"), Some(60_000))]);
+    assert_keyspace!(server, tolerance_ms = 1_000, [("n", hash(&owner.to_text(), "1"), Some(60_000))]);
     inner.unlock().await.unwrap();
     assert_keyspace!(server, tolerance_ms = 1_000, []);
 }
@@ -315,7 +315,7 @@ async fn an_owner_that_was_written_out_asks_for_its_first_hold_and_enters_anothe
     let client = Client::connect(&proxy.url()).await.unwrap();
     let nested = Client::connect(&proxy.url()).await.unwrap();
     let owner = client.owner();
-    let text = owner.to_string();
+    let text = owner.to_text();
     let mut numbers = std::collections::HashSet::new();
     let mut sent = || {
         let sent = proxy.with_log(|log| {

@@ -173,7 +173,7 @@ async fn each_step_of_a_fair_lock_leaves_the_documented_keys_and_messages() {
         keys(&server, Some((&member, "1")), &left[1..]);
         times(&server, &[60]);
         // By force; the holder finds out later.
-        let forced = guard.owner().to_string();
+        let forced = guard.owner().to_text();
         assert!(ours.force_unlock().await.unwrap());
         take_record(&server, "x", &a, &[&forced]);
         let (task, member) = waiters.remove(0);

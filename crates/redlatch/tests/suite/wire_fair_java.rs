@@ -136,7 +136,7 @@ async fn a_release_tells_the_head_alone_and_heads_whose_time_is_over_are_dropped
                 0 => assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released),
                 1 => {
                     // An owner that was shown counts its holds down.
-                    assert!(!guard.owner().to_string().is_empty());
+                    assert!(!guard.owner().to_text().is_empty());
                     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
                 }
                 _ => {
@@ -329,7 +329,7 @@ async fn a_known_owner_that_leaves_as_the_head_of_a_free_lock_tells_the_next() {
         soon("its leaving", async { while !left() {} }).await;
     })
     .await;
-    assert_eq!(messages, told(&[&known.to_string(), &behind.field]));
+    assert_eq!(messages, told(&[&known.to_text(), &behind.field]));
 }
 
 /// Fleets whose Java services set another time say so to us, and their waiters are counted with it.

@@ -24,7 +24,7 @@ async fn each_step_of_a_multi_lock_leaves_the_keys_and_messages_of_plain_locks()
     let set = multi(&client, &["b", "a{t}", "c"]);
     let messages = heard(&server, async {
         let guard = set.lock_with_lease(ms(9_000)).await.unwrap();
-        let owner = guard.members()[0].owner().to_string();
+        let owner = guard.members()[0].owner().to_text();
         let held = || KeyContent::hash([(owner.as_str(), "1")]);
         assert_keyspace!(
             server,

@@ -66,7 +66,7 @@ async fn read_once_and_twice_and_each_unlock(on: Form) {
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let guard = lock.read().lock().await.unwrap();
-        let owner = guard.owner().to_string();
+        let owner = guard.owner().to_text();
         assert!(owner.starts_with(client.id()), "the field is client:number: {owner}");
         assert_keyspace!(
             server,
@@ -110,7 +110,7 @@ async fn two_readers_need_the_longer_lease_and_leave_what_the_other_needs(on: Fo
         let short = lock.read().lock_with_lease(ms(10_000)).await.unwrap();
         let (a, b) = (long.owner().clone(), short.owner().clone());
         assert_ne!(a, b, "two tasks of one process are two owners");
-        let (a, b) = (a.to_string(), b.to_string());
+        let (a, b) = (a.to_text(), b.to_text());
         assert_keyspace!(
             server,
             tolerance_ms = 1_000,
@@ -127,7 +127,7 @@ async fn two_readers_need_the_longer_lease_and_leave_what_the_other_needs(on: Fo
             [("x", hash("read", &[(&b, "1")]), Some(10_000)), (timeout(&b, 1).as_str(), one(), Some(10_000)),]
         );
         let long = lock.read().lock_with_lease(ms(60_000)).await.unwrap();
-        let a = long.owner().to_string();
+        let a = long.owner().to_text();
         short.unlock().await.unwrap();
         assert_keyspace!(
             server,
@@ -146,7 +146,7 @@ async fn write_once_and_twice_and_each_unlock(on: Form) {
     let lock = client.read_write_lock("x");
     let messages = heard(&server, async {
         let guard = lock.write().lock().await.unwrap();
-        let owner = writing(&guard.owner().to_string());
+        let owner = writing(&guard.owner().to_text());
         assert_keyspace!(
             server,
             tolerance_ms = 1_000,
@@ -177,8 +177,8 @@ async fn write_then_read_and_both_orders_of_unlocking(on: Form) {
     let messages = heard(&server, async {
         let write = lock.write().lock().await.unwrap();
         let read = write.read().await.unwrap();
-        let owner = write.owner().to_string();
-        assert_eq!(read.owner().to_string(), owner);
+        let owner = write.owner().to_text();
+        assert_eq!(read.owner().to_text(), owner);
         let both = || {
             [
                 (b"x".to_vec(), hash("write", &[(&owner, "1"), (&writing(&owner), "1")]), Some(30_000)),
@@ -230,7 +230,7 @@ async fn a_downgrade_reads_before_it_writes_no_more_and_tells_everybody(on: Form
     let messages = heard(&server, async {
         let write = lock.write().lock().await.unwrap();
         let inner = write.reenter().await.unwrap();
-        let owner = write.owner().to_string();
+        let owner = write.owner().to_text();
         server.reset_command_counts().unwrap();
         let first = inner.downgrade().await.unwrap();
         assert_eq!(server.command_count("evalsha").unwrap() + server.command_count("eval").unwrap(), 2);
@@ -265,7 +265,7 @@ async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest(on: 
     let lock = client.read_write_lock("x");
     let read = lock.read().lock().await.unwrap();
     let inner = read.reenter().await.unwrap();
-    let owner = read.owner().to_string();
+    let owner = read.owner().to_text();
     // Another owner's reader needs the lock for longer; its key is nobody's to renew but its own (R11).
     let java = timeout(JAVA, 1);
     server.cmd(&["HSET", "x", JAVA, "1"]).unwrap();
@@ -288,7 +288,7 @@ async fn renewal_sets_the_timeout_keys_of_its_own_owner_and_raises_the_rest(on: 
     })
     .await
     .unwrap();
-    let field = writing(&write.owner().to_string());
+    let field = writing(&write.owner().to_text());
     renewed(4, async || ms(pttl(&server, "x").try_into().expect("it is held"))).await;
     assert!(write.is_valid());
     let left = pttl(&server, "x");
@@ -306,7 +306,7 @@ async fn forced_ends_leave_nothing_and_keep_to_their_side(on: Form) {
         let twice = two.reenter().await.unwrap();
         assert!(!lock.write().force_unlock().await.unwrap(), "the other side is left alone");
         assert!(one.is_valid() && two.is_valid());
-        let owners = [one.owner().to_string(), two.owner().to_string()];
+        let owners = [one.owner().to_text(), two.owner().to_text()];
         assert!(lock.read().force_unlock().await.unwrap());
         take_record(&server, "x", &client, &[&owners[0], &owners[1]]);
         // R7: the timeout keys go with the hash.
@@ -315,9 +315,9 @@ async fn forced_ends_leave_nothing_and_keep_to_their_side(on: Form) {
         let write = lock.write().lock().await.unwrap();
         let nested = write.read().await.unwrap();
         assert!(!lock.read().force_unlock().await.unwrap(), "a writer's read holds end with the write hold");
-        let other = Owner::to_string(&client.owner());
+        let other = Owner::to_text(&client.owner());
         assert_eq!(lock.write().force_unlock_if(&other).await.unwrap(), redlatch::Forced::OtherOwner);
-        let owner = write.owner().to_string();
+        let owner = write.owner().to_text();
         assert_eq!(lock.write().force_unlock_if(&owner).await.unwrap(), redlatch::Forced::Released);
         take_record(&server, "x", &client, &[&owner, &writing(&owner)]);
         assert_keyspace!(server, tolerance_ms = 1_000, []);
@@ -331,7 +331,7 @@ async fn names_with_braces_keep_their_own_hash_tag(on: Form) {
     let (server, client) = on.alone().await;
     let messages = heard(&server, async {
         let read = client.read_write_lock("{t}:abc").read().lock().await.unwrap();
-        let owner = read.owner().to_string();
+        let owner = read.owner().to_text();
         let key = format!("{{t}}:abc:{owner}:rwlock_timeout:1");
         assert_keyspace!(
             server,

@@ -26,7 +26,7 @@ in_every_form! {
 async fn trap_g1_a_lock_of_another_kind_is_never_entered(on: Form) {
     let (server, client) = on.alone().await;
     let guard = client.lock("x").lock().await.unwrap();
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     let lock = client.read_write_lock("x");
     assert_eq!(lock.read().try_lock().await.unwrap_err().kind(), ErrorKind::WrongLockKind);
     assert_eq!(lock.write().try_lock().await.unwrap_err().kind(), ErrorKind::WrongLockKind);
@@ -79,7 +79,7 @@ async fn trap_r3_a_nested_read_lasts_as_long_as_its_writer(on: Form) {
     let write = lock.write().lock_with_lease(ms(7_000)).await.unwrap();
     let read = write.read().await.unwrap();
     assert!(near(pttl(&server, "x"), 7_000), "the lock is not prolonged: {}", pttl(&server, "x"));
-    assert!(near(pttl(&server, &timeout(&write.owner().to_string(), 1)), 7_000));
+    assert!(near(pttl(&server, &timeout(&write.owner().to_text(), 1)), 7_000));
     // A longer read hold by the owner's own wish outlives the write hold, for reading only.
     let owner = write.owner().clone();
     let long = Lease::Fixed(ms(60_000));
@@ -100,7 +100,7 @@ async fn trap_r3_a_write_hold_whose_time_is_over_does_not_live_on_under_a_longer
     assert_eq!(soon("the end", write.lost()).await, LossReason::Expired);
     soon("another reader", lock.read().lock()).await.unwrap().unlock().await.unwrap();
     assert!(read.is_valid());
-    let field = owner.to_string();
+    let field = owner.to_text();
     assert_keyspace!(
         server,
         tolerance_ms = 1_500,
@@ -122,7 +122,7 @@ async fn readers_whose_time_is_over_leave_no_fields_behind(on: Form) {
     }
     soon("the end of the fields", async { while client.inspect("x").await.unwrap().holders.len() > 1 {} })
         .await;
-    let owner = stays.owner().to_string();
+    let owner = stays.owner().to_text();
     assert_keyspace!(
         server,
         tolerance_ms = 10_000,
@@ -140,7 +140,7 @@ async fn trap_r4_the_holds_of_one_reader_last_alike_and_go_in_any_order(on: Form
     let hold = |lease| lock.read().acquire().owner(&owner).lease(Lease::Fixed(ms(lease)));
     let short = hold(3_000).await.unwrap().unwrap();
     let long = hold(20_000).await.unwrap().unwrap();
-    let field = owner.to_string();
+    let field = owner.to_text();
     for i in [1, 2] {
         assert!(near(pttl(&server, &timeout(&field, i)), 20_000), "hold {i}");
     }
@@ -168,14 +168,14 @@ async fn trap_r5_a_reader_whose_time_is_over_is_told_though_others_keep_the_hash
     let (late, told) = (lock.read().lock().await.unwrap(), lock.read().lock().await.unwrap());
     let (late_owner, told_owner) = (late.owner().clone(), told.owner().clone());
     for owner in [&late_owner, &told_owner] {
-        server.cmd(&["DEL", &timeout(&owner.to_string(), 1)]).unwrap();
+        server.cmd(&["DEL", &timeout(&owner.to_text(), 1)]).unwrap();
     }
     assert_eq!(lock.read().hold_count(&late_owner).await.unwrap(), 0, "the field alone is no hold");
     assert_eq!(late.unlock().await.unwrap(), Unlocked::AlreadyLost(LossReason::Deleted));
     assert_eq!(soon("the renewal", told.lost()).await, LossReason::Deleted);
     assert!(stays.is_valid());
     soon("the end of the dead fields", async {
-        let only = hash("read", &[(&stays.owner().to_string(), "1")]);
+        let only = hash("read", &[(&stays.owner().to_text(), "1")]);
         while server.keys_dump().unwrap()[b"x".as_slice()].content != only {
             tokio::time::sleep(ms(5)).await;
         }

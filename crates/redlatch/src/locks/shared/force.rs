@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 1_000;
 /// let client = Client::connect("memory:").await?;
 /// let lock = client.lock("report");
 /// let guard = lock.lock().await?;
-/// let owner = guard.owner().to_string();
+/// let owner = guard.owner().to_text();
 /// lock.force(Force::new().owner(owner).by("anna").reason("it hangs since noon")).await?;
 /// let LossReason::Forced { by, reason } = guard.lost().await else { panic!("it was forced") };
 /// assert_eq!((by.as_str(), reason.as_deref()), ("anna", Some("it hangs since noon")));

@@ -73,7 +73,7 @@ impl Client {
         let start = Instant::now();
         let outcome = async {
             let guard = lock.try_lock().await?;
-            let owner = guard.as_ref().map(|guard| guard.owner().to_string()).unwrap_or_default();
+            let owner = guard.as_ref().map(|guard| guard.owner().to_text()).unwrap_or_default();
             if let Some(guard) = guard {
                 let inner = guard.reenter().await?;
                 inner.unlock().await?;

@@ -136,7 +136,7 @@ impl Client {
     /// let guard = client.lock("report").lock().await?;
     /// let state = client.inspect("report").await?;
     /// assert_eq!(state.kind, redlatch::LockKind::Lock);
-    /// assert_eq!(state.holders[0].owner, guard.owner().to_string());
+    /// assert_eq!(state.holders[0].owner, guard.owner().to_text());
     /// # Ok(()) }
     /// ```
     pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockState, Error> {

@@ -159,7 +159,7 @@ fn all_keys_gone(cluster: &RedisCluster) -> SlotMove<'_> {
 
 /// The owner of a guard as another process is given it.
 fn written(guard: &Guard) -> Owner {
-    guard.owner().to_string().parse().unwrap()
+    guard.owner().to_text().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -35,7 +35,7 @@ pub(crate) async fn who_adopts_a_hold_draws_its_token(on: Fixture) {
     let token = guard.token();
     let held = guard.detach();
     assert_eq!(held.token, Some(token));
-    let owner = held.owner.to_string().parse().unwrap();
+    let owner = held.owner.to_text().parse().unwrap();
     let lock = b.fenced_lock(name.as_str());
     let adopted = lock.adopt(&owner, Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
     assert!(adopted.token() > token, "the last one drawn may be another holder's");

@@ -120,7 +120,7 @@ pub(crate) async fn one_owner_of_two_processes_holds_twice(on: Fixture) {
     let name = on.name("x");
     for round in 0..50 {
         let owner = a.owner();
-        let told = owner.to_string().parse().unwrap();
+        let told = owner.to_text().parse().unwrap();
         let (here, there) = (on.lock(&a, name.as_str()), on.lock(&b, name.as_str()));
         let one = tokio::spawn(async move { here.acquire().owner(&owner).wait(Wait::Forever).await });
         let two = there.acquire().owner(&told).wait(Wait::Forever);
@@ -141,7 +141,7 @@ pub(crate) async fn a_hold_that_was_entered_elsewhere_is_not_shortened(on: Fixtu
     let (a, b) = (on.client().await, on.client().await);
     let lock = on.lock(&a, on.name("x"));
     let outer = lock.lock().await.unwrap();
-    let owner = outer.owner().to_string().parse().unwrap();
+    let owner = outer.owner().to_text().parse().unwrap();
     // Another process enters with the owner that it was told, and counts on its lease.
     let inner = on.lock(&b, on.name("x")).acquire().owner(&owner).await.unwrap().unwrap();
     assert!(outer.detach_for(ms(5_000)).await.unwrap());
@@ -205,7 +205,7 @@ pub(crate) async fn the_holder_learns_at_once_who_forced_its_lock_free_and_why(o
             let fixed = on.lock(&a, on.name("y")).lock_with_lease(Duration::from_secs(600)).await.unwrap();
             // Before and after the hold is watched.
             tokio::time::sleep(late).await;
-            let owner = held.owner().to_string();
+            let owner = held.owner().to_text();
             assert_eq!(
                 lock.force(force.clone().owner("1b671a64-40d5-491e-99b0-da01ff1f3341:1")).await.unwrap(),
                 Forced::OtherOwner
@@ -242,7 +242,7 @@ pub(crate) async fn a_forced_unlock_of_the_shown_owner_only(on: Fixture) {
     let client = on.client().await;
     let lock = on.lock(&client, on.name("x"));
     let guard = lock.lock().await.unwrap();
-    let owner = guard.owner().to_string();
+    let owner = guard.owner().to_text();
     assert_eq!(
         lock.force_unlock_if("1b671a64-40d5-491e-99b0-da01ff1f3341:1").await.unwrap(),
         Forced::OtherOwner

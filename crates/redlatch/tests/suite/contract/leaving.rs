@@ -109,7 +109,7 @@ pub(crate) async fn a_detached_hold_goes_on_and_is_adopted(on: Fixture) {
     let held = on.lock(&a, name.as_str()).lock_with_lease(ms(20_000)).await.unwrap().detach();
     assert!(on.lock(&a, name.as_str()).is_locked().await.unwrap());
     assert_eq!(a.stats().names, 0);
-    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let owner: Owner = held.owner.to_text().parse().unwrap();
     assert!(on.lock(&b, name.as_str()).renew(&owner, ms(30_000)).await.unwrap());
     let guard = on
         .lock(&b, name.as_str())

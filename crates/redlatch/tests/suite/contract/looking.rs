@@ -11,7 +11,7 @@ pub(crate) async fn state_shows_holder_and_ttl(on: Fixture) {
     let state = client.inspect(name.as_str()).await.unwrap();
     assert_eq!(state.kind, LockKind::Lock);
     assert_eq!(state.holders.len(), 1);
-    assert_eq!((state.holders[0].owner.as_str(), state.holders[0].holds), (&*guard.owner().to_string(), 2));
+    assert_eq!((state.holders[0].owner.as_str(), state.holders[0].holds), (&*guard.owner().to_text(), 2));
     assert!(state.ttl.unwrap() > ms(20_000) && !state.ttl_missing && state.findings.is_empty());
     drop((guard, inner));
 }
@@ -99,7 +99,7 @@ pub(crate) async fn a_fair_queue_is_shown(on: Fixture) {
         waits.push(tokio::spawn(async move { lock.lock().await.unwrap().unlock().await }));
         let state = queued(count).await;
         assert_eq!((state.kind, state.waiting), (LockKind::Fair, count as u64));
-        assert_eq!(state.holders[0].owner, guard.owner().to_string());
+        assert_eq!(state.holders[0].owner, guard.owner().to_text());
         let waiter = state.waiters.last().unwrap();
         assert!(waiter.owner.starts_with(other.id()) && waiter.position == count, "{state:?}");
         assert!(waiter.stale_in.unwrap() > ms(1_000) && state.findings.is_empty(), "{state:?}");

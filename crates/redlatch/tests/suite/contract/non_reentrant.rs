@@ -17,7 +17,7 @@ pub(crate) async fn test_same_thread_reacquire_throws(on: Fixture) {
     let error = guard.reenter().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyHeld, "{error}");
     // The same owner in another process is no more reentrant than here, and what it gives up is no hold.
-    let written = me.to_string().parse().unwrap();
+    let written = me.to_text().parse().unwrap();
     for wait in [Wait::No, Wait::AtMost(ms(100)), Wait::Forever, Wait::No] {
         let again = on.lock(&other, on.name("x"));
         let outcome = soon("the refusal", async { again.acquire().owner(&written).wait(wait).await }).await;

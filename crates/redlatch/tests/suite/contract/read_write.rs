@@ -254,14 +254,14 @@ pub(crate) async fn both_sides_are_released_by_a_shutdown(on: Fixture) {
 pub(crate) async fn a_detached_read_hold_is_adopted_elsewhere(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
     let held = a.read_write_lock(on.name("x")).read().lock_with_lease(ms(20_000)).await.unwrap().detach();
-    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let owner: Owner = held.owner.to_text().parse().unwrap();
     let lock = b.read_write_lock(on.name("x"));
     assert!(lock.write().try_lock().await.unwrap().is_none());
     assert!(lock.write().adopt(&owner, Lease::Renewed).await.unwrap().is_none(), "it does not write");
     let guard = lock.read().adopt(&owner, Lease::Renewed).await.unwrap().expect("it reads");
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     let held = a.read_write_lock(on.name("x")).write().lock().await.unwrap().detach();
-    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let owner: Owner = held.owner.to_text().parse().unwrap();
     assert!(lock.write().renew(&owner, ms(30_000)).await.unwrap());
     let guard = lock.write().adopt(&owner, Lease::Renewed).await.unwrap().expect("it writes");
     let read = guard.downgrade().await.unwrap();
@@ -286,7 +286,7 @@ pub(crate) async fn a_read_hold_that_is_left_for_less_keeps_writers_out_no_longe
     assert!(left().await <= ms(30_000));
     // Who takes a hold up for less than it had.
     let held = theirs.read().lock_with_lease(ms(600_000)).await.unwrap().detach();
-    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let owner: Owner = held.owner.to_text().parse().unwrap();
     let taken = ours.read().adopt(&owner, Lease::Fixed(ms(60_000))).await.unwrap().expect("it was left");
     let now = left().await;
     assert!(now > ms(30_000) && now <= ms(60_000), "what the taker needs: {now:?}");

@@ -279,10 +279,7 @@ async fn a_transfer_whose_reply_is_lost_hands_the_lock_on_all_the_same() {
         assert!(next.token().is_some());
         let state = rig.direct.inspect("pass").await.unwrap();
         assert_eq!(state.holders.len(), 1, "{next:?} {state:?}");
-        assert_eq!(
-            (state.holders[0].owner.as_str(), state.holders[0].holds),
-            (&*next.owner().to_string(), 1)
-        );
+        assert_eq!((state.holders[0].owner.as_str(), state.holders[0].holds), (&*next.owner().to_text(), 1));
         next.unlock().await.unwrap();
         assert_eq!(rig.proxy.fired(rule), 1);
         soon("quiet", async {

@@ -11,7 +11,7 @@ async fn adopt(client: &Client, kind: &str, owner: &Owner) -> Result<Option<Guar
 }
 
 fn as_text(owner: &Owner) -> Owner {
-    owner.to_string().parse().unwrap()
+    owner.to_text().parse().unwrap()
 }
 
 fn transfer(kind: &str) -> &'static scripts::Script {

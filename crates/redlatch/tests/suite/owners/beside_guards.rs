@@ -67,7 +67,7 @@ async fn a_shutdown_leaves_no_hold_of_an_owner_that_was_written_out() {
         let rig = rig().await;
         let guard = take(&rig.client, kind).await;
         let guards = [guard.reenter().await.unwrap(), guard.reenter().await.unwrap()];
-        let _text = guard.owner().to_string();
+        let _text = guard.owner().to_text();
         let report = rig.client.clone().shutdown(SOON).await;
         assert!(report.failed.is_empty(), "{kind}: {report:?}");
         assert!(!guard.is_valid() && guards.iter().all(|guard| !guard.is_valid()));

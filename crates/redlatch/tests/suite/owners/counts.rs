@@ -52,7 +52,7 @@ async fn a_late_leave_takes_no_hold_that_was_entered_since() {
     let four = soon("the next entry", one.reenter()).await;
     rig.arrives_late(&scripts::LEAVE);
     // From now on other processes may use the owner.
-    let field = one.owner().to_string();
+    let field = one.owner().to_text();
     let counted = match four {
         Ok(four) => soon("a release", four.unlock()).await.unwrap(),
         Err(error) => {

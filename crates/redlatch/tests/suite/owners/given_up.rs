@@ -61,7 +61,7 @@ async fn a_read_hold_that_ends_while_its_writer_enters_it_is_taken_anew() {
         let rig = rig().await;
         let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
         if shared {
-            let _text = writing.owner().to_string();
+            let _text = writing.owner().to_text();
         }
         let reading = writing.read().await.unwrap();
         let gate = Gate::new();
@@ -89,7 +89,7 @@ async fn a_detach_for_beside_a_re_entry_that_is_given_up_leaves_the_hold_for_tha
             let guard = of_kind!(rig.client, kind, lock => lock.acquire().lease(LONG).await.unwrap().map(Hold::into_guard));
             let guard: Guard = guard.expect("it is free");
             if shown {
-                let _text = guard.owner().to_string();
+                let _text = guard.owner().to_text();
             }
             let second = if twice { Some(guard.reenter().await.unwrap()) } else { None };
             let gate = enters(&rig, kind, guard.reenter()).await;

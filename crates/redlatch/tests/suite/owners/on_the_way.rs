@@ -22,7 +22,7 @@ fn releasing(kind: &str) -> &'static scripts::Script {
 
 /// Another process comes to hold under an owner that it was handed as text.
 async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
-    let handed: Owner = owner.to_string().parse().unwrap();
+    let handed: Owner = owner.to_text().parse().unwrap();
     let entered = of_kind!(rig.other, kind, lock =>
         lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
     entered.expect("the owner holds it")
@@ -279,7 +279,7 @@ async fn two_undoings_of_one_acquire_take_nothing_along_that_another_process_ent
     gate.release();
     // Either it counts down within that time what nobody took, or it leaves that to its lease.
     let counted_down = async {
-        while rig.field("x", &owner.to_string()) != redis::Value::BulkString(b"1".into()) {
+        while rig.field("x", &owner.to_text()) != redis::Value::BulkString(b"1".into()) {
             tokio::time::sleep(ms(5)).await;
         }
     };

@@ -29,7 +29,7 @@ async fn an_owner_whose_read_hold_is_over_waits_for_the_servers_end_of_it_before
         let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
         let reading = reads(&rig.client, &owner, Lease::Fixed(ms(3_000))).await;
         if shown {
-            let _text = owner.to_string();
+            let _text = owner.to_text();
         }
         keeps_reading(&rig, &owner, "600000");
         soon("the end of reading", reading.lost()).await;
@@ -97,7 +97,7 @@ async fn an_owner_whose_read_hold_is_over_finds_the_lock_busy_while_the_server_c
     let rig = rig().await;
     let (both, owner) = (rig.client.read_write_lock("x"), rig.client.owner());
     let reading = reads(&rig.client, &owner, Lease::Fixed(ms(1_000))).await;
-    let _text = owner.to_string();
+    let _text = owner.to_text();
     keeps_reading(&rig, &owner, "600000");
     soon("the end of reading", reading.lost()).await;
     assert!(both.write().acquire().owner(&owner).await.unwrap().is_none());
@@ -121,7 +121,7 @@ async fn an_owner_that_reads_here_is_refused_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_reads_elsewhere_is_refused_when_it_goes_on_reading() {
     let rig = rig().await;
-    let owner: Owner = rig.client.owner().to_string().parse().unwrap();
+    let owner: Owner = rig.client.owner().to_text().parse().unwrap();
     let reading = reads(&rig.other, &owner, Lease::Fixed(ms(600_000))).await;
     let both = rig.client.read_write_lock("x");
     assert!(both.write().acquire().owner(&owner).await.unwrap().is_none(), "it is busy");
@@ -143,7 +143,7 @@ async fn an_owner_of_another_client_that_reads_is_refused_at_once() {
     let rig = rig().await;
     let owner = rig.other.owner();
     let reading = reads(&rig.other, &owner, Lease::Fixed(ms(600_000))).await;
-    let handed: Owner = owner.to_string().parse().unwrap();
+    let handed: Owner = owner.to_text().parse().unwrap();
     let both = rig.client.read_write_lock("x");
     for wait in [Wait::No, Wait::Forever] {
         let writing = both.write().acquire().owner(&handed).wait(wait).into_future();

@@ -42,7 +42,7 @@ async fn stranger(rig: &Rig, kind: &str) -> Option<Guard> {
 }
 
 fn handed_out(guard: &Guard) -> Owner {
-    guard.owner().to_string().parse().unwrap()
+    guard.owner().to_text().parse().unwrap()
 }
 
 /// A lease was passed on with a re-entry under way, which then was the next holder's: its release left the lock held.
@@ -57,7 +57,7 @@ async fn a_re_entry_that_is_on_its_way_is_not_left_to_the_next_holder() {
     assert_eq!(soon("the release", first.unlock()).await.unwrap(), Unlocked::Released);
     let next = soon("the next holder", &mut next).await.unwrap();
     rig.quiet().await;
-    let _handed_out = next.owner().to_string();
+    let _handed_out = next.owner().to_text();
     assert_eq!(next.unlock().await.unwrap(), Unlocked::Released);
 }
 
@@ -76,7 +76,7 @@ async fn a_partial_release_that_is_on_its_way_is_not_left_to_the_next_holder() {
     let again = soon("the re-entry", next.reenter()).await.unwrap();
     soon("the partial release", leaving).await.unwrap();
     rig.proxy.clear_rules();
-    let _handed_out = next.owner().to_string();
+    let _handed_out = next.owner().to_text();
     again.unlock().await.unwrap();
     assert!(stranger(&rig, "plain").await.is_none() && next.is_valid());
     assert_eq!(next.unlock().await.unwrap(), Unlocked::Released);
@@ -167,7 +167,7 @@ async fn of_two_holds_with_a_count_in_doubt_one_is_detached_and_the_other_one_st
             let inner = soon("the entry", outer.reenter()).await.unwrap();
             let held = inner.detach();
             if detached_ends_first {
-                rig.other.lock("x").release(&held.owner.to_string().parse().unwrap()).await.unwrap();
+                rig.other.lock("x").release(&held.owner.to_text().parse().unwrap()).await.unwrap();
                 assert!(outer.is_valid());
             } else {
                 soon("the release", outer.unlock()).await.unwrap();
@@ -221,7 +221,7 @@ async fn an_adopter_has_no_token_of_a_later_holder() {
         rig.proxy.rule(script(last), Action::DelayRequest(ms(1_000)));
     }
     let fenced = rig.client.fenced_lock("x");
-    let owner: Owner = held.owner.to_string().parse().unwrap();
+    let owner: Owner = held.owner.to_text().parse().unwrap();
     let adopting = tokio::spawn(async move { fenced.adopt(&owner, Lease::Renewed).await });
     let is_last = |arg: &Vec<u8>| {
         [&scripts::COUNTER_GET, &scripts::TRANSFER].iter().any(|last| arg == last.sha1().as_bytes())
@@ -325,7 +325,7 @@ async fn a_downgrade_that_is_on_its_way_takes_no_write_hold_that_another_process
         let turning = tokio::spawn(writing.downgrade());
         rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
         let theirs =
-            lock(&rig.other, "write", Some(&owner.to_string().parse().unwrap())).await.expect("it enters");
+            lock(&rig.other, "write", Some(&owner.to_text().parse().unwrap())).await.expect("it enters");
         let reading = soon("the downgrade", turning).await.unwrap().unwrap();
         let third = Client::connect(&rig.server.url()).await.unwrap();
         assert!(lock(&third, "read", None).await.is_none() && theirs.is_valid(), "a reader beside a writer");
@@ -343,7 +343,7 @@ async fn an_owner_with_a_release_on_its_way_turns_into_no_reader() {
     let rig = rig().await;
     let brisk = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(900)).connect().await.unwrap();
     let writing = brisk.read_write_lock("x").write().lock().await.unwrap();
-    let _handed_out = writing.owner().to_string();
+    let _handed_out = writing.owner().to_text();
     let reading = writing.reenter().await.unwrap().downgrade().await.unwrap();
     let lost = rig.proxy.rule(script(&scripts::READ_LEAVE), Action::CloseBeforeRequest);
     // Until its lease is over, because it is not repeated.
@@ -353,7 +353,7 @@ async fn an_owner_with_a_release_on_its_way_turns_into_no_reader() {
         Err(error) => assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}"),
         Ok(again) => {
             rig.arrives_late(&scripts::READ_LEAVE);
-            let there = rig.field("x", &again.owner().to_string()) != redis::Value::Nil;
+            let there = rig.field("x", &again.owner().to_text()) != redis::Value::Nil;
             assert!(there || !again.is_valid(), "a valid reader that the server does not know");
         }
     }
@@ -367,7 +367,7 @@ async fn a_release_without_an_answer_is_watched_for_as_long_as_a_renewal_before_
     let rig = rig().await;
     let brisk = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
     let held = brisk.lock("x").lock().await.unwrap();
-    let _handed_out = held.owner().to_string();
+    let _handed_out = held.owner().to_text();
     let gate = Gate::new();
     let renewal = rig.proxy.rule(script(&scripts::RENEW), Action::HoldReplyUntilReleased(gate.clone()));
     // The first is a look.

@@ -33,7 +33,7 @@ fn leaving(kind: &str) -> &'static scripts::Script {
 
 /// Another process comes to hold under an owner that it was handed as text.
 async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
-    let handed: Owner = owner.to_string().parse().unwrap();
+    let handed: Owner = owner.to_text().parse().unwrap();
     let entered = of_kind!(rig.other, kind, lock =>
         lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
     entered.expect("the owner holds it")

@@ -295,7 +295,7 @@ async fn the_answer_of_a_release_is_read_as_what_it_is() {
         }
         let mut unlock = begun(guard.unlock());
         rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
-        let _ = owner.to_string();
+        let _ = owner.to_text();
         rig.proxy.remove_rule(slow);
         gate.release();
         let said = soon("the answer", &mut unlock).await.unwrap();
@@ -389,7 +389,7 @@ async fn a_late_extension_keeps_no_hold_that_was_about_to_be_given_back() {
     let (first, second) = (guard.reenter().await.unwrap(), guard.reenter().await.unwrap());
     // The other process gives back what it enters, so the owner counts.
     let owner = guard.owner().clone();
-    let _ = owner.to_string();
+    let _ = owner.to_text();
     let (extended, left) = (Gate::new(), Gate::new());
     let slow =
         rig.proxy.rule(script(&scripts::RENEW).nth(1), Action::HoldReplyUntilReleased(extended.clone()));

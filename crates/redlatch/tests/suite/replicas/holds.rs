@@ -68,7 +68,7 @@ async fn a_hold_is_entered_again_for_what_it_was_confirmed_with() {
     assert_eq!((numbers(&inner), lock.hold_count(&me).await.unwrap()), ((1, 1), 2));
     // Another process that knows the owner enters by a request of its own, which replicas confirm or which is taken back.
     let other = rig.client().await;
-    let theirs = me.to_string().parse().unwrap();
+    let theirs = me.to_text().parse().unwrap();
     let entered = other.lock("n").acquire().owner(&theirs).replica_ack(all()).await.unwrap().unwrap();
     assert_eq!((numbers(&entered), lock.hold_count(&me).await.unwrap()), ((1, 1), 3));
     entered.unlock().await.unwrap();

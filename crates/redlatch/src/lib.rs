@@ -73,7 +73,7 @@ pub use locks::{
     quorum::{AcquireQuorum, QuorumGuard, QuorumLock},
     read_write::{ReadGuard, ReadLock, ReadWriteLock, WriteGuard, WriteLock},
     shared::{
-        Acquire, Force, Forced, Guard, Held, Hold, Lease, WithError,
+        Acquire, DetachedHold, Force, Forced, Guard, Hold, Lease, WithError,
         lock::Lock,
         members::{LostMember, Member, UnlockReport},
     },

@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 
 /// A kind by its name, for holds that are there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Held {
+pub(crate) enum HeldKind {
     /// A plain or a fenced lock.
     Lock,
     /// A fair lock (--fair).
@@ -77,26 +77,26 @@ pub(crate) fn listed() -> impl TypedValueParser<Value = LockKind> {
 
 impl Kind {
     /// The kind without its number.
-    pub(crate) fn held(self) -> Held {
+    pub(crate) fn held(self) -> HeldKind {
         match self {
-            Kind::Lock => Held::Lock,
-            Kind::Fair => Held::Fair,
-            Kind::Read => Held::Read,
-            Kind::Write => Held::Write,
-            Kind::Permits(_) => Held::Permits,
+            Kind::Lock => HeldKind::Lock,
+            Kind::Fair => HeldKind::Fair,
+            Kind::Read => HeldKind::Read,
+            Kind::Write => HeldKind::Write,
+            Kind::Permits(_) => HeldKind::Permits,
         }
     }
 }
 
-impl Held {
+impl HeldKind {
     /// The word for it, as `--kind` takes it and REDLATCH_KIND has it.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Held::Lock => "lock",
-            Held::Fair => "fair",
-            Held::Read => "read",
-            Held::Write => "write",
-            Held::Permits => "permits",
+            HeldKind::Lock => "lock",
+            HeldKind::Fair => "fair",
+            HeldKind::Read => "read",
+            HeldKind::Write => "write",
+            HeldKind::Permits => "permits",
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) mod rate;
 pub(crate) mod run;
 pub(crate) mod sem;
 
-use self::kind::{Held, KindArgs};
+use self::kind::{HeldKind, KindArgs};
 use crate::{durations, run::kind::Holder};
 
 /// Run commands under a distributed lock, and see who holds what.
@@ -281,7 +281,7 @@ pub(crate) struct UnlockArgs {
     pub(crate) owner: Option<Holder>,
     /// The kind that `lock` took. Without it redlatch looks on the server [env: REDLATCH_KIND, together with REDLATCH_OWNER].
     #[arg(long, value_name = "KIND", value_enum)]
-    pub(crate) kind: Option<Held>,
+    pub(crate) kind: Option<HeldKind>,
 }
 
 /// `redlatch renew`.
@@ -294,7 +294,7 @@ pub(crate) struct RenewArgs {
     pub(crate) owner: Option<Holder>,
     /// The kind that `lock` took. Without it redlatch looks on the server [env: REDLATCH_KIND, together with REDLATCH_OWNER].
     #[arg(long, value_name = "KIND", value_enum)]
-    pub(crate) kind: Option<Held>,
+    pub(crate) kind: Option<HeldKind>,
     /// Let the lease end this long from now. A lock keeps a longer lease. A permit gets exactly this one.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
@@ -342,7 +342,7 @@ pub(crate) struct ForceUnlockArgs {
     pub(crate) owner: String,
     /// The kind of hold. Without it redlatch looks on the server.
     #[arg(long, value_name = "KIND", value_enum)]
-    pub(crate) kind: Option<Held>,
+    pub(crate) kind: Option<HeldKind>,
     /// Tell the holder this reason.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,

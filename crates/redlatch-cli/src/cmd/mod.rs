@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use redlatch::LockName;
 
 use crate::{
-    args::{Cli, Global, Verb, kind::Held},
+    args::{Cli, Global, Verb, kind::HeldKind},
     config::{Settings, Surroundings},
     exit::{self, Failure},
     run::kind::Holder,
@@ -90,7 +90,7 @@ fn lock_name(raw: OsString) -> Result<LockName, Failure> {
 }
 
 /// The owner of a detached hold, and its kind if that is known: the flags, else what `lock --export` put into the environment.
-fn owner(flag: Option<Holder>, kind: Option<Held>) -> Result<(Holder, Option<Held>), Failure> {
+fn owner(flag: Option<Holder>, kind: Option<HeldKind>) -> Result<(Holder, Option<HeldKind>), Failure> {
     if let Some(owner) = flag {
         return Ok((owner, kind));
     }
@@ -104,6 +104,6 @@ fn owner(flag: Option<Holder>, kind: Option<Held>) -> Result<(Holder, Option<Hel
         .parse()
         .map_err(|error: redlatch::Error| Failure::new(exit::USAGE, format!("REDLATCH_OWNER: {error}")))?;
     // An unknown word is one of a later version: then looking has to do.
-    let known = variable("REDLATCH_KIND").and_then(|word| Held::from_str(&word, false).ok());
+    let known = variable("REDLATCH_KIND").and_then(|word| HeldKind::from_str(&word, false).ok());
     Ok((owner, kind.or(known)))
 }

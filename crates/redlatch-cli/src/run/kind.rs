@@ -7,7 +7,7 @@ use redlatch::{
     LockName, Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
 };
 
-use crate::{args::kind::Held, escape::quoted, exit::Failure};
+use crate::{args::kind::HeldKind, escape::quoted, exit::Failure};
 
 /// Who holds: the owner of a lock, or the permit that was taken.
 #[derive(Debug, Clone)]
@@ -80,13 +80,13 @@ pub(crate) struct Terms<'a> {
 
 impl Handle {
     /// The lock of that name and kind; nothing for permits, which have no owners.
-    pub(crate) fn of(client: &Client, name: &LockName, kind: Held) -> Option<Self> {
+    pub(crate) fn of(client: &Client, name: &LockName, kind: HeldKind) -> Option<Self> {
         Some(match kind {
-            Held::Lock => Handle::Lock(client.lock(name)),
-            Held::Fair => Handle::Fair(client.fair_lock(name)),
-            Held::Read => Handle::Read(client.read_write_lock(name)),
-            Held::Write => Handle::Write(client.read_write_lock(name)),
-            Held::Permits => return None,
+            HeldKind::Lock => Handle::Lock(client.lock(name)),
+            HeldKind::Fair => Handle::Fair(client.fair_lock(name)),
+            HeldKind::Read => Handle::Read(client.read_write_lock(name)),
+            HeldKind::Write => Handle::Write(client.read_write_lock(name)),
+            HeldKind::Permits => return None,
         })
     }
 
@@ -152,11 +152,11 @@ impl Detached {
         client: &Client,
         name: &LockName,
         holder: &str,
-        kind: Option<Held>,
+        kind: Option<HeldKind>,
     ) -> Result<Self, Failure> {
         let kind = match kind {
             Some(kind) => kind,
-            None if is_permit(holder) => Held::Permits,
+            None if is_permit(holder) => HeldKind::Permits,
             None => look(client, name, holder).await?,
         };
         let which = match Handle::of(client, name, kind) {
@@ -228,17 +228,17 @@ impl Detached {
 
 /// The kind of lock that `holder` has of the name. A fair lock for which nobody queues looks like a plain one and is given back
 /// like one; a waiter that queues just then finds it free at the next of its regular attempts.
-async fn look(client: &Client, name: &LockName, holder: &str) -> Result<Held, Failure> {
+async fn look(client: &Client, name: &LockName, holder: &str) -> Result<HeldKind, Failure> {
     let state = client.inspect(name).await?;
     let writes = |owner: &str| owner == holder || owner.strip_suffix(":write") == Some(holder);
     Ok(match state.kind {
         LockKind::ReadWrite => {
             let mut holders = state.holders.iter();
             let writer = holders.any(|found| found.mode == HoldMode::Write && writes(&found.owner));
-            if writer { Held::Write } else { Held::Read }
+            if writer { HeldKind::Write } else { HeldKind::Read }
         }
-        LockKind::Fair => Held::Fair,
-        _ => Held::Lock,
+        LockKind::Fair => HeldKind::Fair,
+        _ => HeldKind::Lock,
     })
 }
 

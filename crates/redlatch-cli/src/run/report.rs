@@ -54,7 +54,7 @@ enum ChildStatus {
 
 /// How one name is held.
 #[derive(Debug, Serialize)]
-struct Held {
+struct HoldReport {
     name: String,
     owner: String,
     token: Option<u64>,
@@ -74,7 +74,7 @@ pub(crate) struct Report {
     owner: Option<String>,
     token: Option<u64>,
     /// How each name is held; `owner` and `token` are those of the only one.
-    holds: Vec<Held>,
+    holds: Vec<HoldReport>,
     acquired_at: Option<String>,
     waited_ms: u64,
     held_ms: Option<u64>,
@@ -115,8 +115,11 @@ impl Report {
         self.owner = only(names).map(|held| held.owner.clone());
         self.token = only(names).and_then(|held| held.token);
         let holds = names.iter();
-        let holds =
-            holds.map(|held| Held { name: text(&held.name), owner: held.owner.clone(), token: held.token });
+        let holds = holds.map(|held| HoldReport {
+            name: text(&held.name),
+            owner: held.owner.clone(),
+            token: held.token,
+        });
         self.holds = holds.collect();
         self.acquired_at = Some(rfc3339(at));
     }

@@ -13,7 +13,7 @@ use std::{
 use redlatch::{Error, Hold, Owner, Unlocked};
 
 use super::{network::locked, program::EXTENDED};
-use crate::worker::kind::Held;
+use crate::worker::kind::AnyGuard;
 
 /// Lets a call be left unpolled.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl<F: Future> Future for Gated<F> {
 
 /// What a call came to.
 pub(super) enum Ended {
-    Granted(Held),
+    Granted(AnyGuard),
     Busy,
     Unlocked(Unlocked),
     Done,
@@ -71,20 +71,20 @@ pub(super) enum Ended {
 pub(super) type Call = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// The text of a guard's owner. Asking the guard itself would tell it that its owner is known elsewhere.
-pub(super) fn owner_of(held: &Held) -> String {
+pub(super) fn owner_of(held: &AnyGuard) -> String {
     let text = format!("{held:?}");
     let owner = text.split("Owner(").nth(1).and_then(|rest| rest.split(')').next());
     owner.unwrap_or_default().to_owned()
 }
 
 /// Leaves a hold without a guard; its owner.
-pub(super) fn detach(held: Held) -> Option<Owner> {
+pub(super) fn detach(held: AnyGuard) -> Option<Owner> {
     let left = match held {
-        Held::One(guard) => guard.detach(),
-        Held::Read(guard) => guard.detach(),
-        Held::Write(guard) => guard.detach(),
+        AnyGuard::One(guard) => guard.detach(),
+        AnyGuard::Read(guard) => guard.detach(),
+        AnyGuard::Write(guard) => guard.detach(),
         // The other one ends with its lease.
-        Held::Multi(guard) => guard.detach().into_iter().next()?,
+        AnyGuard::Multi(guard) => guard.detach().into_iter().next()?,
         other => {
             drop(other);
             return None;
@@ -93,28 +93,28 @@ pub(super) fn detach(held: Held) -> Option<Owner> {
     Some(left.owner)
 }
 
-pub(super) async fn unlock(held: Held) -> Ended {
+pub(super) async fn unlock(held: AnyGuard) -> Ended {
     let unlocked = match held {
-        Held::One(guard) => guard.unlock().await,
-        Held::Read(guard) => guard.unlock().await,
-        Held::Write(guard) => guard.unlock().await,
-        Held::Multi(guard) => guard.unlock().await.into_result().map(|()| Unlocked::Released),
+        AnyGuard::One(guard) => guard.unlock().await,
+        AnyGuard::Read(guard) => guard.unlock().await,
+        AnyGuard::Write(guard) => guard.unlock().await,
+        AnyGuard::Multi(guard) => guard.unlock().await.into_result().map(|()| Unlocked::Released),
         _ => return Ended::Done,
     };
     unlocked.map_or_else(Ended::Failed, Ended::Unlocked)
 }
 
-pub(super) async fn downgrade(held: Held) -> Ended {
-    let Held::Write(guard) = held else { return Ended::Done };
-    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
+pub(super) async fn downgrade(held: AnyGuard) -> Ended {
+    let AnyGuard::Write(guard) = held else { return Ended::Done };
+    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(AnyGuard::Read(guard)))
 }
 
-pub(super) async fn read_beside(held: Arc<Held>) -> Ended {
-    let Held::Write(guard) = &*held else { return Ended::Done };
-    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(Held::Read(guard)))
+pub(super) async fn read_beside(held: Arc<AnyGuard>) -> Ended {
+    let AnyGuard::Write(guard) = &*held else { return Ended::Done };
+    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(AnyGuard::Read(guard)))
 }
 
-pub(super) async fn reenter(held: Arc<Held>) -> Ended {
+pub(super) async fn reenter(held: Arc<AnyGuard>) -> Ended {
     match held.reenter().await {
         Some(Ok(held)) => Ended::Granted(held),
         Some(Err(error)) => Ended::Failed(error),
@@ -122,9 +122,9 @@ pub(super) async fn reenter(held: Arc<Held>) -> Ended {
     }
 }
 
-pub(super) async fn extend(held: Arc<Held>) -> Ended {
+pub(super) async fn extend(held: Arc<AnyGuard>) -> Ended {
     let extended = match (&*held, held.guard()) {
-        (Held::Multi(guard), _) => guard.extend(EXTENDED).await,
+        (AnyGuard::Multi(guard), _) => guard.extend(EXTENDED).await,
         (_, Some(guard)) => guard.as_guard().extend(EXTENDED).await,
         _ => return Ended::Done,
     };

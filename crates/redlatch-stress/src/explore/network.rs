@@ -172,7 +172,7 @@ enum Message {
     News { listener: Listener, number: i64 },
 }
 
-struct Held {
+struct HeldBack {
     since: Instant,
     number: u64,
     what: String,
@@ -181,7 +181,7 @@ struct Held {
 
 struct State {
     chooser: Chooser,
-    held: Vec<Held>,
+    held: Vec<HeldBack>,
     held_left: usize,
     /// Choices are made; otherwise everything is prompt.
     open: bool,
@@ -304,7 +304,7 @@ impl Network {
 
     /// Lets a message go on that was held.
     pub(super) fn release(&self, at: usize) {
-        let Held { since, number, what, message } = self.state().held.remove(at);
+        let HeldBack { since, number, what, message } = self.state().held.remove(at);
         self.tell(|| format!("#{number} arrives late: {what}"));
         match message {
             Message::Request { process, call, answer } => {
@@ -345,7 +345,7 @@ impl Network {
                 state.held_left -= 1;
                 state.any_held = true;
                 let what = format!("the news {said} for p{to}");
-                state.held.push(Held {
+                state.held.push(HeldBack {
                     since: Instant::now(),
                     number: news,
                     what: what.clone(),
@@ -396,7 +396,7 @@ impl Network {
             if fate == 1 {
                 let what = format!("the request p{process} {}", Self::words(&call));
                 let message = Message::Request { process, call: Box::new(call.clone()), answer };
-                state.held.push(Held { since: Instant::now(), number, what, message });
+                state.held.push(HeldBack { since: Instant::now(), number, what, message });
                 drop(state);
                 self.tell(|| format!("#{number} p{process} {}: the request is held", Self::words(&call)));
             } else {
@@ -412,7 +412,7 @@ impl Network {
                     network.tell(|| format!("#{number} the reply is held"));
                     let what = format!("the reply to p{process} {}", Self::words(&call));
                     let message = Message::Reply { answer, outcome };
-                    network.state().held.push(Held { since: Instant::now(), number, what, message });
+                    network.state().held.push(HeldBack { since: Instant::now(), number, what, message });
                 });
             }
             fate

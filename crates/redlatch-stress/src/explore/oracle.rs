@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use super::program::Kind;
-use crate::worker::kind::Held;
+use crate::worker::kind::AnyGuard;
 
 /// A guard that a task has.
 pub(super) struct Slot {
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<AnyGuard>,
     /// The text of its owner.
     pub(super) owner: String,
     pub(super) kind: Kind,

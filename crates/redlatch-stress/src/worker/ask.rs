@@ -7,7 +7,7 @@ use redlatch_testkit::cancel::poll_n_then_drop;
 
 use super::{
     Worker,
-    kind::{Held, Kind},
+    kind::{AnyGuard, Kind},
 };
 
 /// When a call is dropped.
@@ -83,7 +83,7 @@ impl Ask {
     }
 
     /// `None` inside if it was busy; `None` outside if the call was dropped.
-    pub(super) async fn run(&self, worker: &Worker) -> Option<Result<Option<Held>, Error>> {
+    pub(super) async fn run(&self, worker: &Worker) -> Option<Result<Option<AnyGuard>, Error>> {
         let (client, name) = (&worker.client, self.name.as_str());
         macro_rules! ask {
             ($lock:expr, $held:expr) => {{
@@ -94,19 +94,19 @@ impl Ask {
             }};
         }
         match self.kind {
-            Kind::Plain => ask!(client.lock(name), Held::One),
-            Kind::Fair => ask!(client.fair_lock(name), Held::One),
-            Kind::Spin => ask!(client.spin_lock(name), Held::One),
-            Kind::NonReentrant => ask!(client.non_reentrant_lock(name), Held::One),
-            Kind::NonReentrantFair => ask!(client.non_reentrant_fair_lock(name), Held::One),
-            Kind::Fenced => ask!(client.fenced_lock(name), Held::Fenced),
-            Kind::Read => ask!(client.read_write_lock(name).read().clone(), Held::Read),
-            Kind::Write => ask!(client.read_write_lock(name).write().clone(), Held::Write),
+            Kind::Plain => ask!(client.lock(name), AnyGuard::One),
+            Kind::Fair => ask!(client.fair_lock(name), AnyGuard::One),
+            Kind::Spin => ask!(client.spin_lock(name), AnyGuard::One),
+            Kind::NonReentrant => ask!(client.non_reentrant_lock(name), AnyGuard::One),
+            Kind::NonReentrantFair => ask!(client.non_reentrant_fair_lock(name), AnyGuard::One),
+            Kind::Fenced => ask!(client.fenced_lock(name), AnyGuard::Fenced),
+            Kind::Read => ask!(client.read_write_lock(name).read().clone(), AnyGuard::Read),
+            Kind::Write => ask!(client.read_write_lock(name).write().clone(), AnyGuard::Write),
             Kind::Permits => {
                 let semaphore = client.permit_semaphore(name);
                 let request = semaphore.request().permits(self.permits).wait(self.wait).lease(self.lease);
                 let outcome = self.cut.apply(request.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(Held::Permits)))
+                Some(outcome.map(|guard| guard.map(AnyGuard::Permits)))
             }
             Kind::Quorum => {
                 let lock = match QuorumLock::new(worker.members.iter().map(|client| client.lock(name))) {
@@ -115,7 +115,7 @@ impl Ask {
                 };
                 let acquire = lock.acquire().wait(self.wait).lease(self.lease);
                 let outcome = self.cut.apply(acquire.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(Held::Quorum)))
+                Some(outcome.map(|guard| guard.map(AnyGuard::Quorum)))
             }
             Kind::Multi => {
                 let members = self.members().into_iter().map(|name| client.lock(name));
@@ -128,7 +128,7 @@ impl Ask {
                     acquire = acquire.owner(owner);
                 }
                 let outcome = self.cut.apply(acquire.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(Held::Multi)))
+                Some(outcome.map(|guard| guard.map(AnyGuard::Multi)))
             }
         }
     }

@@ -63,7 +63,7 @@ impl Kind {
 
 /// A guard of any kind.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum AnyGuard {
     One(Guard),
     Fenced(FencedGuard),
     Read(ReadGuard),
@@ -84,38 +84,38 @@ pub(crate) fn word(reason: &LossReason) -> String {
     }
 }
 
-impl Held {
+impl AnyGuard {
     /// What locks have in common, where one lock is held.
     pub(crate) fn guard(&self) -> Option<&Guard> {
         match self {
-            Held::One(guard) => Some(guard),
-            Held::Fenced(guard) => Some(guard.as_guard()),
-            Held::Read(guard) => Some(guard.as_guard()),
-            Held::Write(guard) => Some(guard.as_guard()),
-            Held::Permits(_) | Held::Multi(_) | Held::Quorum(_) => None,
+            AnyGuard::One(guard) => Some(guard),
+            AnyGuard::Fenced(guard) => Some(guard.as_guard()),
+            AnyGuard::Read(guard) => Some(guard.as_guard()),
+            AnyGuard::Write(guard) => Some(guard.as_guard()),
+            AnyGuard::Permits(_) | AnyGuard::Multi(_) | AnyGuard::Quorum(_) => None,
         }
     }
 
     pub(crate) fn is_valid(&self) -> bool {
         match self {
-            Held::Permits(guard) => guard.is_valid(),
-            Held::Multi(guard) => guard.is_valid(),
-            Held::Quorum(guard) => guard.is_valid(),
+            AnyGuard::Permits(guard) => guard.is_valid(),
+            AnyGuard::Multi(guard) => guard.is_valid(),
+            AnyGuard::Quorum(guard) => guard.is_valid(),
             other => other.guard().is_some_and(Guard::is_valid),
         }
     }
 
     pub(crate) fn told(&self) -> Told {
         match self {
-            Held::Permits(guard) => {
+            AnyGuard::Permits(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await) })
             }
-            Held::Multi(guard) => {
+            AnyGuard::Multi(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await.reason) })
             }
-            Held::Quorum(guard) => {
+            AnyGuard::Quorum(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await.reason) })
             }
@@ -138,19 +138,19 @@ impl Held {
     /// Gives it back; what came of it in words.
     pub(crate) async fn unlock(self) -> String {
         let outcome = match self {
-            Held::One(guard) => guard.unlock().await,
-            Held::Fenced(guard) => guard.unlock().await,
-            Held::Read(guard) => guard.unlock().await,
-            Held::Write(guard) => guard.unlock().await,
-            Held::Permits(guard) => guard.release().await,
-            Held::Quorum(guard) => {
+            AnyGuard::One(guard) => guard.unlock().await,
+            AnyGuard::Fenced(guard) => guard.unlock().await,
+            AnyGuard::Read(guard) => guard.unlock().await,
+            AnyGuard::Write(guard) => guard.unlock().await,
+            AnyGuard::Permits(guard) => guard.release().await,
+            AnyGuard::Quorum(guard) => {
                 // A member that is down is no reason to look further.
                 return match guard.unlock().await.into_result() {
                     Ok(()) => "Released".to_owned(),
                     Err(error) => format!("error: {:?}", error.kind()),
                 };
             }
-            Held::Multi(guard) => {
+            AnyGuard::Multi(guard) => {
                 return match guard.unlock().await.into_result() {
                     Ok(()) => "Released".to_owned(),
                     Err(error) => format!("error: {error}"),
@@ -163,13 +163,13 @@ impl Held {
         }
     }
 
-    pub(crate) async fn reenter(&self) -> Option<Result<Held, redlatch::Error>> {
+    pub(crate) async fn reenter(&self) -> Option<Result<AnyGuard, redlatch::Error>> {
         match self {
-            Held::One(guard) => Some(guard.reenter().await.map(Held::One)),
-            Held::Fenced(guard) => Some(guard.reenter().await.map(Held::Fenced)),
-            Held::Read(guard) => Some(guard.reenter().await.map(Held::Read)),
-            Held::Write(guard) => Some(guard.reenter().await.map(Held::Write)),
-            Held::Permits(_) | Held::Multi(_) | Held::Quorum(_) => None,
+            AnyGuard::One(guard) => Some(guard.reenter().await.map(AnyGuard::One)),
+            AnyGuard::Fenced(guard) => Some(guard.reenter().await.map(AnyGuard::Fenced)),
+            AnyGuard::Read(guard) => Some(guard.reenter().await.map(AnyGuard::Read)),
+            AnyGuard::Write(guard) => Some(guard.reenter().await.map(AnyGuard::Write)),
+            AnyGuard::Permits(_) | AnyGuard::Multi(_) | AnyGuard::Quorum(_) => None,
         }
     }
 }

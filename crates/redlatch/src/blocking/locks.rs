@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Stake, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
-    Force, Forced, Held, Hold, Lease, LockName, Unlocked, Wait,
+    DetachedHold, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
     error::{Error, ErrorKind, LossReason},
     kinds::{Fair, Fenced, LockMarker, NonReentrant, NonReentrantFair, Plain, Read, Spin, Write},
@@ -354,7 +354,7 @@ impl<G: Hold, T> Guard<G, T> {
     }
 
     /// Lets the hold go on without a guard; see [`redlatch::Guard::detach`](crate::Guard::detach).
-    pub fn detach(self) -> Held {
+    pub fn detach(self) -> DetachedHold {
         self.inner.into_guard().detach()
     }
 

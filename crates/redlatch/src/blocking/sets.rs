@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use super::{OfNoThread, OfThread, Stake, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
-    Held, Lease, LockName, LostMember, Member, Owner, ReplicaAck, UnlockReport, Wait,
+    DetachedHold, Lease, LockName, LostMember, Member, Owner, ReplicaAck, UnlockReport, Wait,
     error::Error,
     kinds::{self, Multi, Quorum, SetMarker},
     locks::shared::members::Who,
@@ -187,7 +187,7 @@ impl<S: SetMarker, T> SetGuard<S, T> {
     }
 
     /// Lets the hold go on without a guard; see the async form.
-    pub fn detach(self) -> Vec<Held> {
+    pub fn detach(self) -> Vec<DetachedHold> {
         self.0.detach()
     }
 

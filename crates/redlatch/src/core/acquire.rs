@@ -40,12 +40,12 @@ impl Core {
         let outcome = match &request.owner {
             None => {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
-                request.last_poll.noting(work).await.map(Entered::grant)
+                request.last_poll.noting_polls(work).await.map(Entered::grant)
             }
             // Boxed, so that the future of an acquire stays small for those who need no turn.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
-                request.last_poll.noting(work.as_mut()).await
+                request.last_poll.noting_polls(work.as_mut()).await
             }
         };
         if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {

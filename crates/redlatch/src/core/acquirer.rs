@@ -49,8 +49,8 @@ pub(super) struct Acquirer {
     /// A request had an unknown outcome.
     pub(super) outcome_unknown: bool,
     pub(super) granted: bool,
-    /// The keeper has taken back the lease that a task of this process handed over, before this task took it. That hold is being released, so
-    /// nothing that the server says of the owner may be believed.
+    /// Fair locks: this task was handed a lease and was not polled in time, so the keeper has taken it back and releases it. What the server says of
+    /// this owner meanwhile is about that hold, and is not believed.
     pub(super) passed_over: bool,
     /// A release of its own owner waits for it.
     pub(super) behind_own: bool,
@@ -222,7 +222,7 @@ impl Acquirer {
 
     /// Whether a hold of the same owner is just being given back.
     fn gives_back(&self) -> bool {
-        self.owner.is_exposed() && self.core.owners.is_pending(&self.request.keys, &self.owner)
+        self.owner.is_exposed() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use super::{
     Core,
     lease::{DetachedHold, Lease},
-    owners::{OwnerTurn, Pending},
+    owners::{OwnerBlock, OwnerTurn},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
 };
@@ -41,15 +41,15 @@ impl Core {
         turn: OwnerTurn,
     ) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
-        let pending = self.owners.pending(&left.keys, &left.owner);
+        let block = self.owners.block(&left.keys, &left.owner);
         let core = self.clone();
-        let moving = self.clone().move_to_own(left.clone(), pending).inspect(move |_| drop(turn));
+        let moving = self.clone().move_to_own(left.clone(), block).inspect(move |_| drop(turn));
         let moving = self.drive(moving, move |outcome| {
-            if let Ok((Taken::Up(lease), Some(pending))) = outcome
+            if let Ok((Taken::Up(lease), Some(block))) = outcome
                 && let Some(left) = lease.give_up()
             {
                 core.lanes.forget(&lease);
-                core.move_back_later(&left, lease.owner.clone(), false, pending);
+                core.move_back_later(&left, lease.owner.clone(), false, block);
             }
         });
         let (taken, _) = moving.outcome().await.map_err(Fault::Server)??;
@@ -60,18 +60,18 @@ impl Core {
         }
     }
 
-    /// The mark goes with a hold that was moved: it lasts until a task takes that, and no longer.
+    /// The block goes with a hold that was moved: it lasts until a task takes that, and no longer.
     async fn move_to_own(
         self: Arc<Self>,
         left: Arc<DetachedHold>,
-        pending: Pending,
-    ) -> Result<(Taken, Option<Pending>), Fault> {
+        block: OwnerBlock,
+    ) -> Result<(Taken, Option<OwnerBlock>), Fault> {
         let DetachedHold { term, fenced, .. } = *left;
         let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
         let heir = Heir::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
-        let reply = self.run_undoing(call, own.number(), false, &pending).await;
+        let reply = self.run_undoing(call, own.number(), false, &block).await;
         let token = match reply {
             Ok(reply) => match reply[..] {
                 [_, 1, token] => (fenced && token > 0).then_some(token as u64),
@@ -81,7 +81,7 @@ impl Core {
             },
             Err(fault) => {
                 if fault.is_unknown() {
-                    self.move_back_later(&left, own, true, pending);
+                    self.move_back_later(&left, own, true, block);
                 }
                 return Err(fault);
             }
@@ -93,7 +93,7 @@ impl Core {
             late.remedy("use a longer lease, or look at the server's load")
         } else {
             match self.add_lease(&lease, None) {
-                Ok(()) => return Ok((Taken::Up(lease), Some(pending))),
+                Ok(()) => return Ok((Taken::Up(lease), Some(block))),
                 Err(closed) => {
                     self.lanes.forget(&lease);
                     closed
@@ -112,7 +112,7 @@ impl Core {
         left: &DetachedHold,
         own: &Owner,
     ) -> Result<Unlocked, Error> {
-        let _cover = self.owners.pending(&left.keys, &left.owner);
+        let _cover = self.owners.block(&left.keys, &left.owner);
         if self.move_back(left, own).await {
             return Ok(Unlocked::Released);
         }
@@ -126,13 +126,13 @@ impl Core {
         left: &Arc<DetachedHold>,
         own: Owner,
         may_arrive_later: bool,
-        pending: Pending,
+        block: OwnerBlock,
     ) {
         let (core, left) = (self.clone(), left.clone());
         self.keeper.spawn(async move {
             let there = core.move_back(&left, &own).await;
             // The next attempt to take it up waits no longer than this.
-            drop(pending);
+            drop(block);
             if there || !may_arrive_later {
                 return;
             }

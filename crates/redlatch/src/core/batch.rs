@@ -17,7 +17,7 @@ use super::{
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
     lease::{Lease, SentAt},
-    owners::{AttemptMode, OwnerTurn, Pending},
+    owners::{AttemptMode, OwnerBlock, OwnerTurn},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     request::all_noted,
     undo::Certainty,
@@ -84,12 +84,12 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: whether it leads the lane, and the mark of its owner.
+/// A release that was begun: whether it leads the lane, and the block of its owner.
 struct Ending {
     at: usize,
     lease: Arc<Lease>,
     leads: bool,
-    pending: Pending,
+    block: OwnerBlock,
 }
 
 type Outcome = (usize, Result<Unlocked, Error>);
@@ -260,8 +260,7 @@ impl Core {
     ) -> impl FnOnce(Result<Reply, Fault>) + Send + 'static {
         let (core, requests, owner) = (self.clone(), requests.to_vec(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
-        let pending: Vec<_> =
-            requests.iter().map(|request| self.owners.pending(&request.keys, &owner)).collect();
+        let block: Vec<_> = requests.iter().map(|request| self.owners.block(&request.keys, &owner)).collect();
         move |outcome| {
             match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
@@ -270,7 +269,7 @@ impl Core {
                 Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted(sent_at)),
                 Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
             }
-            drop(pending);
+            drop(block);
         }
     }
 
@@ -317,8 +316,8 @@ impl Core {
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match step {
-                ReleaseStep::Release { leads, pending } if simple && pending.no_attempt_asks() => {
-                    together.push(Ending { at, lease, leads, pending })
+                ReleaseStep::Release { leads, block } if simple && block.no_attempt_asks() => {
+                    together.push(Ending { at, lease, leads, block })
                 }
                 step => {
                     let work = self.clone().finish_release(lease.clone(), step);
@@ -366,7 +365,7 @@ impl Core {
                 Expected::Count(count) => call.int(count.into()),
             };
         }
-        let sent: Vec<_> = group.iter().map(|ending| ending.pending.sent()).collect();
+        let sent: Vec<_> = group.iter().map(|ending| ending.block.sent()).collect();
         let reply = self.run_checked(call, number, false).await;
         sent.into_iter().for_each(|sent| sent.answered(&reply));
         let reply = match reply {
@@ -377,22 +376,22 @@ impl Core {
             reply => reply,
         };
         let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
-            let Ending { at, lease, leads, pending } = ending;
+            let Ending { at, lease, leads, block } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome =
                         found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || self.now_ms());
-                    self.released(&lease, leads, pending, Ok(outcome))
+                    self.released(&lease, leads, block, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
-                        .settle(lease.clone(), leads, pending, ReleaseMode::AllHolds, Err(fault.clone()))
+                        .settle(lease.clone(), leads, block, ReleaseMode::AllHolds, Err(fault.clone()))
                         .await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
-                    let outcome = self.release_whole(&lease, false, &pending).await;
-                    self.released(&lease, leads, pending, outcome)
+                    let outcome = self.release_whole(&lease, false, &block).await;
+                    self.released(&lease, leads, block, outcome)
                 }
             };
             (at, self.with_loss_reason(&lease, outcome).await)

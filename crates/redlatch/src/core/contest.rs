@@ -105,7 +105,7 @@ impl Core {
         let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
         match &gate {
-            Some(gate) => gate.task.noting(work).await,
+            Some(gate) => gate.task.noting_polls(work).await,
             None => work.await,
         }
     }
@@ -121,7 +121,8 @@ impl Core {
         let mut waiter = Waiter::default();
         contender.woken_by(|| waiter.notify());
         let mut trouble = Trouble::default();
-        // A contender that does not wait gets its first answer however long it takes. If that fails, this is the time to find out what became of it.
+        // Bounds each attempt. Without waiting there is no bound at first; after an attempt that failed it is the response timeout, in which the
+        // same owner asks again.
         let mut limit = *deadline;
         let (mut turn, mut fresh) = (None, true);
         let mut last = Last::Nothing;
@@ -150,7 +151,7 @@ impl Core {
                 turn.asks(now_ms);
                 now_ms
             });
-            let moves = self.store.moves();
+            let takeovers = self.store.takeovers();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.outcome_unknown();
@@ -236,7 +237,7 @@ impl Core {
                     let Some(pause) = pause else {
                         return Err(error);
                     };
-                    waiter.wait_in_trouble(self, pause, moves, deadline).await?;
+                    waiter.wait_in_trouble(self, pause, takeovers, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }

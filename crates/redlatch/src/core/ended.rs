@@ -66,7 +66,7 @@ impl Core {
     fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
         if !lease.mark_counted_down() && !lease.is_count_in_doubt() {
             let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
-            let pending = self.owners.pending(&lease.keys, &lease.owner);
+            let block = self.owners.block(&lease.keys, &lease.owner);
             self.keeper.spawn(async move {
                 // Those that are just being given back are answered first, or are not sent any more.
                 let reentries = held.reentries();
@@ -75,10 +75,10 @@ impl Core {
                     return;
                 }
                 for _ in 0..held.holds().on_server().max(1) {
-                    core.until_no_attempt_asks(&pending).await;
+                    core.until_no_attempt_asks(&block).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
-                    let counted = core.count_down(call, Some(reign), held.owner.number(), true, &pending);
+                    let counted = core.count_down(call, Some(reign), held.owner.number(), true, &block);
                     let Ok(Some(_)) = counted.await else { return };
                 }
             });
@@ -92,8 +92,8 @@ impl Core {
             return;
         }
         debug_assert!(lease.owner.is_exposed(), "its guard may still be there");
-        let Some(pending) = self.owners.pending_unless_asking(&lease.keys, &lease.owner) else { return };
-        // With the mark no attempt begins, and one that has ended has put its lease there.
+        let Some(block) = self.owners.block_unless_asking(&lease.keys, &lease.owner) else { return };
+        // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());
@@ -102,7 +102,7 @@ impl Core {
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
         }
-        drop(pending);
+        drop(block);
     }
 
     /// Whether a hold that is over here may still stand on the server, where others keep its hash.

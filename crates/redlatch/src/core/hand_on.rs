@@ -7,7 +7,7 @@ use super::{
     lane::Queued,
     lanes::NextTask,
     lease::Lease,
-    owners::Pending,
+    owners::OwnerBlock,
     release::{ReleaseMode, Unlocked, expected},
     undo::Certainty,
 };
@@ -24,9 +24,9 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         heir: Box<NextTask>,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
-        let NextTask { queued: next, pending: heir_pending } = *heir;
+        let NextTask { queued: next, block: heir_block } = *heir;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.request.ack.is_some()
             || lease.was_reentered()
@@ -34,8 +34,8 @@ impl Core {
             || lease.owner.is_shared();
         // A task whose owner other processes may use, too, asks by itself: a request of its own may be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
-            drop(heir_pending);
-            let outcome = self.release_whole(lease, false, pending).await;
+            drop(heir_block);
+            let outcome = self.release_whole(lease, false, block).await;
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
         };
@@ -47,7 +47,7 @@ impl Core {
             let heir = Heir::after(&lease.owner, &owner, term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
-        match self.run_ending(call, lease.owner.number(), false, pending).await {
+        match self.run_ending(call, lease.owner.number(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(Lease::new(
@@ -81,7 +81,7 @@ impl Core {
                 let read = outcome.and_then(|items| self.released_as(lease, ReleaseMode::AllHolds, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
-                    Err(fault) => self.release_again(lease, pending, fault).await,
+                    Err(fault) => self.release_again(lease, block, fault).await,
                 }
             }
         }
@@ -92,15 +92,15 @@ impl Core {
         self: Arc<Self>,
         lease: Arc<Lease>,
         heir: Box<NextTask>,
-        pending: Pending,
+        block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        let NextTask { queued: next, pending: heir_pending } = *heir;
+        let NextTask { queued: next, block: heir_block } = *heir;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
         if to.is_shared() || next.request.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
             // wants its grant confirmed by replicas, because nobody would ask them for this one.
-            drop(heir_pending);
-            return self.release_and_lead(lease, next, pending).await;
+            drop(heir_block);
+            return self.release_and_lead(lease, next, block).await;
         }
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
         let mut sent_at = self.sent_at(&lease.keys);
@@ -109,7 +109,7 @@ impl Core {
             sent_at = self.sent_at(&lease.keys);
             lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
         };
-        match self.run_ending(call, to.number(), false, &pending).await {
+        match self.run_ending(call, to.number(), false, &block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(Lease::new(
@@ -142,7 +142,7 @@ impl Core {
                 Ok(Unlocked::Released)
             }
             // The owner has other holds that shut the next one out, so this is an ordinary release.
-            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, pending).await,
+            Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, block).await,
             Ok(_) => {
                 self.sweep_if_outcome_unknown(&lease);
                 self.lanes.requeue(&lease.keys, next);
@@ -158,7 +158,7 @@ impl Core {
                 if !next.leaves_it_to_its_task() {
                     self.undo_moved(&lease, term, &to, Certainty::MayArriveLater);
                 }
-                let outcome = self.release_and_lead(lease.clone(), next, pending).await?;
+                let outcome = self.release_and_lead(lease.clone(), next, block).await?;
                 // What is not there any more within its time has moved.
                 let moved = fault.is_unknown() && self.now_ms() < lease.deadline_ms();
                 Ok(match outcome {
@@ -179,10 +179,10 @@ impl Core {
         self: &Arc<Self>,
         lease: Arc<Lease>,
         next: Queued,
-        pending: Pending,
+        block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        let outcome = self.release_whole(&lease, false, &pending).await;
-        drop(pending);
+        let outcome = self.release_whole(&lease, false, &block).await;
+        drop(block);
         self.lanes.requeue(&lease.keys, next);
         let others = self.others_heard(&lease, &outcome);
         self.lanes.release_finished(&lease.keys, others);

@@ -260,7 +260,7 @@ struct Agenda {
     leases: Vec<Option<Weak<Lease>>>,
     free: Vec<usize>,
     /// How often another server had taken over when the leases were last looked at for that.
-    moves: u64,
+    takeovers: u64,
 }
 
 /// What the server is asked in one round of the keeper.
@@ -406,8 +406,8 @@ impl Core {
 
     /// One round: takes new leases in, announces what is over, renews what is due.
     fn keep_round(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
-        let moves = self.store.moves();
-        let moved = std::mem::replace(&mut agenda.moves, moves) != moves;
+        let takeovers = self.store.takeovers();
+        let moved = std::mem::replace(&mut agenda.takeovers, takeovers) != takeovers;
         if moved {
             shared.moved.tell();
         }
@@ -449,14 +449,14 @@ impl Core {
                 continue;
             }
             if lease.offer_due_ms() <= now_ms {
-                // The owner asks anew as soon as it sees that the lease is taken back, so the mark is there before.
-                let pending = self.owners.pending(&lease.keys, &lease.owner);
+                // The owner asks anew as soon as it sees that the lease is taken back, so the block is there before.
+                let block = self.owners.block(&lease.keys, &lease.owner);
                 if lease.take_back(now_ms) {
-                    pending.takes_over();
+                    block.takes_over();
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
                     self.lanes.look_for_those_behind(&lease.keys, now_ms);
                     self.drop_hold(&lease, lease.term());
-                    drop(pending);
+                    drop(block);
                     agenda.get(at);
                     continue;
                 }

@@ -26,7 +26,7 @@ use super::{
     lane::{Displaced, Handoff, InLine, Lane, LaneState, Passing, Queued, Wakes},
     last_poll::POLL_DUE_MS,
     lease::{LastDoubt, Lease},
-    owners::{OwnerTurn, Owners, Pending},
+    owners::{OwnerBlock, OwnerTurn, Owners},
     scan_timer::ScanTimer,
 };
 use crate::{
@@ -56,7 +56,7 @@ pub(crate) enum Enter {
     ReleaseInFlight,
     /// A task of this process holds it, and the caller does not wait.
     Busy,
-    /// Another task leads the lane and the caller does not wait: try once, beside the lane.
+    /// Ask beside the lane: tasks of this kind do not queue here, or another task leads and the caller does not wait.
     Bypass,
 }
 
@@ -64,19 +64,22 @@ pub(crate) enum Enter {
 pub(crate) enum LaneStep {
     /// Nothing: the next task has it.
     Passed,
-    /// Hand it to this task, which needs an owner, token or term of its own.
+    /// Kinds that queue in the lane, for a task that needs an owner, token or term of its own: move the hold to it by one script
+    /// (`Core::transfer`).
     Transfer(Box<NextTask>),
-    /// Release it, and let the server hand over to this task if it is the next in its queue.
+    /// Kinds that queue on the server: release; the same script grants to this task if it is the first in that queue (`Core::hand_over`).
     HandOver(Box<NextTask>),
-    /// Release it on the server; `leads` says whether the lane must be told afterwards.
+    /// Release it on the server. `leads`: the lane waits for this release, and lets the next task contend when it is done
+    /// (`release_finished`).
     Release { leads: bool },
 }
 
 /// The task that is to have a lock next by way of the server.
 pub(crate) struct NextTask {
     pub(crate) queued: Queued,
-    /// Covers what is done in its owner's name: should the task give up, its owner is granted nothing until that is through.
-    pub(crate) pending: Option<Pending>,
+    /// While it lives, the task's owner is granted nothing: should the task give up, no later attempt of that owner meets what is done here in its
+    /// name.
+    pub(crate) block: Option<OwnerBlock>,
 }
 
 /// When a lease is given back, and the doubt since which the server must have been seen to have the hold if it is to be passed on.
@@ -106,9 +109,9 @@ pub(crate) struct Lanes {
     bounds: Bounds,
     scan_timer: Arc<ScanTimer>,
     owners: Arc<Owners>,
-    /// A task may stand in line behind a hold that nothing looks out for.
+    /// A task may stand in line behind a hold: the keeper has the server tell of it (`lookout.rs`).
     waiters_behind_lease: AtomicBool,
-    /// Tasks may stand in line.
+    /// Tasks may stand in line: the keeper looks whether they are polled (`unpolled.rs`).
     has_waiters: AtomicBool,
     kinds: kinds::Kinds,
 }
@@ -198,8 +201,7 @@ impl Lanes {
         let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut shard = self.shard(keys);
-        // A guard marks its release as pending before it takes its lease out of here, so an owner without a lease and without a mark has
-        // nothing under way.
+        // A guard blocks its owner before it takes its lease out of here, so an owner without a lease and without a block has nothing under way.
         if let Some(owner) = owner {
             let lane = shard.get(&LaneKey(keys.clone()));
             let held = lane
@@ -380,7 +382,7 @@ impl Lanes {
 
     /// Takes a lease out of its lane, and chooses what comes next.
     fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Next {
-        // Dropping a mark wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
+        // Dropping a block wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
         let (mut wakes, mut dropped_unlocked) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
@@ -406,22 +408,22 @@ impl Lanes {
         outcome.unwrap_or(Break(LaneStep::Release { leads: false }))
     }
 
-    /// The first in line that still waits, with a mark for its owner.
+    /// The first in line that still waits, with a block for its owner.
     fn first_heir(
         &self,
         lane: &mut Lane,
         lease: &Lease,
         now_ms: u64,
-        dropped_unlocked: &mut Vec<Pending>,
+        dropped_unlocked: &mut Vec<OwnerBlock>,
     ) -> Option<NextTask> {
         while let Some(queued) = lane.first_in_line(now_ms) {
-            let pending = queued.owner.as_ref().map(|owner| self.owners.pending(&lease.keys, owner));
+            let block = queued.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
             // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
-            // that owner finds the mark.
+            // that owner finds the block.
             if !queued.tell.is_closed() {
-                return Some(NextTask { queued, pending });
+                return Some(NextTask { queued, block });
             }
-            dropped_unlocked.extend(pending);
+            dropped_unlocked.extend(block);
         }
         None
     }
@@ -432,7 +434,7 @@ impl Lanes {
         lane: &mut Lane,
         lease: &Arc<Lease>,
         at: ReleaseTime,
-        dropped_unlocked: &mut Vec<Pending>,
+        dropped_unlocked: &mut Vec<OwnerBlock>,
     ) -> Next {
         let ReleaseTime { now_ms, .. } = at;
         let turn_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.turn_ms_max
@@ -485,7 +487,7 @@ impl Lanes {
     /// Lets the next in line lead, if no task holds or leads.
     fn promote(&self, keys: &Arc<Keys>, after_others: bool) {
         let now_ms = self.owners.now_ms();
-        // The flag is set before the task is told: it may be running before this returns.
+        // The lane is given to the task before the task is told, because it may run before that returns.
         let next = || {
             self.change(keys, |lane| {
                 let is_free = lane.held().is_none() && !lane.is_busy();

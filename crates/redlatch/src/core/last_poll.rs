@@ -81,7 +81,7 @@ impl LastPoll {
 
     /// Does some work, and notes each poll of it. The work stays where its caller has it: taken by value it would
     /// double the size of the future.
-    pub(super) async fn noting<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+    pub(super) async fn noting_polls<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         /// A waker may have the task behind it, and this may outlive what its task waits for, in a line under a mutex.
         struct Forgets<'a>(&'a AtomicWaker);
 
@@ -110,7 +110,7 @@ mod tests {
     async fn a_task_that_is_polled_is_told_from_one_that_is_not() {
         let last_poll = LastPoll::default();
         let never = pin!(pending::<()>());
-        let mut work = pin!(last_poll.noting(never));
+        let mut work = pin!(last_poll.noting_polls(never));
         assert!(last_poll.ask() && !last_poll.ask(), "it was never polled");
         assert!(futures_util::poll!(&mut work).is_pending());
         assert!(last_poll.ask(), "it was polled");
@@ -125,7 +125,7 @@ mod tests {
         last_poll.look_for(20);
         assert!(!last_poll.is_unpolled(9 + UNPOLLED_MS) && last_poll.is_unpolled(10 + UNPOLLED_MS));
         let never = pin!(pending::<()>());
-        let mut work = pin!(last_poll.noting(never));
+        let mut work = pin!(last_poll.noting_polls(never));
         assert!(futures_util::poll!(&mut work).is_pending());
         assert!(!last_poll.is_unpolled(10 + UNPOLLED_MS));
     }
@@ -143,7 +143,7 @@ mod tests {
         let waker = futures_util::task::waker(task.clone());
         {
             let never = pin!(pending::<()>());
-            let mut work = pin!(last_poll.noting(never));
+            let mut work = pin!(last_poll.noting_polls(never));
             assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(std::sync::Arc::strong_count(&task), 3);
         }

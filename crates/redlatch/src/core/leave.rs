@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Core,
     lease::Lease,
-    owners::Pending,
+    owners::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     send::Numbers,
 };
@@ -20,7 +20,7 @@ impl Core {
     pub(super) async fn leave_one(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        pending: Pending,
+        block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
         let reentries = lease.reentries();
         let _next = reentries.next.lock().await;
@@ -29,11 +29,11 @@ impl Core {
         loop {
             // First of all: what is looked at from here on is as it is when the request is sent. And before others are kept from
             // counting, because an entry is an attempt of the owner, and counts.
-            self.until_no_attempt_asks(&pending).await;
+            self.until_no_attempt_asks(&block).await;
             let counting = reentries.counting.lock().await;
             let limit_ms = self.config.response_timeout.as_millis() as u64;
             let over_ms = *over_ms.get_or_insert_with(|| self.now_ms() + limit_ms);
-            let outcome = match self.leave_once(&lease, &pending).await {
+            let outcome = match self.leave_once(&lease, &block).await {
                 Ok(unlocked) => Ok(unlocked),
                 Err(fault) if fault.is_unknown() => {
                     lease.doubts_count();
@@ -59,7 +59,7 @@ impl Core {
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
     /// than there are guards.
-    async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, pending: &Pending) -> Result<Unlocked, Fault> {
+    async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, block: &OwnerBlock) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_shared();
         let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
@@ -76,7 +76,7 @@ impl Core {
         let publish = self.store.publish_command();
         let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.stays_ms());
         let reign = lease.counted_in().filter(|_| is_shared);
-        let Some(reply) = self.count_down(call, reign, owner.number(), false, pending).await? else {
+        let Some(reply) = self.count_down(call, reign, owner.number(), false, block).await? else {
             return Ok(self.left_here(lease));
         };
         Ok(match reply[..] {
@@ -99,10 +99,10 @@ impl Core {
         reign: Option<u64>,
         number: i64,
         as_keeper: bool,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<Option<Numbers>, Fault> {
         call.in_reign = reign;
-        match self.run_undoing(call, number, as_keeper, pending).await {
+        match self.run_undoing(call, number, as_keeper, block).await {
             Err(fault) if fault.is_elsewhere() => Ok(None),
             outcome => outcome.map(Some),
         }

@@ -3,8 +3,8 @@
 //! An owner can be used again if the program asked for it, wrote it out, or bound it to a thread. It must be granted nothing while an
 //! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
 //! away, and two holders would be valid. So each attempt takes the owner's [`OwnerTurn`]; a name has one. Each request that may take a hold away
-//! has a [`Pending`] from before it is sent until its answer is known. An attempt begins to ask when nothing is pending, and what is
-//! pending is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
+//! has an [`OwnerBlock`] from before it is sent until its answer is known. An attempt begins to ask when the owner is not blocked, and what
+//! blocks it is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
 //! for as long as a network may deliver what was sent.
 //!
 //! The two sides of a read-write lock are one name here. Owners that nobody can use again cost nothing: they have no entry.
@@ -59,7 +59,7 @@ struct Record {
     /// A request was sent beside it that may have taken away what it was granted.
     disturbed: bool,
     /// How many requests are under way that may take a hold of this owner away.
-    pending: u32,
+    blocks: u32,
     /// What an acquire may have left is being undone.
     undoing: bool,
     /// Until when such a request may arrive whose answer never came; 0 for none.
@@ -72,7 +72,7 @@ struct Record {
 
 impl Record {
     fn is_over(&self, now_ms: u64) -> bool {
-        self.asking.is_none() && self.pending == 0 && self.doubt_ms <= now_ms
+        self.asking.is_none() && self.blocks == 0 && self.doubt_ms <= now_ms
     }
 }
 
@@ -170,51 +170,51 @@ impl Owners {
         }
     }
 
-    /// A mark that requests are under way which may take a hold of this owner away, until dropped. An owner that nobody can use again needs none.
-    pub(crate) fn pending(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Pending {
+    /// While it lives, the owner is granted nothing: requests are under way which may take a hold of it away. An owner that nobody can use again needs none.
+    pub(crate) fn block(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> OwnerBlock {
         let mark = self.mark(keys, owner);
         if mark.counts {
-            self.begin(&mark.id(), |record| record.pending += 1);
+            self.begin(&mark.id(), |record| record.blocks += 1);
         }
-        Pending(mark)
+        OwnerBlock(mark)
     }
 
-    /// As [`pending`](Self::pending), unless the owner asks at this moment: what it is granted then is not to be taken away.
-    pub(crate) fn pending_unless_asking(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<Pending> {
-        self.pending_if(keys, owner, |record| !record.has_begun).ok()
+    /// As [`block`](Self::block), unless the owner asks at this moment: what it is granted then is not to be taken away.
+    pub(crate) fn block_unless_asking(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Option<OwnerBlock> {
+        self.block_if(keys, owner, |record| !record.has_begun).ok()
     }
 
-    /// As [`pending`](Self::pending), unless the owner asks or gives back at this moment: what is there then is its own. Otherwise answers
+    /// As [`block`](Self::block), unless the owner asks or gives back at this moment: what is there then is its own. Otherwise answers
     /// with what resolves when that may have changed.
-    pub(crate) fn pending_if_idle(
+    pub(crate) fn block_if_idle(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
-    ) -> Result<Pending, NextChange> {
-        self.pending_if(keys, owner, |record| record.pending == 0 && !record.has_begun)
+    ) -> Result<OwnerBlock, NextChange> {
+        self.block_if(keys, owner, |record| record.blocks == 0 && !record.has_begun)
     }
 
-    fn pending_if(
+    fn block_if(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
         admits: impl FnOnce(&Record) -> bool,
-    ) -> Result<Pending, NextChange> {
+    ) -> Result<OwnerBlock, NextChange> {
         let mark = self.mark(keys, owner);
         if mark.counts {
             self.begin(&mark.id(), |record| {
                 if admits(record) {
-                    record.pending += 1;
+                    record.blocks += 1;
                     Ok(())
                 } else {
                     Err(record.changed.next_owned())
                 }
             })?;
         }
-        Ok(Pending(mark))
+        Ok(OwnerBlock(mark))
     }
 
-    /// A mark that is still to be counted, if it counts: what drops it counts it down.
+    /// A block that is still to be counted, if it counts: what drops it counts it down.
     fn mark(self: &Arc<Self>, keys: &Keys, owner: &Owner) -> Mark {
         Mark {
             owners: self.clone(),
@@ -226,9 +226,9 @@ impl Owners {
     }
 
     /// Whether a request is under way that may take a hold of this owner away.
-    pub(crate) fn is_pending(&self, keys: &Keys, owner: &Owner) -> bool {
+    pub(crate) fn is_blocked(&self, keys: &Keys, owner: &Owner) -> bool {
         let id = id(keys, owner);
-        self.shard(&id).records.get(&id).is_some_and(|record| record.pending > 0)
+        self.shard(&id).records.get(&id).is_some_and(|record| record.blocks > 0)
     }
 }
 
@@ -270,7 +270,7 @@ impl OwnerTurn {
 
     fn wait_or_begin(&self) -> Option<NextChange> {
         self.owners.begin(&self.id, |record| {
-            record.has_begun = record.pending == 0;
+            record.has_begun = record.blocks == 0;
             record.disturbed &= !record.has_begun;
             (!record.has_begun).then(|| record.changed.next_owned())
         })
@@ -305,7 +305,7 @@ impl OwnerTurn {
 
     fn wait_until_quiet(&self) -> Option<NextChange> {
         let shard = self.owners.shard(&self.id);
-        let record = shard.records.get(&self.id).filter(|record| record.pending > 0)?;
+        let record = shard.records.get(&self.id).filter(|record| record.blocks > 0)?;
         Some(record.changed.next_owned())
     }
 
@@ -341,7 +341,7 @@ impl Drop for OwnerTurn {
 
 /// Covers requests that may take a hold away: while it lives, their owner is granted nothing.
 #[must_use = "dropping it says that no such request is under way"]
-pub(crate) struct Pending(Mark);
+pub(crate) struct OwnerBlock(Mark);
 
 #[derive(Clone)]
 struct Mark {
@@ -350,7 +350,7 @@ struct Mark {
     owner: Owner,
     /// The requests are about read holds.
     reads: bool,
-    /// The owner could be used again when the mark was made, so its attempts wait for the end of that.
+    /// The owner could be used again when the block was made, so its attempts wait for the end of that.
     counts: bool,
 }
 
@@ -360,17 +360,17 @@ impl Mark {
     }
 }
 
-impl Pending {
-    /// One more mark of the same owner.
-    pub(crate) fn another(&self) -> Pending {
+impl OwnerBlock {
+    /// One more block of the same owner.
+    pub(crate) fn another(&self) -> OwnerBlock {
         if self.0.counts {
-            self.0.owners.begin(&self.0.id(), |record| record.pending += 1);
+            self.0.owners.begin(&self.0.id(), |record| record.blocks += 1);
         }
-        Pending(self.0.clone())
+        OwnerBlock(self.0.clone())
     }
 
     /// Lasts as long as the work, and no longer: what waits for its outcome finds the owner at rest.
-    pub(crate) async fn during<T>(self, work: impl AsyncFnOnce(&Pending) -> T) -> T {
+    pub(crate) async fn during<T>(self, work: impl AsyncFnOnce(&OwnerBlock) -> T) -> T {
         let outcome = work(&self).await;
         drop(self);
         outcome
@@ -381,7 +381,7 @@ impl Pending {
         self.0.counts
     }
 
-    /// Whether no attempt of the owner asks at this moment; none begins as long as this mark lasts.
+    /// Whether no attempt of the owner asks at this moment; none begins as long as this block lasts.
     pub(crate) fn no_attempt_asks(&self) -> bool {
         self.asking_attempt().is_none()
     }
@@ -448,9 +448,9 @@ impl Pending {
         shard.records.get(&id).is_some_and(|record| record.doubt_ms > (self.0.owners.clock)())
     }
 
-    /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this mark is gone.
+    /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this block is gone.
     pub(crate) fn sent(&self) -> Sent<'_> {
-        Sent { pending: self, answered: false }
+        Sent { block: self, answered: false }
     }
 
     /// Notes the end of a request: without an answer it may still arrive.
@@ -460,7 +460,7 @@ impl Pending {
         }
     }
 
-    /// A request was not answered. Whether that matters is seen now and not when the mark was made: a guard may have handed the owner
+    /// A request was not answered. Whether that matters is seen now and not when the block was made: a guard may have handed the owner
     /// out while the request was on its way.
     pub(crate) fn unanswered(&self) {
         if self.0.owner.is_exposed() {
@@ -475,12 +475,12 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for OwnerBlock {
     fn drop(&mut self) {
         if self.0.counts {
             self.0.owners.end(&self.0.id(), |record| {
-                debug_assert!(record.pending > 0, "a mark is dropped once");
-                record.pending = record.pending.saturating_sub(1);
+                debug_assert!(record.blocks > 0, "a block is dropped once");
+                record.blocks = record.blocks.saturating_sub(1);
             });
         }
     }
@@ -501,7 +501,7 @@ impl Drop for Undoing<'_> {
 /// A request that may take a hold away, on its way.
 #[must_use = "dropping it says that the answer never came"]
 pub(crate) struct Sent<'a> {
-    pending: &'a Pending,
+    block: &'a OwnerBlock,
     answered: bool,
 }
 
@@ -509,14 +509,14 @@ impl Sent<'_> {
     /// The request has ended somehow.
     pub(crate) fn answered<T>(mut self, outcome: &Result<T, Fault>) {
         self.answered = true;
-        self.pending.ended(outcome);
+        self.block.ended(outcome);
     }
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.pending.unanswered();
+            self.block.unanswered();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Core, Grant,
     lease::{Change, Lease},
-    owners::Pending,
+    owners::OwnerBlock,
     release::ReleaseMode,
 };
 use crate::{
@@ -75,18 +75,18 @@ impl Core {
                         if self.release_mode(&lease) == ReleaseMode::AllHolds {
                             lease.doubts_count();
                         } else if !lease.is_count_in_doubt() {
-                            let pending = self.owners.pending(&lease.keys, owner);
-                            if pending.no_attempt_asks() {
-                                self.leave_entered(&lease, sent_at.reign, &pending).await;
+                            let block = self.owners.block(&lease.keys, owner);
+                            if block.no_attempt_asks() {
+                                self.leave_entered(&lease, sent_at.reign, &block).await;
                             } else {
                                 // The attempt that it waits for may be the one that waits for this entry.
                                 let (core, held) = (self.clone(), lease.clone());
                                 self.keeper.spawn(async move {
                                     let _change = change;
-                                    core.until_no_attempt_asks(&pending).await;
+                                    core.until_no_attempt_asks(&block).await;
                                     let reentries = held.reentries();
                                     let _counting = reentries.counting.lock().await;
-                                    core.leave_entered(&held, sent_at.reign, &pending).await;
+                                    core.leave_entered(&held, sent_at.reign, &block).await;
                                 });
                             }
                         }
@@ -106,7 +106,7 @@ impl Core {
             if fault.is_unknown() {
                 lease.doubts_count();
                 // It may arrive in the owner's next hold, too.
-                self.owners.pending(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
+                self.owners.block(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
             }
             // What is counted too often under a shared owner would outlast its last guard.
             if self.now_ms() >= over_ms || (fault.is_unknown() && owner.is_shared()) {
@@ -118,13 +118,13 @@ impl Core {
     }
 
     /// Counts down an entry that no guard has.
-    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, reign: u64, pending: &Pending) {
+    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, reign: u64, block: &OwnerBlock) {
         // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
         if lease.is_over(self.now_ms()) {
             return;
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
         let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
-        let _ = self.count_down(call, Some(reign), owner.number(), false, pending).await;
+        let _ = self.count_down(call, Some(reign), owner.number(), false, block).await;
     }
 }

@@ -16,7 +16,7 @@ use super::{
     flight::{AfterDrop, Flight},
     lanes::{LaneStep, NextTask},
     lease::Lease,
-    owners::Pending,
+    owners::OwnerBlock,
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
@@ -70,10 +70,10 @@ pub enum Unlocked {
 pub(super) enum ReleaseStep {
     Lost(LossReason),
     Passed,
-    Leave { pending: Pending },
-    Transfer { heir: Box<NextTask>, pending: Pending },
-    HandOver { heir: Box<NextTask>, pending: Pending },
-    Release { leads: bool, pending: Pending },
+    Leave { block: OwnerBlock },
+    Transfer { heir: Box<NextTask>, block: OwnerBlock },
+    HandOver { heir: Box<NextTask>, block: OwnerBlock },
+    Release { leads: bool, block: OwnerBlock },
 }
 
 impl Core {
@@ -92,13 +92,13 @@ impl Core {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             // The caller's own task sends it, which saves the way over the keeper: no task of this process waits for it.
-            ReleaseStep::Release { leads, pending }
-                if (polled == Polled::ToTheEnd || !pending.delays_attempts())
+            ReleaseStep::Release { leads, block }
+                if (polled == Polled::ToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
-                    && pending.no_attempt_asks() =>
+                    && block.no_attempt_asks() =>
             {
-                self.release_now(lease, leads, pending).await
+                self.release_now(lease, leads, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
             // on whether this task is polled.
@@ -132,16 +132,16 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         leads: bool,
-        pending: Pending,
+        block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
         self.keeper.touch();
-        let mut pending = Some(pending);
+        let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
-            let pending = pending.take()?;
+            let block = block.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, leads, pending, mode, outcome);
+                let settling = core.clone().settle_abandoned(held, leads, block, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -150,13 +150,13 @@ impl Core {
             Some(AfterDrop::Within(ABANDONED_TIME, then))
         });
         let outcome = flight.await;
-        let Some(pending) = pending else {
+        let Some(block) = block else {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
-        match self.read_release(lease, &pending, mode, outcome) {
-            Ok(outcome) => self.released(lease, leads, pending, Ok(outcome)),
+        match self.read_release(lease, &block, mode, outcome) {
+            Ok(outcome) => self.released(lease, leads, block, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), leads, pending, mode, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), leads, block, mode, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -167,10 +167,10 @@ impl Core {
         &self,
         lease: &Arc<Lease>,
         leads: bool,
-        pending: Pending,
+        block: OwnerBlock,
         outcome: Result<(Unlocked, i64), Error>,
     ) -> Result<Unlocked, Error> {
-        drop(pending);
+        drop(block);
         if leads {
             self.lanes.release_finished(&lease.keys, self.others_heard(lease, &outcome));
         }
@@ -207,16 +207,16 @@ impl Core {
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
-        let mark = || self.owners.pending(&lease.keys, &lease.owner);
-        let marked = lease.owner.is_exposed().then(mark);
+        let block = || self.owners.block(&lease.keys, &lease.owner);
+        let early = lease.owner.is_exposed().then(block);
         let before = lease.leave(held);
         if before > 1 {
-            return ReleaseStep::Leave { pending: marked.unwrap_or_else(mark) };
+            return ReleaseStep::Leave { block: early.unwrap_or_else(block) };
         }
         self.extend_write_lease_bound(lease, now_ms);
-        if let Some(pending) = marked.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        if let Some(block) = early.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
-            pending.unanswered();
+            block.unanswered();
         }
         let step = self.lanes.pass_on(lease, now_ms, self.last_doubt(&lease.keys));
         if !lease.mark_given_back() {
@@ -242,15 +242,13 @@ impl Core {
                 self.keeper.touch();
                 ReleaseStep::Passed
             }
-            LaneStep::Transfer(heir) => ReleaseStep::Transfer { heir, pending: marked.unwrap_or_else(mark) },
-            LaneStep::HandOver(heir) => ReleaseStep::HandOver { heir, pending: marked.unwrap_or_else(mark) },
-            LaneStep::Release { leads } => {
-                ReleaseStep::Release { leads, pending: marked.unwrap_or_else(mark) }
-            }
+            LaneStep::Transfer(heir) => ReleaseStep::Transfer { heir, block: early.unwrap_or_else(block) },
+            LaneStep::HandOver(heir) => ReleaseStep::HandOver { heir, block: early.unwrap_or_else(block) },
+            LaneStep::Release { leads } => ReleaseStep::Release { leads, block: early.unwrap_or_else(block) },
         }
     }
 
-    /// What is left to do. From the call on, what waits for the count of the lease waits for it.
+    /// What is left to do. Re-entries and partial releases of the lease, which change its count too, wait for it from this call on.
     pub(super) fn finish_release(
         self: Arc<Self>,
         lease: Arc<Lease>,
@@ -267,15 +265,15 @@ impl Core {
         match step {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            ReleaseStep::Leave { pending } => self.leave_one(lease, pending).await,
-            ReleaseStep::Transfer { heir, pending } => self.clone().transfer(lease, heir, pending).await,
-            ReleaseStep::HandOver { heir, pending } => {
-                let outcome = self.hand_over(&lease, heir, &pending).await;
-                self.released(&lease, false, pending, outcome)
+            ReleaseStep::Leave { block } => self.leave_one(lease, block).await,
+            ReleaseStep::Transfer { heir, block } => self.clone().transfer(lease, heir, block).await,
+            ReleaseStep::HandOver { heir, block } => {
+                let outcome = self.hand_over(&lease, heir, &block).await;
+                self.released(&lease, false, block, outcome)
             }
-            ReleaseStep::Release { leads, pending } => {
-                let outcome = self.release_whole(&lease, false, &pending).await;
-                self.released(&lease, leads, pending, outcome)
+            ReleaseStep::Release { leads, block } => {
+                let outcome = self.release_whole(&lease, false, &block).await;
+                self.released(&lease, leads, block, outcome)
             }
         }
     }
@@ -285,7 +283,7 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         as_keeper: bool,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
         if lease.was_reentered() {
             // Partial releases and an entry may be on their way; they must reach the server first.
@@ -293,9 +291,9 @@ impl Core {
             drop(reentries.next.lock().await);
             drop(reentries.counting.lock().await);
         }
-        let outcome = match self.release_once(lease, as_keeper, pending).await {
+        let outcome = match self.release_once(lease, as_keeper, block).await {
             Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(lease, pending, fault).await,
+            Err(fault) => self.release_again(lease, block, fault).await,
         };
         // Not before: it would find the hold that this release is about, and this release nothing.
         self.sweep_if_outcome_unknown(lease);
@@ -332,9 +330,9 @@ impl Core {
         self: &Arc<Self>,
         lease: &Lease,
         as_keeper: bool,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
-        self.until_no_attempt_asks(pending).await;
+        self.until_no_attempt_asks(block).await;
         let (number, (call, mode)) = (lease.owner.number(), self.release_call(lease));
         if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
@@ -351,17 +349,17 @@ impl Core {
             return Ok((Unlocked::StillHeld(1), 0));
         }
         let reign = lease.counted_in().filter(|_| is_entry);
-        let reply = match self.count_down(call, reign, number, as_keeper, pending).await {
+        let reply = match self.count_down(call, reign, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
             Ok(Some(items)) => self.released_as(lease, mode, &items),
             Err(fault) => Err(fault),
         };
         match reply {
             Err(fault) if fault.is_migrating() && mode == ReleaseMode::AllHolds => {
-                self.until_no_attempt_asks(pending).await;
+                self.until_no_attempt_asks(block).await;
                 let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected(lease));
                 let Some(call) = unheard else { return Err(fault) };
-                let items = self.run_undoing(call, number, true, pending).await?;
+                let items = self.run_undoing(call, number, true, block).await?;
                 self.released_as(lease, mode, &items)
             }
             outcome => outcome,
@@ -371,13 +369,13 @@ impl Core {
     fn read_release(
         &self,
         lease: &Lease,
-        pending: &Pending,
+        block: &OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
         let script = if mode == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
-        pending.ended(&reply);
+        block.ended(&reply);
         self.released_as(lease, mode, &reply?)
     }
 

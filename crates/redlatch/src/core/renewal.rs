@@ -91,7 +91,7 @@ impl Core {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let moved = self.taken_over(&batch[0].keys.key);
-        let (sent_at, moves) = (self.sent_at(&batch[0].keys), self.store.moves());
+        let (sent_at, takeovers) = (self.sent_at(&batch[0].keys), self.store.takeovers());
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_at.at_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
@@ -151,7 +151,7 @@ impl Core {
             }
             let pause = jittered(Duration::from_millis(delay_ms));
             // The look at all leases after a change of servers has passed these by while they were asked about.
-            let pause = if self.store.moves() == moves { pause } else { Duration::ZERO };
+            let pause = if self.store.takeovers() == takeovers { pause } else { Duration::ZERO };
             let again_ms = self.now_ms() + pause.as_millis() as u64;
             for lease in &batch {
                 lease.schedule.renew_due_ms.store(again_ms, Ordering::Relaxed);
@@ -323,8 +323,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let moved = self.taken_over(&first.keys.key);
-            let (number, sent_at, moves) =
-                (self.fresh_number(), self.sent_at(&first.keys), self.store.moves());
+            let (number, sent_at, takeovers) =
+                (self.fresh_number(), self.sent_at(&first.keys), self.store.takeovers());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
@@ -354,7 +354,7 @@ impl Core {
                 told = Some(self.all_gone(&gone));
                 break;
             }
-            if self.store.moves() == moves {
+            if self.store.takeovers() == takeovers {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);

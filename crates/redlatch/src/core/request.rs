@@ -31,7 +31,7 @@ pub(crate) struct Request {
     /// The pauses between looks, for kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) yields_to: Option<Arc<Keys>>,
+    pub(crate) after_waiters_of: Option<Arc<Keys>>,
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
     /// Its owner has the write hold that this read hold is taken beside.
@@ -73,7 +73,7 @@ impl Request {
             wait,
             reentrant: true,
             backoff: None,
-            yields_to: None,
+            after_waiters_of: None,
             ack: None,
             under_own_write_lock: false,
             stands_for: None,

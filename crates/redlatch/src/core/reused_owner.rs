@@ -19,7 +19,7 @@ use crate::{
 
 impl Core {
     /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
-    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt is marked as [pending](super::owners::Pending).
+    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
     pub(super) async fn acquire_as(
         self: &Arc<Self>,
         request: &Arc<Request>,

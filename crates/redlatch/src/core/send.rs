@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-use super::{Core, echo::Echo, owners::Pending};
+use super::{Core, echo::Echo, owners::OwnerBlock};
 use crate::{
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
@@ -114,17 +114,17 @@ impl Core {
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
-    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `pending` stands for it, and it is
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `block` stands for it, and it is
     /// made and sent when no attempt of the owner asks.
     pub(crate) async fn run_ending(
         self: &Arc<Self>,
         call: impl FnOnce() -> Call,
         number: i64,
         as_keeper: bool,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<Numbers, Fault> {
-        self.until_no_attempt_asks(pending).await;
-        self.run_undoing(call(), number, as_keeper, pending).await
+        self.until_no_attempt_asks(block).await;
+        self.run_undoing(call(), number, as_keeper, block).await
     }
 
     /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
@@ -133,9 +133,9 @@ impl Core {
         call: Call,
         number: i64,
         as_keeper: bool,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<Numbers, Fault> {
-        let sent = pending.sent();
+        let sent = block.sent();
         let reply = self.run_checked(call, number, as_keeper).await;
         sent.answered(&reply);
         reply
@@ -143,12 +143,12 @@ impl Core {
 
     /// Waits until no attempt of the owner asks, at most for the response timeout: an owner can wait for a lock under which it has another
     /// hold, taken over from elsewhere. After that the request goes first, and the attempt does not trust what it is granted.
-    pub(crate) async fn until_no_attempt_asks(&self, pending: &Pending) {
-        if !pending.no_attempt_asks() {
+    pub(crate) async fn until_no_attempt_asks(&self, block: &OwnerBlock) {
+        if !block.no_attempt_asks() {
             tokio::select! {
                 biased;
-                () = pending.until_no_attempt_asks() => {}
-                () = self.keeper.sleep(self.config.response_timeout) => pending.goes_first(),
+                () = block.until_no_attempt_asks() => {}
+                () = self.keeper.sleep(self.config.response_timeout) => block.goes_first(),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Core, owners::Pending, release::Unlocked};
+use super::{Core, owners::OwnerBlock, release::Unlocked};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     name::LockName,
@@ -34,9 +34,9 @@ impl Core {
                         let _ = tell.send(core.leave_again(&left, &held.owner).await.map(|left| (left, 0)));
                         return;
                     }
-                    let pending = core.owners.pending(&held.keys, &held.owner);
-                    let work = async |pending: &Pending| core.release_all_holds(&held, pending).await;
-                    let _ = tell.send(pending.during(work).await);
+                    let block = core.owners.block(&held.keys, &held.owner);
+                    let work = async |block: &OwnerBlock| core.release_all_holds(&held, block).await;
+                    let _ = tell.send(block.during(work).await);
                 });
                 releases.push((lease, told));
             }

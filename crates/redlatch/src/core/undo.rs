@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::{
     Core, Request, Wait,
     lease::{Lease, SentAt, deadline_ms},
-    owners::Pending,
+    owners::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
 use crate::{
@@ -80,11 +80,11 @@ impl Core {
             return done;
         }
         // From here on the owner is granted nothing until this is through.
-        let pending = self.owners.pending(&request.keys, owner);
+        let block = self.owners.block(&request.keys, owner);
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         self.keeper.spawn(async move {
-            let certain = core.undo(&request, &owner, certainty, &pending).await;
-            drop(pending);
+            let certain = core.undo(&request, &owner, certainty, &block).await;
+            drop(block);
             // Mostly no task waits for it.
             let _ = tell.send(certain);
         });
@@ -96,7 +96,7 @@ impl Core {
         request: &Arc<Request>,
         owner: &Owner,
         certainty: Certainty,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> bool {
         if certainty == Certainty::MayArriveLater && owner.is_exposed() {
             self.look_for_a_late_place(request, owner);
@@ -127,7 +127,7 @@ impl Core {
                 break;
             }
             let undoing =
-                self.undo_until_answered(request, owner, What::Everything, over_ms, pending, &mut unanswered);
+                self.undo_until_answered(request, owner, What::Everything, over_ms, block, &mut unanswered);
             match undoing.await {
                 Undone::Found => {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
@@ -154,7 +154,7 @@ impl Core {
             Certainty::Granted(_) => return !unanswered,
             _ => return certainty == Certainty::Arrived && !unanswered,
         };
-        let undoing = self.undo_until_answered(request, owner, what, over_ms, pending, &mut unanswered);
+        let undoing = self.undo_until_answered(request, owner, what, over_ms, block, &mut unanswered);
         undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
     }
 
@@ -171,14 +171,14 @@ impl Core {
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
                 // An attempt that asks takes the place over, and looks after it itself.
-                let Ok(pending) = core.owners.pending_if_idle(&request.keys, &owner) else { continue };
+                let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
                 let publish = core.store.publish_command();
                 let lease_ms = request.term.lease_ms;
                 let call = request.recipe.leave(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
                 if let Err(fault) = core.run_checked(call, owner.number(), true).await {
                     tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
                 }
-                drop(pending);
+                drop(block);
             }
         });
     }
@@ -199,9 +199,9 @@ impl Core {
                     let _ = tokio::time::timeout(left, writing.ended()).await;
                     continue;
                 }
-                // With the mark no attempt begins, and one that has ended has put its lease there.
-                let pending = match core.owners.pending_if_idle(&request.keys, &owner) {
-                    Ok(pending) => pending,
+                // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
+                let block = match core.owners.block_if_idle(&request.keys, &owner) {
+                    Ok(block) => block,
                     Err(changed) => {
                         let _ = tokio::time::timeout(left, changed.comes()).await;
                         continue;
@@ -216,7 +216,7 @@ impl Core {
                     return;
                 }
                 let (what, mut unanswered) = (What::Everything, false);
-                core.undo_until_answered(&request, &owner, what, over_ms, &pending, &mut unanswered).await;
+                core.undo_until_answered(&request, &owner, what, over_ms, &block, &mut unanswered).await;
                 return;
             }
         });
@@ -229,20 +229,20 @@ impl Core {
         owner: &Owner,
         what: What,
         over_ms: u64,
-        pending: &Pending,
+        block: &OwnerBlock,
         unanswered: &mut bool,
     ) -> Undone {
         let mut over_ms = over_ms;
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut count = 1;
-        let _alone = pending.undoes().await;
+        let _alone = block.undoes().await;
         loop {
             // Of the others what is there after its own time may be another process's.
             if what == What::Everything {
                 over_ms = self.over_ms(&request.keys, owner, over_ms);
             }
             // What is counted now is another process's, or comes to be when what was not answered arrives.
-            let is_over = || self.now_ms() >= over_ms || pending.is_in_doubt();
+            let is_over = || self.now_ms() >= over_ms || block.is_in_doubt();
             if matches!(what, What::OneHold { .. }) && is_over() {
                 return Undone::Unknown;
             }
@@ -260,8 +260,8 @@ impl Core {
                 What::OneHold { reign } => leave(0).in_reign(reign),
             };
             let counts = what != What::Everything;
-            let moves = self.store.moves();
-            let fault = match self.run_undoing(call, owner.number(), true, pending).await {
+            let takeovers = self.store.takeovers();
+            let fault = match self.run_undoing(call, owner.number(), true, block).await {
                 Ok(reply) => match reply[..] {
                     [_, -1, _] if !counts && owner.is_shared() => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
@@ -289,7 +289,7 @@ impl Core {
                 // The server that answers now may lack the grant, and what it counts may be another process's.
                 return Undone::Unknown;
             }
-            if self.store.moves() == moves {
+            if self.store.takeovers() == takeovers {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -312,7 +312,7 @@ impl Core {
             let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                let Ok(pending) = core.owners.pending_if_idle(&lease.keys, &lease.owner) else {
+                let Ok(block) = core.owners.block_if_idle(&lease.keys, &lease.owner) else {
                     continue;
                 };
                 if core.own_write_lease(&lease.keys, &lease.owner).is_some() {
@@ -331,7 +331,7 @@ impl Core {
                     &lease.owner,
                     What::Everything,
                     over_ms,
-                    &pending,
+                    &block,
                     &mut unanswered,
                 );
                 if undoing.await == Undone::Found {

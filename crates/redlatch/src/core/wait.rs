@@ -199,7 +199,7 @@ impl Waiter {
         &mut self,
         core: &Core,
         time: Duration,
-        moves: u64,
+        takeovers: u64,
         deadline: &Deadline,
     ) -> Result<(), Error> {
         let moved = core.keeper.moved();
@@ -208,7 +208,7 @@ impl Waiter {
             biased;
             // Listening comes before looking.
             () = &mut moved => Ok(()),
-            () = async {}, if core.store.moves() != moves => Ok(()),
+            () = async {}, if core.store.takeovers() != takeovers => Ok(()),
             outcome = self.wait(core, time, deadline) => outcome,
         }
     }

@@ -12,11 +12,11 @@ use crate::{
 };
 
 /// The scripts and channels of the lock with a queue on the server.
-pub(crate) struct Fair;
+pub(crate) struct FairRecipe;
 
-pub(crate) static FAIR: Fair = Fair;
+pub(crate) static FAIR: FairRecipe = FairRecipe;
 
-impl Fair {
+impl FairRecipe {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = if fenced { call.key(keys.token()) } else { call };
@@ -24,13 +24,13 @@ impl Fair {
     }
 }
 
-impl Recipe for Fair {
+impl Recipe for FairRecipe {
     fn lane(&self) -> LanePolicy {
         LanePolicy::Ordered
     }
 
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
-        let call = Fair::call(&scripts::FAIR_ACQUIRE, keys, owner, args.fenced)
+        let call = FairRecipe::call(&scripts::FAIR_ACQUIRE, keys, owner, args.fenced)
             .int(args.lease_ms)
             .flag(args.fenced)
             .int(if args.waits { FAIR_WAIT.as_millis() as i64 } else { 0 })
@@ -42,7 +42,7 @@ impl Recipe for Fair {
     }
 
     fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        let call = Fair::call(&scripts::FAIR_UNDO, keys, owner, false);
+        let call = FairRecipe::call(&scripts::FAIR_UNDO, keys, owner, false);
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
@@ -51,7 +51,7 @@ impl Recipe for Fair {
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
-        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, false);
+        let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, false);
         let call = call.bytes(keys.channel()).constant(publish);
         expected.append_to(call.constant("").constant("0").constant("0"))
     }
@@ -69,13 +69,13 @@ impl Recipe for Fair {
         expected: Expected,
         heir: &Heir<'_>,
     ) -> Call {
-        let call = Fair::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
+        let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
         let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
         expected.append_to(call.int(heir.lease_ms).flag(heir.fenced))
     }
 
     fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
-        Fair::call(&scripts::FAIR_LEAVE, keys, owner, false)
+        FairRecipe::call(&scripts::FAIR_LEAVE, keys, owner, false)
             .bytes(keys.channel())
             .constant(publish)
             .int(known.into())

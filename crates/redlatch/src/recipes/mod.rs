@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub(crate) use fair::FAIR;
 pub(crate) use forcing::{Forcing, Record};
-pub(crate) use permits::{NEVER_MS, Permits, members};
+pub(crate) use permits::{NEVER_MS, PermitsRecipe, members};
 pub(crate) use plain::PLAIN;
 pub(crate) use read_write::{READ, WRITE};
 pub(crate) use spin::SPIN;

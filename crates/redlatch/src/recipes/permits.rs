@@ -17,17 +17,17 @@ const ID_DIGITS: usize = 32;
 pub(crate) const NEVER_MS: i64 = 922_337_203_685_477;
 
 /// Taking permits may give back what others let run out, and tells so; hence the command to publish with.
-pub(crate) struct Permits {
+pub(crate) struct PermitsRecipe {
     publish: &'static str,
 }
 
-static PLAIN: Permits = Permits { publish: "publish" };
-static SHARDED: Permits = Permits { publish: "spublish" };
-static EITHER: Permits = Permits { publish: scripts::BOTH };
-static LATER: Permits = Permits { publish: PUBLISH_LATER };
+static PLAIN: PermitsRecipe = PermitsRecipe { publish: "publish" };
+static SHARDED: PermitsRecipe = PermitsRecipe { publish: "spublish" };
+static EITHER: PermitsRecipe = PermitsRecipe { publish: scripts::BOTH };
+static LATER: PermitsRecipe = PermitsRecipe { publish: PUBLISH_LATER };
 
-impl Permits {
-    pub(crate) fn for_publishing(command: &str) -> &'static Permits {
+impl PermitsRecipe {
+    pub(crate) fn for_publishing(command: &str) -> &'static PermitsRecipe {
         [&SHARDED, &EITHER, &LATER].into_iter().find(|permits| permits.publish == command).unwrap_or(&PLAIN)
     }
 }
@@ -52,13 +52,13 @@ fn give(keys: &Keys, owner: &Owner, publish: &'static str, replies: [&'static st
         .constant(replies[1])
 }
 
-impl Permits {
+impl PermitsRecipe {
     fn take(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         call(&scripts::PERMIT_TAKE, keys, owner).int(lease_ms).bytes(keys.channel()).constant(self.publish)
     }
 }
 
-impl Recipe for Permits {
+impl Recipe for PermitsRecipe {
     fn lane(&self) -> LanePolicy {
         LanePolicy::Concurrent
     }

@@ -6,11 +6,11 @@ use super::{AcquireArgs, Expected, Heir, Recipe};
 use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 
 /// The scripts and the channel of the plain lock.
-pub(crate) struct Plain;
+pub(crate) struct PlainRecipe;
 
-pub(crate) static PLAIN: Plain = Plain;
+pub(crate) static PLAIN: PlainRecipe = PlainRecipe;
 
-impl Recipe for Plain {
+impl Recipe for PlainRecipe {
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.

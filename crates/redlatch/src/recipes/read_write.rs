@@ -11,13 +11,13 @@ use crate::{
 };
 
 /// The scripts of the read side.
-pub(crate) struct Read;
+pub(crate) struct ReadRecipe;
 
 /// The scripts of the write side.
-pub(crate) struct Write;
+pub(crate) struct WriteRecipe;
 
-pub(crate) static READ: Read = Read;
-pub(crate) static WRITE: Write = Write;
+pub(crate) static READ: ReadRecipe = ReadRecipe;
+pub(crate) static WRITE: WriteRecipe = WriteRecipe;
 
 /// What wakes one waiter of a Java client, and what wakes all of them.
 const WAKE_ONE: &str = "0";
@@ -51,7 +51,7 @@ fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
     call(&scripts::RW_QUERY, keys).text(&owner.into()).constant(side)
 }
 
-impl Recipe for Read {
+impl Recipe for ReadRecipe {
     fn lane(&self) -> LanePolicy {
         LanePolicy::Concurrent
     }
@@ -109,7 +109,7 @@ impl Recipe for Read {
     }
 }
 
-impl Recipe for Write {
+impl Recipe for WriteRecipe {
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
         acquire(&scripts::WRITE_ACQUIRE, keys, owner, args)
     }

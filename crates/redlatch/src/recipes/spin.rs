@@ -6,14 +6,14 @@ use super::{AcquireArgs, Expected, Forcing, Heir, PLAIN, Recipe};
 use crate::{call::Call, keys::Keys, owner::Owner};
 
 /// The scripts of the plain lock, without messages.
-pub(crate) struct Spin;
+pub(crate) struct SpinRecipe;
 
-pub(crate) static SPIN: Spin = Spin;
+pub(crate) static SPIN: SpinRecipe = SpinRecipe;
 
 /// What stands for the publish command when nobody is to be told.
 const SILENT: &str = "";
 
-impl Recipe for Spin {
+impl Recipe for SpinRecipe {
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
         PLAIN.acquire(keys, owner, args)
     }

@@ -208,8 +208,8 @@ impl Store for LazyStore {
         self.with(move |store| store.watch(keys))
     }
 
-    fn moves(&self) -> u64 {
-        self.0.opened.get().map_or(0, |store| store.moves())
+    fn takeovers(&self) -> u64 {
+        self.0.opened.get().map_or(0, |store| store.takeovers())
     }
 
     fn reign(&self, key: &[u8]) -> u64 {

@@ -69,11 +69,11 @@ impl Core {
     ) -> impl FnOnce(Result<Raw, Work<Raw>>) + Send + 'static {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         // The owner is granted nothing else until what becomes of this request is known and undone.
-        let pending = self.owners.pending(&request.keys, &owner);
+        let block = self.owners.block(&request.keys, &owner);
         move |outcome| match outcome {
             Ok(outcome) => {
                 core.undo_abandoned(&request, &owner, outcome, context);
-                drop(pending);
+                drop(block);
             }
             Err(work) => {
                 drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
@@ -81,7 +81,7 @@ impl Core {
                     // Until it is answered it may still be granted.
                     let outcome = work.await;
                     core.undo_abandoned(&request, &owner, outcome, context);
-                    drop(pending);
+                    drop(block);
                 });
             }
         }

@@ -45,7 +45,7 @@ async fn one_attempt_at_a_time() {
 async fn nothing_is_asked_for_while_something_is_pending() {
     let rig = rig();
     let Rig { owners, keys, owner, .. } = &rig;
-    let (one, two) = (owners.pending(keys, owner), owners.pending(keys, owner));
+    let (one, two) = (owners.block(keys, owner), owners.block(keys, owner));
     let Ok(turn) = owners.try_turn(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
     assert!(!turn.begins().unwrap());
     {
@@ -55,23 +55,23 @@ async fn nothing_is_asked_for_while_something_is_pending() {
         drop(two);
         quiet.await.unwrap();
     }
-    drop(owners.pending_unless_asking(keys, owner).expect("it has the turn, and has not begun"));
+    drop(owners.block_unless_asking(keys, owner).expect("it has the turn, and has not begun"));
     assert!(turn.begins().unwrap());
-    assert!(owners.pending_unless_asking(keys, owner).is_none());
-    let pending = owners.pending(keys, owner);
+    assert!(owners.block_unless_asking(keys, owner).is_none());
+    let block = owners.block(keys, owner);
     {
-        let mut alone = std::pin::pin!(pending.until_no_attempt_asks());
-        assert!(futures_util::poll!(&mut alone).is_pending() && !pending.no_attempt_asks());
+        let mut alone = std::pin::pin!(block.until_no_attempt_asks());
+        assert!(futures_util::poll!(&mut alone).is_pending() && !block.no_attempt_asks());
         assert!(!turn.is_disturbed());
-        pending.goes_first();
+        block.goes_first();
         assert!(turn.is_disturbed());
         turn.pauses();
-        assert!(pending.no_attempt_asks() && !turn.begins().unwrap());
+        assert!(block.no_attempt_asks() && !turn.begins().unwrap());
         assert!(turn.is_disturbed(), "it has not begun anew");
         drop(turn);
         alone.await;
     }
-    drop(pending);
+    drop(block);
     assert_eq!(rig.records(), 0);
 }
 
@@ -79,9 +79,9 @@ async fn nothing_is_asked_for_while_something_is_pending() {
 async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_arrive_any_more() {
     let rig = rig();
     let Rig { owners, keys, owner, now_ms } = &rig;
-    let pending = owners.pending(keys, owner);
-    pending.unanswered();
-    drop(pending);
+    let block = owners.block(keys, owner);
+    block.unanswered();
+    drop(block);
     let Ok(turn) = owners.try_turn(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
     assert_eq!(turn.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
     now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
@@ -92,10 +92,10 @@ async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_ar
 fn owners_that_nobody_can_use_again_leave_no_trace() {
     let rig = rig();
     let fresh = Owner::new("client", 2);
-    let pending = rig.owners.pending(&rig.keys, &fresh);
-    pending.unanswered();
+    let block = rig.owners.block(&rig.keys, &fresh);
+    block.unanswered();
     assert_eq!(rig.records(), 0);
-    drop(pending);
+    drop(block);
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn doubts_that_are_over_are_swept() {
         for n in 0..1_000 {
             let owner = Owner::new("client", n);
             owner.expose();
-            let pending = rig.owners.pending(&rig.keys, &owner);
-            pending.unanswered();
+            let block = rig.owners.block(&rig.keys, &owner);
+            block.unanswered();
         }
         rig.now_ms.fetch_add(DOUBT_MS + 1, Ordering::Relaxed);
         assert!(rig.records() <= 3_000, "round {round}: {}", rig.records());

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked};
 use crate::{
-    core::{Core, flight::Work, keeper::received, lease::Lease, owners::Pending},
+    core::{Core, flight::Work, keeper::received, lease::Lease, owners::OwnerBlock},
     error::{Error, ErrorKind},
     jitter::jittered,
     store::{Fault, Reply},
@@ -18,15 +18,15 @@ impl Core {
         self: Arc<Self>,
         lease: Arc<Lease>,
         leads: bool,
-        pending: Pending,
+        block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<Unlocked, Error> {
-        let outcome = match self.read_release(&lease, &pending, mode, outcome) {
+        let outcome = match self.read_release(&lease, &block, mode, outcome) {
             Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(&lease, &pending, fault).await,
+            Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, leads, pending, outcome)
+        self.released(&lease, leads, block, outcome)
     }
 
     /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
@@ -35,49 +35,49 @@ impl Core {
         self: Arc<Self>,
         lease: Arc<Lease>,
         leads: bool,
-        pending: Pending,
+        block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if mode == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, leads, pending, mode, work.await).await,
-            Ok(outcome) => return self.settle(lease, leads, pending, mode, outcome).await,
+            Err(work) => return self.clone().settle(lease, leads, block, mode, work.await).await,
+            Ok(outcome) => return self.settle(lease, leads, block, mode, outcome).await,
         };
         lease.doubts_end();
-        let (another, held, core) = (pending.another(), lease.clone(), self.clone());
+        let (another, held, core) = (block.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
             let _ = core.read_release(&held, &another, mode, work.await);
         });
-        let outcome = match self.release_once(&lease, true, &pending).await {
+        let outcome = match self.release_once(&lease, true, &block).await {
             Ok(outcome) => Ok(outcome),
-            Err(fault) => self.release_again(&lease, &pending, fault).await,
+            Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, leads, pending, outcome)
+        self.released(&lease, leads, block, outcome)
     }
 
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.
     pub(in crate::core) async fn release_all_holds(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
         let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
         for _ in 1..guards {
-            let outcome = self.release_whole(lease, true, pending).await?;
+            let outcome = self.release_whole(lease, true, block).await?;
             if !matches!(outcome.0, Unlocked::StillHeld(_)) {
                 return Ok(outcome);
             }
         }
-        self.release_whole(lease, true, pending).await
+        self.release_whole(lease, true, block).await
     }
 
     /// After a release that failed: has the keeper repeat it, if that can help.
     pub(in crate::core) async fn release_again(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        pending: &Pending,
+        block: &OwnerBlock,
         fault: Fault,
     ) -> Result<(Unlocked, i64), Error> {
         if let Fault::Server(error) = &fault
@@ -86,13 +86,13 @@ impl Core {
             return Err(error.clone());
         }
         let (tell, outcome) = oneshot::channel();
-        let (core, held, pending) = (self.clone(), lease.clone(), pending.another());
+        let (core, held, block) = (self.clone(), lease.clone(), block.another());
         if fault.is_unknown() {
             lease.doubts_end();
         }
         self.keeper.spawn(async move {
-            let work = async |pending: &Pending| core.release_until_done(&held, pending).await;
-            let _ = tell.send(pending.during(work).await);
+            let work = async |block: &OwnerBlock| core.release_until_done(&held, block).await;
+            let _ = tell.send(block.during(work).await);
         });
         received(outcome).await?
     }
@@ -104,7 +104,7 @@ impl Core {
     async fn release_until_done(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        pending: &Pending,
+        block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
         let mut over_ms = lease.kept_until_ms(self.now_ms());
         let mut delay_ms = RETRY_DELAY_MS_MIN;
@@ -129,7 +129,7 @@ impl Core {
                     Err(fault) => Err(fault),
                 }
             } else {
-                self.release_once(lease, true, pending).await
+                self.release_once(lease, true, block).await
             };
             if outcome.as_ref().is_err_and(Fault::is_unknown) {
                 lease.doubts_end();

@@ -43,7 +43,7 @@ pub struct Guard {
 /// A hold that goes on without a guard: what another process needs to renew or release it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Held {
+pub struct DetachedHold {
     /// The lock.
     pub name: LockName,
     /// Who holds it.
@@ -300,7 +300,7 @@ impl Guard {
 
     /// Lets the hold go on without a guard: renewal stops, the lock stays held until its lease ends or a process releases
     /// it with [`Lock::release`](crate::Lock::release).
-    pub fn detach(mut self) -> Held {
+    pub fn detach(mut self) -> DetachedHold {
         self.armed = false;
         let remaining = self.remaining();
         if !self.core.is_forked() {
@@ -308,7 +308,7 @@ impl Guard {
             self.lease.owner.share();
             if self.lease.is_count_in_doubt() {
                 // What was not answered may arrive in the owner's next hold.
-                self.core.owners.pending(&self.lease.keys, &self.lease.owner).unanswered();
+                self.core.owners.block(&self.lease.keys, &self.lease.owner).unanswered();
             }
             self.core.store.outlives(self.lease.owner.field());
             if self.lease.goes_without_release(self.term) {
@@ -316,7 +316,7 @@ impl Guard {
                 self.lease.mark_given_back();
             }
         }
-        Held {
+        DetachedHold {
             name: self.name().clone(),
             owner: self.lease.owner.clone(),
             token: self.lease.token,
@@ -362,7 +362,7 @@ impl Guard {
         let ends_ms = lease.owner.is_exposed().then_some(ends_ms);
         // What shortens a hold would shorten the owner's next one if it came late.
         lease.owner.expose();
-        let pending = core.owners.pending(&lease.keys, &lease.owner);
+        let block = core.owners.block(&lease.keys, &lease.owner);
         // First of all nobody renews it any more, and nobody believes in the longer time.
         self.detach();
         let (here, held) = (core.clone(), lease.clone());
@@ -375,7 +375,7 @@ impl Guard {
                     () = held.count_stays() => {}
                     () = here.keeper.sleep(remaining) => {}
                 }
-                let sent = pending.sent();
+                let sent = block.sent();
                 // Other guards of this process that share the hold count on what is left of it.
                 let kept = match held.holds().count > 0 {
                     true => here.renew_one(&held, time_ms).await,

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, ops::Deref, time::Duration};
 
-use super::{Guard, Held, Hold, marker::LockMarker, sealed::Sealed};
+use super::{DetachedHold, Guard, Hold, marker::LockMarker, sealed::Sealed};
 use crate::{core::release::Unlocked, error::Error};
 
 /// A hold on a lock of the kind `K`: a [`Guard`] that can do more. [`FencedGuard`](crate::FencedGuard),
@@ -74,7 +74,7 @@ impl<K: LockMarker> GuardOf<K> {
     }
 
     /// Lets the hold go on without a guard; see [`Guard::detach`](crate::Guard::detach).
-    pub fn detach(self) -> Held {
+    pub fn detach(self) -> DetachedHold {
         self.0.detach()
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct LockHandle {
     /// The pauses of kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) yields_to: Option<Arc<Keys>>,
+    pub(crate) after_waiters_of: Option<Arc<Keys>>,
 }
 
 impl LockHandle {
@@ -52,7 +52,7 @@ impl LockHandle {
             fenced: false,
             reentrant: true,
             backoff: None,
-            yields_to: None,
+            after_waiters_of: None,
         }
     }
 
@@ -177,16 +177,16 @@ impl LockHandle {
 
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.owner_here(owner)?;
-        let pending = self.core.owners.pending(&self.keys, owner);
+        let block = self.core.owners.block(&self.keys, owner);
         let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
         let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
         let work = async move {
             // An attempt that asks may come to have a guard.
-            core.until_no_attempt_asks(&pending).await;
+            core.until_no_attempt_asks(&block).await;
             // The guard would not hear of the release, and say that it is valid.
             core.refuse_beside_a_guard(&keys, &of)
                 .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
-            core.run_undoing(call, of.number(), false, &pending).await
+            core.run_undoing(call, of.number(), false, &block).await
         };
         // The owner's next attempt waits for it.
         let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);

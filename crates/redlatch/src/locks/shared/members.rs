@@ -13,7 +13,7 @@ use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Guard, Held, Lease, Unlocked, Wait,
+    DetachedHold, Guard, Lease, Unlocked, Wait,
     config::MEMBERS_MAX,
     core::{Core, lease::Lease as CoreLease},
     error::{Error, ErrorKind, LossReason},
@@ -389,7 +389,7 @@ impl Holding {
     }
 
     /// Lets the members be held without guards.
-    pub(crate) fn detach(mut self) -> Vec<Held> {
+    pub(crate) fn detach(mut self) -> Vec<DetachedHold> {
         std::mem::take(&mut self.guards).into_iter().map(Guard::detach).collect()
     }
 

@@ -19,7 +19,7 @@ mod with;
 
 pub use acquire::Acquire;
 pub use force::{Force, Forced};
-pub use guard::{Guard, Held};
+pub use guard::{DetachedHold, Guard};
 pub use hold::Hold;
 pub(crate) use hold::sealed;
 pub use lease::Lease;

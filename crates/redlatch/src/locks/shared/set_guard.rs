@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Guard, Held,
+    DetachedHold, Guard,
     lock_set::SetMarker,
     members::{Holding, LostMember, UnlockReport},
 };
@@ -40,7 +40,7 @@ impl<S: SetMarker> SetGuard<S> {
 
     /// Lets the hold go on without a guard: renewal stops, and every member stays held until its lease ends or it is released
     /// by its owner. Answers in the order of listing.
-    pub fn detach(self) -> Vec<Held> {
+    pub fn detach(self) -> Vec<DetachedHold> {
         self.0.detach()
     }
 

@@ -12,7 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     locks::shared::Lease,
     owner::Owner,
-    recipes::Permits,
+    recipes::PermitsRecipe,
     replica_ack::{ReplicaAck, Replication},
 };
 
@@ -107,7 +107,7 @@ impl<'a> PermitRequest<'a> {
         let term = lease.term(&core.config).map_err(named)?;
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
         let owner = Owner::of_permits(&ids::fresh(permits, core).map_err(named)?, core.fresh_number());
-        let recipe = Permits::for_publishing(core.store.publish_command());
+        let recipe = PermitsRecipe::for_publishing(core.store.publish_command());
         let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, wait) };
         let grant = core.acquire(Arc::new(request)).await?;
         Ok(grant.map(|grant| PermitGuard::new(core, grant)))

@@ -7,7 +7,7 @@ use crate::{
     kind::place::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
     name::LockName,
     owner::Owner,
-    recipes::{Expected, FAIR, Permits, READ, Recipe, WRITE, members},
+    recipes::{Expected, FAIR, PermitsRecipe, READ, Recipe, WRITE, members},
     scripts,
     store::{Arg, Call},
 };
@@ -123,7 +123,7 @@ fn permits_behind(key: &[u8], is_there: &mut dyn FnMut(&[u8]) -> bool) -> Option
 
 /// Gives permits back whose ids are these digits.
 fn give(keys: &Keys, digits: &str) -> Step {
-    let permits = Permits::for_publishing("publish");
+    let permits = PermitsRecipe::for_publishing("publish");
     script(permits.release(keys, &Owner::of_permits(digits, 0), "publish", Expected::Any))
 }
 

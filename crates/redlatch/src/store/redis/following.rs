@@ -88,7 +88,7 @@ struct Shared {
     reached: AtomicBool,
     in_vain: AtomicBool,
     /// How often holders and waiters were told to look at a new master.
-    moves: AtomicU64,
+    takeovers: AtomicU64,
     place: String,
     hub: Arc<Hub>,
     /// What the master's connections tell when they end.
@@ -167,7 +167,7 @@ impl FollowingStore {
             dial,
             config: config.clone(),
             background: background.clone(),
-            moves: AtomicU64::new(0),
+            takeovers: AtomicU64::new(0),
             place: finder.place(),
             hub: Arc::new(Hub::start(node.dial().clone(), background)),
             master: Mastership::new(memory, node),
@@ -345,7 +345,7 @@ impl Shared {
             Ok(Ok(_)) => {
                 self.reached.store(true, Ordering::SeqCst);
                 if self.in_vain.swap(false, Ordering::SeqCst) {
-                    self.moves.fetch_add(1, Ordering::SeqCst);
+                    self.takeovers.fetch_add(1, Ordering::SeqCst);
                     self.interruption.ring();
                 }
                 true
@@ -387,7 +387,7 @@ impl Shared {
     /// Another one has the place of this one.
     fn succeed(&self, dial: Arc<Dial>, old: &Node) {
         self.in_vain.store(false, Ordering::SeqCst);
-        self.moves.fetch_add(1, Ordering::SeqCst);
+        self.takeovers.fetch_add(1, Ordering::SeqCst);
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
         old.close();
@@ -448,8 +448,8 @@ impl Store for FollowingStore {
         Box::pin(node.try_rights(Messages::of_one_server(hub), kinds.to_vec(), prefix.to_owned()))
     }
 
-    fn moves(&self) -> u64 {
-        self.shared.moves.load(Ordering::SeqCst)
+    fn takeovers(&self) -> u64 {
+        self.shared.takeovers.load(Ordering::SeqCst)
     }
 
     fn reign(&self, _key: &[u8]) -> u64 {

@@ -463,7 +463,7 @@ impl Topology {
     }
 
     /// How many changes of owners holders have been told of.
-    pub(super) fn moves(&self) -> u64 {
+    pub(super) fn takeovers(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 

@@ -184,8 +184,8 @@ impl Store for ClusterStore {
         self.inner.topology.masters().into_iter().map(|(slot, _)| slot).collect()
     }
 
-    fn moves(&self) -> u64 {
-        self.inner.topology.moves()
+    fn takeovers(&self) -> u64 {
+        self.inner.topology.takeovers()
     }
 
     fn reign(&self, key: &[u8]) -> u64 {

@@ -2,7 +2,7 @@
 //! another set leads it away.
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked};
-use redlatch_testkit::{proxy::Proxy, server::RedisServer};
+use redlatch_testkit::{net::ReservedPort, proxy::Proxy, server::RedisServer};
 
 use crate::{
     fixture::{ms, soon},
@@ -288,5 +288,48 @@ async fn a_sentinel_is_asked_though_its_name_has_come_to_lead_to_another_one() {
     three_looks(&service).await;
     assert_eq!(first.server.count("SENTINEL"), 0, "it is asked by the name of the service");
     be(&service, 1);
+    three_looks(&first).await;
+}
+
+/// It counted as one that might vote otherwise, so two of three were not most of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_at_which_no_sentinel_is_has_no_vote() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [stale, second, third] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    for (sentinel, id, others) in [
+        (&stale, "stale", ["second", "third"]),
+        (&second, "second", ["stale", "third"]),
+        (&third, "third", ["stale", "second"]),
+    ] {
+        let others = others.map(String::from).to_vec();
+        sentinel.say(|says| (says.id, says.others, says.epoch) = (id.into(), others, -1));
+    }
+    let gone = ReservedPort::new(0).unwrap();
+    let url = url(&[&stale, &second, &third]).replace("/any", &format!(",127.0.0.1:{}/any", gone.port()));
+    let client = Client::connect(&url).await.unwrap();
+    three_looks(&stale).await;
+    for sentinel in [&second, &third] {
+        sentinel.say(|says| says.port = new.port());
+    }
+    until("the move to the master that most name", || uses(&client, new.port())).await;
+}
+
+/// The only name that the URL has for it had ended, and it was not asked at the address that the others know, though it was up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_whose_name_is_gone_is_asked_where_the_others_say_that_it_is() {
+    let master = RedisServer::start().unwrap();
+    let [name, first, second] = [0; 3].map(|_| FakeSentinel::start(master.port()));
+    let at =
+        |id: &str, sentinel: &FakeSentinel| format!("{id}@{}", sentinel.addr().rsplit(':').next().unwrap());
+    let (first_at, second_at) = (at("first", &first), at("second", &second));
+    for (sentinel, id, other) in
+        [(&name, "first", &second_at), (&first, "first", &second_at), (&second, "second", &first_at)]
+    {
+        sentinel.say(|says| (says.id, says.others) = (id.into(), vec![other.clone()]));
+    }
+    let _client = Client::connect(&url(&[&name])).await.unwrap();
+    three_looks(&second).await;
+    assert_eq!(first.server.count("SENTINEL"), 0, "it is asked by the name of the URL");
+    name.say(|says| says.silent = true);
     three_looks(&first).await;
 }

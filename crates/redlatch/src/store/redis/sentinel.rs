@@ -8,7 +8,10 @@ mod read;
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,6 +39,8 @@ use crate::{
     store::{Fault, Reply, SubscribeFuture},
 };
 
+/// From how many on they are taken for a whole set.
+const KNOWN_SET_MIN: usize = 3;
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
 /// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
@@ -71,6 +76,8 @@ struct Sentinel {
     named: bool,
     /// What it called itself last. The name of a service may lead to one sentinel now, and to another one later.
     id: Mutex<Option<String>>,
+    /// It has answered in the last look.
+    is_heard: AtomicBool,
     news: Mutex<Option<News>>,
     pace: Pace,
 }
@@ -108,13 +115,12 @@ fn one_vote_each(known: &mut Vec<Knowledge>) {
     known.retain(|one| one.id.as_ref().is_none_or(|id| heard.insert(id.clone())));
 }
 
-/// How many sentinels these are. One that is named and has not said its id is one of those that the others announce, which know them all.
+/// How many sentinels these are. Those of a set know each other, so one without an id is another name of one that has one, or not of the set. Two or
+/// fewer may have been started just now, and not know the others yet.
 fn count(list: &[Arc<Sentinel>]) -> usize {
-    let ids = |named: bool| list.iter().filter(move |one| one.named == named).filter_map(|one| one.id());
-    let named: BTreeSet<_> = ids(true).collect();
-    let announced = ids(false).filter(|id| !named.contains(id)).collect::<BTreeSet<_>>().len();
+    let ids: BTreeSet<_> = list.iter().filter_map(|one| one.id()).collect();
     let nameless = list.iter().filter(|one| one.id().is_none()).count();
-    named.len() + announced.max(nameless)
+    if ids.len() < KNOWN_SET_MIN { ids.len() + nameless } else { ids.len() }
 }
 
 /// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
@@ -168,8 +174,9 @@ impl SentinelSet {
         let dial = Arc::new(self.dial.at(addr.clone()));
         // Nobody holds a lock on a sentinel, so the end of its connections interests nobody.
         let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
-        let (id, news, pace) = (Mutex::new(id), Mutex::default(), Pace::default());
-        let sentinel = Arc::new(Sentinel { addr, node, named, id, news, pace });
+        let (id, is_heard, news, pace) =
+            (Mutex::new(id), AtomicBool::new(false), Mutex::default(), Pace::default());
+        let sentinel = Arc::new(Sentinel { addr, node, named, id, is_heard, news, pace });
         if let Some(look) = self.look.get() {
             sentinel.listen(look, &self.background);
         }
@@ -201,6 +208,8 @@ impl SentinelSet {
         for sentinel in &asked {
             let answered = !mute.iter().any(|mute| Arc::ptr_eq(mute, sentinel));
             sentinel.pace.note(answered, &sentinel.node, self.config.response_timeout);
+            let is_heard = known.iter().any(|one: &Knowledge| one.claim.by == sentinel.addr);
+            sentinel.is_heard.store(is_heard, Ordering::Relaxed);
         }
         one_vote_each(&mut known);
         let (asked_count, answered) = (count(&asked), known.len());
@@ -281,8 +290,10 @@ impl SentinelSet {
     fn learn(&self, known: &[Knowledge]) {
         let others = || known.iter().flat_map(|knowledge| &knowledge.others);
         let list = self.list();
+        // One that is not heard at its other address any more is asked where the others say that it is.
         let is = |sentinel: &Sentinel, (id, addr): &(Option<String>, Addr)| {
-            sentinel.addr == *addr || id.is_some() && sentinel.id() == *id
+            let is_heard = sentinel.is_heard.load(Ordering::Relaxed);
+            sentinel.addr == *addr || is_heard && id.is_some() && sentinel.id() == *id
         };
         for gone in list.iter().filter(|one| !one.named && !others().any(|other| is(one, other))) {
             self.sentinels

@@ -128,8 +128,8 @@ pub(super) struct Memory {
     lineage: Lineage,
     /// The last word of each server that says that it is the master, and when it was heard.
     words: Vec<(Claim, Instant)>,
-    /// The last look could not tell which one counts.
-    was_contested: bool,
+    /// When a look could not tell lately which one counts.
+    contested_at: Option<Instant>,
 }
 
 impl Memory {

@@ -79,9 +79,11 @@ impl Lineage {
         claims.iter().copied().find(|claim| {
             // Where no process listens none copies anything. But it may come back, so it is no reason to go anywhere.
             let is_used = used.is_some_and(|used| is_same(used, claim));
-            let undecided = said.undecided(claims) + if is_used { 0 } else { said.refused.len() };
+            let is_claim = |addr: &&Addr| claims.iter().any(|claim| claim.addr == **addr);
+            let refused = said.refused.iter().filter(|addr| !is_claim(addr)).count();
+            let undecided = said.undecided(claims) + if is_used { 0 } else { refused };
             others(claim)
-                .all(|other| self.follows(claim, other) && !said.are_most(said.copies(other) + undecided))
+                .all(|other| self.follows(claim, other) && !said.may_be_most_copied(other, undecided))
         })
     }
 }
@@ -138,6 +140,14 @@ impl Said {
         2 * servers > self.asked - self.spare_names()
     }
 
+    /// Whether most servers may copy it, if these do that have not said it. A name that leads nowhere may be another one of a server that is
+    /// heard, so those that are heard may be all that there are.
+    fn may_be_most_copied(&self, claim: &Claim, undecided: usize) -> bool {
+        let copies = self.copies(claim);
+        let listening = self.asked - self.spare_names() - self.refused.len();
+        claim.history().is_some() && (self.are_most(copies + undecided) || 2 * copies > listening)
+    }
+
     fn is_most_copied(&self, claim: &Claim) -> bool {
         claim.history().is_some() && self.are_most(self.copies(claim))
     }
@@ -156,6 +166,11 @@ impl Said {
         2 * (self.answered - spare) > self.asked - spare - self.refused.len()
     }
 
+    /// Whether the server of a claim says by any name that it is a replica now.
+    fn is_replica(&self, claim: &Claim) -> bool {
+        run(claim).is_some_and(|run| self.replicas.iter().any(|replica| replica.run.as_ref() == Some(run)))
+    }
+
     fn has_heard(&self, addr: &Addr) -> bool {
         self.claims.iter().any(|other| other.addr == *addr)
             || self.replicas.iter().any(|replica| replica.addr == *addr)
@@ -168,7 +183,8 @@ impl Memory {
         self.hear(said, now);
         let claims: Vec<Claim> = self.words.iter().map(|(claim, _)| claim.clone()).collect();
         let claims = unfollowed(&claims);
-        let was_contested = std::mem::take(&mut self.was_contested);
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < RESET_TIME;
+        self.contested_at = self.contested_at.filter(is_recent);
         let used = self.present().cloned();
         let master =
             self.lineage.master(&claims, said, self.present.as_ref(), used.as_ref()).filter(|master| {
@@ -178,9 +194,9 @@ impl Memory {
                     || self.insist(doubt, &master.addr, now) >= RESET_TIME
             });
         let Some(master) = master else {
-            self.was_contested = true;
-            // One look may show both the old master and the next one while they change.
-            if !was_contested || self.present().is_none() {
+            // One look may show both the old master and the next one while they change. Looks in between that decided do not count: a replica that
+            // comes and goes would keep clients at different masters.
+            if self.contested_at.replace(now).is_none() || self.present().is_none() {
                 return Verdict::Stays;
             }
             self.is_vacant = true;
@@ -215,15 +231,19 @@ impl Memory {
     fn hear(&mut self, said: &Said, now: Instant) {
         let mut words = std::mem::take(&mut self.words);
         words.retain(|(claim, heard)| {
+            // What one that is heard has gone on to is that one's.
+            let is_others = |id: &String| {
+                said.claims.iter().any(|other| other.history().is_some_and(|history| history.id == *id))
+            };
             let goes_on = |id: &String| {
-                claim
-                    .history()
-                    .is_some_and(|history| *id == history.id || self.lineage.goes_on_from(id, &history.id))
+                claim.history().is_some_and(|history| {
+                    *id == history.id || (!is_others(id) && self.lineage.goes_on_from(id, &history.id))
+                })
             };
             let is_copied = said.replicas.iter().any(|replica| replica.history.as_ref().is_some_and(goes_on));
             let is_fresh = now.saturating_duration_since(*heard) < RESET_TIME;
             // By another of its names it says what counts now.
-            let is_heard = said.claims.iter().any(|other| is_same(other, claim));
+            let is_heard = said.claims.iter().any(|other| is_same(other, claim)) || said.is_replica(claim);
             !is_heard && !said.has_heard(&claim.addr) && (is_fresh || is_copied || !said.has_heard_most())
         });
         words.extend(said.claims.iter().map(|claim| (claim.clone(), now)));
@@ -237,8 +257,8 @@ impl Memory {
             let is_gone = present.addr != master.addr && !said.has_heard(&present.addr);
             return is_gone || self.is_vacant || self.is_renewed(master);
         }
-        // It gives its place up, or does not count any more.
-        if said.has_heard(&present.addr) {
+        // It gives its place up, or does not count any more, by whatever name it says so.
+        if said.has_heard(&present.addr) || said.is_replica(present) {
             return true;
         }
         // The present one has gone on from it, however long it is away. A person may have ended it for good, and then has to say so.

@@ -167,15 +167,16 @@ fn none_of_several_masters_counts_that_have_not_gone_on_from_each_other() {
     is_contested(&mut after(&[heard(2, &[(1, "", "")], &[])]), &heard(2, &[(1, "", ""), (2, "b", "a")], &[]));
 }
 
-/// A look in between that shows one alone makes the next one the first again.
+/// One that shows two is the first again when the last one was long ago.
 #[test]
 fn one_look_that_shows_two_is_taken_for_a_change() {
     let now = Instant::now();
     let both = heard(3, &[(1, "c", "a"), (2, "b", "a")], &[]);
     let mut memory = after(&[heard(3, &[(2, "b", "a")], &[])]);
-    for _ in 0..3 {
-        assert_eq!(memory.judge(&both, now), Verdict::Stays);
-        assert_eq!(memory.judge(&heard(3, &[(2, "b", "a")], &[(1, "b")]), now), Verdict::Stays);
+    for n in 1..4 {
+        let at = now + n * RESET_TIME;
+        assert_eq!(memory.judge(&both, at), Verdict::Stays);
+        assert_eq!(memory.judge(&heard(3, &[(2, "b", "a")], &[(1, "b")]), at), Verdict::Stays);
     }
     assert_eq!(port(&memory), Some(2));
 }
@@ -259,6 +260,78 @@ fn a_replica_that_is_started_anew_leads_nobody_away() {
     is(&memory.judge(&follows, later), 3);
 }
 
+/// The heir of a master that had ended handed over to another one. What the dead one had said last counted on, because all copied what had gone on
+/// from it: clients used none for ten seconds, or for good where one more server had ended.
+#[test]
+fn a_master_that_is_away_is_forgotten_when_the_others_copy_its_heir() {
+    let now = Instant::now();
+    let later = now + 2 * RESET_TIME;
+    let ends = |servers: &[u16], said: Said| Said {
+        refused: servers.iter().map(|port| addr(*port)).collect(),
+        ..said
+    };
+    let copied = heard(4, &[(2, "b", "a")], &[(3, "b"), (4, "b")]);
+    let mut memory = after(&[heard(4, &[(1, "a", "")], &[(2, "a"), (3, "a"), (4, "a")])]);
+    is(&memory.judge(&ends(&[1], copied.clone()), now), 2);
+    assert_eq!(memory.judge(&ends(&[1], copied), later), Verdict::Stays);
+    is(&memory.judge(&ends(&[1, 4], heard(4, &[(3, "c", "b")], &[(2, "c")])), later), 3);
+}
+
+/// One of two names of a replica led nowhere for a client, which counted it as a fourth server: two of four were not most, and it stayed at the successor of a
+/// master that was most servers' for all others.
+#[test]
+fn a_name_that_leads_nowhere_is_no_server_that_speaks_for_another_one() {
+    let masters = [(1, "a", ""), (3, "c", "b")];
+    let all = Said { refused: vec![addr(4)], ..heard(4, &masters, &[(2, "a")]) };
+    let copied = heard(4, &[(3, "b", "a")], &[(1, "b"), (2, "b")]);
+    let mut memory = after(&[
+        heard(4, &[(1, "a", "")], &[(2, "a"), (3, "a")]),
+        copied,
+        heard(4, &[(3, "c", "b")], &[(1, "c"), (2, "c")]),
+    ]);
+    assert_eq!(port(&memory), Some(3));
+    is_contested(&mut memory, &all);
+}
+
+/// A replica that came and went kept clients at different masters: each second look could tell, and one that cannot is excused.
+#[test]
+fn looks_that_can_tell_excuse_none_that_cannot() {
+    let now = Instant::now();
+    let masters = [(1, "a", ""), (3, "c", "b")];
+    let (with, without) = (heard(3, &masters, &[(2, "a")]), heard(3, &masters, &[]));
+    let mut memory = after(&[heard(3, &[(1, "a", "")], &[(2, "a")])]);
+    for (said, verdict) in [
+        (&with, Verdict::Stays),
+        (&without, Verdict::Stays),
+        (&with, Verdict::Stays),
+        (&without, Verdict::Nobody),
+    ] {
+        assert_eq!(memory.judge(said, now), verdict);
+    }
+}
+
+/// It copied the one that it had superseded, and went by another name when its first one was gone: the client was stuck for good.
+#[test]
+fn a_master_gives_its_place_up_by_another_name() {
+    let by = |claims: Vec<Claim>, replicas: Vec<Replica>| Said {
+        answered: claims.len() + replicas.len(),
+        claims,
+        replicas,
+        ..heard(3, &[], &[])
+    };
+    let two = vec![claim((1, "b", "a"), Some("r")), claim((2, "b", "a"), Some("r"))];
+    let copy = |port| Replica {
+        addr: addr(port),
+        history: Some("a".into()),
+        run: Some("r".into()),
+        is_in_sync: true,
+    };
+    let mut memory = after(&[by(two, vec![])]);
+    assert_eq!(port(&memory), Some(1));
+    let refused = Said { refused: vec![addr(1)], ..by(vec![claim((3, "a", ""), Some("s"))], vec![copy(2)]) };
+    is(&memory.judge(&refused, Instant::now()), 3);
+}
+
 /// One server under two names changed the master each ten seconds.
 #[test]
 fn a_server_with_two_names_is_one() {
@@ -339,7 +412,10 @@ fn a_master_that_nobody_has_followed_is_taken_when_the_known_one_stays_away() {
     }
     is(&memory.judge(&stranger(2), later + RESET_TIME), 3);
     // When the other one is back it cannot be told which of them counts.
-    is_contested(&mut memory, &heard(3, &[(1, "a", ""), (3, "z", "y")], &[]));
+    let both = heard(3, &[(1, "a", ""), (3, "z", "y")], &[]);
+    for verdict in [Verdict::Stays, Verdict::Nobody] {
+        assert_eq!(memory.judge(&both, later + 3 * RESET_TIME), verdict);
+    }
     // Not while a replica says that it copies the known one.
     let mut memory = known();
     for at in [now, later, later + RESET_TIME] {

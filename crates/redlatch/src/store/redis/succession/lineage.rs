@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use super::{Claim, Doubt, Memory, RESET_TIME, Said, Verdict, keep};
 use crate::config::addr::Addr;
 
-/// How many parents are remembered. What is forgotten makes a server count less, never more.
+/// How many parents are remembered: more than the promotions and restarts that a client lives through. What is forgotten speaks for no server any more, and
+/// against none.
 const PARENTS_MAX: usize = 256;
 
 /// Which history has gone on from which.

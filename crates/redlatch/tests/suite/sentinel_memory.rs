@@ -333,3 +333,29 @@ async fn a_sentinel_whose_name_is_gone_is_asked_where_the_others_say_that_it_is(
     name.say(|says| says.silent = true);
     three_looks(&first).await;
 }
+
+/// Its id went on counting as one of the set, so two of three were not most of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_was_taken_out_of_the_set_has_no_vote() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let all = [0; 4].map(|_| FakeSentinel::start(old.port()));
+    let names = ["stale", "second", "third", "fourth"];
+    let knows = |count: usize| {
+        for (sentinel, id) in all.iter().zip(names).take(count) {
+            let others =
+                names.iter().take(count).filter(|other| **other != id).map(|id| id.to_string()).collect();
+            sentinel.say(|says| (says.id, says.others, says.epoch) = (id.into(), others, -1));
+        }
+    };
+    knows(4);
+    let [stale, second, third, fourth] = &all;
+    let client = Client::connect(&url(&[stale, second, third, fourth])).await.unwrap();
+    three_looks(fourth).await;
+    fourth.say(|says| says.silent = true);
+    knows(3);
+    three_looks(stale).await;
+    for sentinel in [second, third] {
+        sentinel.say(|says| says.port = new.port());
+    }
+    until("the move to the master that most name", || uses(&client, new.port())).await;
+}

@@ -232,6 +232,9 @@ impl SentinelSet {
                 }
             });
         }
+        // Those that are believed know who belongs to the set. An entry of the URL may lead to another one, or to none.
+        let told: BTreeSet<String> = known.iter().flat_map(|one| ids(one).all()).collect();
+        let asked_count = if told.len() < KNOWN_SET_MIN { asked_count } else { told.len() };
         if is_new {
             self.kin.admit(&known.iter().flat_map(|one| ids(one).all()).collect());
         }
@@ -295,7 +298,15 @@ impl SentinelSet {
             let is_heard = sentinel.is_heard.load(Ordering::Relaxed);
             sentinel.addr == *addr || is_heard && id.is_some() && sentinel.id() == *id
         };
-        for gone in list.iter().filter(|one| !one.named && !others().any(|other| is(one, other))) {
+        // Where it is announced it may not be reached, so that is asked only as long as its name leads nowhere.
+        let by_name = |one: &Sentinel| {
+            let is_it = |other: &Arc<Sentinel>| {
+                other.named && other.is_heard.load(Ordering::Relaxed) && other.id() == one.id()
+            };
+            one.id().is_some() && list.iter().any(is_it)
+        };
+        let is_gone = |one: &Sentinel| !one.named && (by_name(one) || !others().any(|other| is(one, other)));
+        for gone in list.iter().filter(|one| is_gone(one)) {
             self.sentinels
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

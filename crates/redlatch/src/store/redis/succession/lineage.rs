@@ -63,7 +63,7 @@ impl Lineage {
     fn master<'a>(
         &self,
         claims: &[&'a Claim],
-        said: &Said,
+        (said, remembered): (&Said, usize),
         present: Option<&Claim>,
         used: Option<&Claim>,
     ) -> Option<&'a Claim> {
@@ -82,7 +82,7 @@ impl Lineage {
             let is_used = used.is_some_and(|used| is_same(used, claim));
             let is_claim = |addr: &&Addr| claims.iter().any(|claim| claim.addr == **addr);
             let refused = said.refused.iter().filter(|addr| !is_claim(addr)).count();
-            let undecided = said.undecided(claims) + if is_used { 0 } else { refused };
+            let undecided = said.undecided(remembered) + if is_used { 0 } else { refused };
             others(claim)
                 .all(|other| self.follows(claim, other) && !said.may_be_most_copied(other, undecided))
         })
@@ -98,15 +98,18 @@ fn is_same(one: &Claim, other: &Claim) -> bool {
     one.addr == other.addr || (run(one).is_some() && run(one) == run(other))
 }
 
-/// The claims that no other one names as its parent, one of each server.
-fn unfollowed(claims: &[Claim]) -> Vec<&Claim> {
-    let is_named = |claim: &Claim| {
+/// The claims that no other one names as its parent, one of each server. One that is only remembered, and is followed itself, hides none: not all clients
+/// have heard it.
+fn unfollowed<'a>(claims: &'a [Claim], said: &Said) -> Vec<&'a Claim> {
+    let names = |other: &Claim, claim: &Claim| {
         let id = claim.history().map(|history| &history.id);
-        let names = |other: &Claim| {
-            other.history().is_some_and(|other| other.before.as_ref() == id && Some(&other.id) != id)
-        };
-        id.is_some() && claims.iter().any(names)
+        other
+            .history()
+            .is_some_and(|other| id.is_some() && other.before.as_ref() == id && Some(&other.id) != id)
     };
+    let is_followed = |claim: &Claim| claims.iter().any(|other| names(other, claim));
+    let counts = |claim: &Claim| said.has_heard(&claim.addr) || !is_followed(claim);
+    let is_named = |claim: &Claim| claims.iter().any(|other| names(other, claim) && counts(other));
     let mut left: Vec<&Claim> = Vec::new();
     for claim in claims {
         if !is_named(claim) && !left.iter().any(|other| is_same(other, claim)) {
@@ -154,9 +157,8 @@ impl Said {
     }
 
     /// How many servers may copy any of these, and are none of them: they are not heard, or have not said which one. So it is with a replica
-    /// that has been started anew, until it has its master's data again. Those whose machines refuse are not counted.
-    fn undecided(&self, claims: &[&Claim]) -> usize {
-        let remembered = claims.iter().filter(|claim| !self.has_heard(&claim.addr)).count();
+    /// that has been started anew, until it has its master's data again. Those whose machines refuse are not counted, nor masters that are `remembered`.
+    fn undecided(&self, remembered: usize) -> usize {
         let unsaid = self.replicas.iter().filter(|replica| replica.history.is_none() || !replica.is_in_sync);
         self.asked.saturating_sub(self.answered + self.refused.len() + remembered) + unsaid.count()
     }
@@ -183,12 +185,17 @@ impl Memory {
         self.learn(said);
         self.hear(said, now);
         let claims: Vec<Claim> = self.words.iter().map(|(claim, _)| claim.clone()).collect();
-        let claims = unfollowed(&claims);
+        let remembered =
+            claims.iter().filter(|claim| !said.has_heard(&claim.addr) && !said.refused.contains(&claim.addr));
+        let remembered = remembered.count();
+        let claims = unfollowed(&claims, said);
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < RESET_TIME;
         self.contested_at = self.contested_at.filter(is_recent);
         let used = self.present().cloned();
-        let master =
-            self.lineage.master(&claims, said, self.present.as_ref(), used.as_ref()).filter(|master| {
+        let master = self
+            .lineage
+            .master(&claims, (said, remembered), self.present.as_ref(), used.as_ref())
+            .filter(|master| {
                 // Clients leave within a few looks, and go to one of several only when each look has insisted on it for longer than that.
                 claims.len() == 1
                     || used.is_some_and(|used| is_same(&used, master))

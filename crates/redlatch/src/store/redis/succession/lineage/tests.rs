@@ -293,6 +293,26 @@ fn a_name_that_leads_nowhere_is_no_server_that_speaks_for_another_one() {
     is_contested(&mut memory, &all);
 }
 
+/// The remembered word of a server that had ended hid a master that was up, for those clients only that had heard it: they went to the next one, and others
+/// stayed.
+#[test]
+fn a_word_that_is_remembered_and_followed_hides_no_master() {
+    let now = Instant::now();
+    let replicas = [(4, "a"), (5, "a")];
+    let mut memory = after(&[
+        heard(5, &[(1, "a", "")], &[(2, "a"), (3, "b"), (4, "a"), (5, "a")]),
+        heard(5, &[(1, "a", ""), (2, "b", "a")], &[(3, "b"), (4, "a"), (5, "a")]),
+    ]);
+    assert_eq!(port(&memory), Some(2));
+    let both = Said { refused: vec![addr(2)], ..heard(5, &[(1, "a", ""), (3, "c", "b")], &replicas) };
+    for verdict in [Verdict::Stays, Verdict::Nobody, Verdict::Stays] {
+        assert_eq!(memory.judge(&both, now), verdict);
+    }
+    let mut other = after(&[heard(5, &[(1, "a", "")], &[(2, "a"), (3, "b"), (4, "a"), (5, "a")])]);
+    assert_eq!(other.judge(&both, now), Verdict::Stays);
+    assert_eq!(port(&other), Some(1), "which most copy");
+}
+
 /// A replica that came and went kept clients at different masters: each second look could tell, and one that cannot is excused.
 #[test]
 fn looks_that_can_tell_excuse_none_that_cannot() {

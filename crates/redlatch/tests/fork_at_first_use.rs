@@ -17,8 +17,13 @@ use rustix::process::{Signal, getpid, kill_process};
 /// From when on a child hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 const FORKS: u64 = 300;
-/// One of so many children is without threads, where its parent's begin and end all the time: about one of TIMES.
+/// One of so many children is without threads, where its parent's begin and end all the time: about one of ten.
 const FORKS_MAX: usize = 3_000;
+/// The standard library frees the name of a thread that ends while it has the lock taken. A long name takes longer: with none it was one of a
+/// thousand, and a run that met none of three thousand.
+const NAME_BYTES: usize = 60_000;
+/// How many threads begin and end others.
+const STORMS: usize = 4;
 /// The forks are spread over so much time from the thread's first step.
 const STEPS_NS: u64 = 400_000;
 
@@ -123,14 +128,16 @@ fn a_child_in_which_no_thread_runs_is_told_and_does_not_hang() {
     let server = RedisServer::start().unwrap();
     let client = blocking::Client::connect(&server.url()).unwrap();
     let ends = Arc::new(AtomicBool::new(false));
-    let storm = thread::spawn({
-        let ends = ends.clone();
-        move || {
-            while !ends.load(Ordering::SeqCst) {
-                thread::spawn(|| {}).join().unwrap();
-            }
-        }
-    });
+    let storms: Vec<_> = (0..STORMS)
+        .map(|_| {
+            let (ends, name) = (ends.clone(), "n".repeat(NAME_BYTES));
+            thread::spawn(move || {
+                while !ends.load(Ordering::SeqCst) {
+                    thread::Builder::new().name(name.clone()).spawn(|| {}).unwrap().join().unwrap();
+                }
+            })
+        })
+        .collect();
     let mut good = 0;
     let end = loop {
         let end = match fork::fork().unwrap() {
@@ -143,7 +150,7 @@ fn a_child_in_which_no_thread_runs_is_told_and_does_not_hang() {
         }
     };
     ends.store(true, Ordering::SeqCst);
-    storm.join().unwrap();
+    storms.into_iter().for_each(|storm| storm.join().unwrap());
     // What is waited for has the signal in its lowest bits.
     assert_eq!(end, Some(NO_THREAD.as_raw()), "after {good} children in which threads ran");
 }

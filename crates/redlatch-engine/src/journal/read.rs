@@ -14,7 +14,10 @@ pub(super) struct Found {
     pub(super) boot_id: Option<String>,
     /// The last of the notes of the clocks.
     pub(super) noted: Option<ClockNote>,
+    /// Those that were reserved since the last clean end, which the journal goes on with.
     pub(super) bounds: HashMap<Vec<u8>, i64>,
+    /// Those from before it. All values were on disk by then, so nothing is handed out beneath these.
+    spent: HashMap<Vec<u8>, i64>,
     /// Nothing is granted before this time, because of damage that was found earlier.
     pub(super) wait_until_ms: u64,
     /// Bytes that are in no record and may have been confirmed.
@@ -26,7 +29,6 @@ pub(super) struct Found {
     parts: Vec<Effect>,
     /// The last value of each fencing counter.
     counters: HashMap<Vec<u8>, i64>,
-    clean: bool,
 }
 
 impl Found {
@@ -62,7 +64,6 @@ impl Found {
     }
 
     fn add(&mut self, record: Record<'_>) {
-        self.clean = false;
         if !matches!(record, Record::RestoredPart(_) | Record::Restored(_)) {
             // Another change begins, so the end of these never came.
             self.parts.clear();
@@ -74,7 +75,7 @@ impl Found {
                 self.bounds.insert(key, bound);
             }
             Record::Wait { until_ms } => self.wait_until_ms = self.wait_until_ms.max(until_ms),
-            Record::Clean => self.clean = true,
+            Record::Clean => self.spent.extend(self.bounds.drain()),
             Record::Changes(_) | Record::Part(_) | Record::Longest { .. } => {}
             Record::RestoredPart(effects) => self.parts.extend(effects),
             Record::Restored(effects) => {
@@ -102,22 +103,23 @@ impl Found {
             Effect::Delete { key } => {
                 self.counters.remove(key);
                 self.bounds.remove(key);
+                self.spent.remove(key);
             }
             Effect::Clear => {
                 self.counters.clear();
                 self.bounds.clear();
+                self.spent.clear();
             }
             _ => {}
         }
     }
 
-    /// The changes, continued from the reserved bounds unless the end was a clean one.
+    /// The changes, continued from the bounds that were reserved since the last clean end. Damage may have hidden values, so all bounds count then.
     pub(super) fn finish(mut self) -> Vec<Effect> {
-        if self.clean && self.damaged_bytes == 0 {
-            return self.effects;
-        }
+        let mut bounds = if self.damaged_bytes > 0 { self.spent } else { HashMap::new() };
+        bounds.extend(self.bounds);
         // A synced bound may be all that is left of a counter whose last values never reached the disk.
-        for (key, bound) in self.bounds {
+        for (key, bound) in bounds {
             if self.counters.get(&key).is_none_or(|&value| value < bound) {
                 let value = format_int(bound).as_bytes().to_vec();
                 self.effects.push(Effect::SetString { key, value, expires_at_ms: None });

@@ -327,6 +327,59 @@ fn a_crash_in_the_middle_of_a_rewrite_leaves_the_old_file_or_the_new_one() {
     }
 }
 
+fn token(value: i64) -> Vec<Effect> {
+    let value = value.to_string().into_bytes();
+    vec![Effect::SetString { key: [COUNTER_PREFIX, b"n"].concat(), value, expires_at_ms: None }]
+}
+
+fn last_token(recovered: &Recovered) -> i64 {
+    let mut tokens = recovered.effects.iter().filter_map(|effect| match effect {
+        Effect::SetString { key, value, .. } if key.starts_with(COUNTER_PREFIX) => parse_int(value),
+        _ => None,
+    });
+    tokens.next_back().expect("a counter")
+}
+
+/// How much of the journal a power cut leaves at least: all up to the clean end, and each bound with what is before it.
+fn synced(journal: &[u8], closed: usize) -> usize {
+    let (mut rest, mut synced) = (&journal[closed..], closed);
+    while let Some((record, after)) = codec::decode(rest) {
+        if matches!(record, Record::Bound { .. }) {
+            synced = journal.len() - after.len();
+        }
+        rest = after;
+    }
+    synced
+}
+
+/// The start after a clean end had not rewritten the journal, and took the bound from before that end for its own. So what it handed out was not on disk,
+/// and nothing said so: after a power cut the mark of the clean end was the last record again.
+#[test]
+fn a_token_that_was_handed_out_after_a_clean_end_is_not_handed_out_again_after_a_power_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("j.journal");
+    let (mut journal, _) = open(dir.path());
+    journal.rewrite(&[]).expect("room");
+    journal.append(&token(5)).expect("room");
+    journal.close().expect("room");
+    let closed = std::fs::metadata(&file).expect("a journal").len() as usize;
+    // No bound is skipped by an end in order.
+    let (mut journal, recovered) = open(dir.path());
+    assert_eq!(last_token(&recovered), 5);
+    journal.append(&token(6)).expect("room");
+    journal.append(&token(7)).expect("room");
+    drop(journal);
+    let whole = std::fs::read(&file).expect("a journal");
+    std::fs::write(&file, &whole[..synced(&whole, closed)]).expect("the power cut");
+    assert!(last_token(&open(dir.path()).1) >= 7);
+    // Damage may hide what was handed out before the clean end as well.
+    let mut damaged = whole[..closed].to_vec();
+    let value = damaged.iter().rposition(|byte| *byte == b'5').expect("the value");
+    damaged[value] ^= 0xFF;
+    std::fs::write(&file, &damaged).expect("damage");
+    assert!(last_token(&open(dir.path()).1) > 7);
+}
+
 /// An engine that may not read which run of the machine it is took that for another one, and dropped what was held.
 #[test]
 fn where_the_system_does_not_say_which_run_it_is_what_was_held_stays() {

@@ -26,6 +26,8 @@ pub(crate) struct Says {
     /// What it calls itself, and what the others of its set call themselves; with `@PORT` where one of them is to be found.
     pub(crate) id: String,
     pub(crate) others: Vec<String>,
+    /// The port of the replica that it has chosen to be the next master, as long as it leads the change.
+    pub(crate) promotes: Option<u16>,
 }
 
 pub(crate) struct FakeSentinel {
@@ -39,7 +41,8 @@ impl FakeSentinel {
         let says = Arc::new(Mutex::new(says));
         let shared = says.clone();
         let server = FakeServer::start(move |request| {
-            let Says { host, port, epoch, silent, delay, id, others } = shared.lock().unwrap().clone();
+            let Says { host, port, epoch, silent, delay, id, others, promotes } =
+                shared.lock().unwrap().clone();
             if silent {
                 return FakeReply::Silence;
             }
@@ -52,8 +55,18 @@ impl FakeSentinel {
                 }
                 ["sentinel", "master", _] => {
                     std::thread::sleep(delay);
-                    let fields = ["flags", "master", "config-epoch", &epoch.to_string(), "quorum", "1"];
+                    let flags = if promotes.is_some() { "master,failover_in_progress" } else { "master" };
+                    let fields = ["flags", flags, "config-epoch", &epoch.to_string(), "quorum", "1"];
                     resp::array(&fields.map(resp::bulk))
+                }
+                ["sentinel", "replicas", _] => {
+                    let chosen = |port: u16| {
+                        let port = port.to_string();
+                        resp::array(
+                            &["ip", "127.0.0.1", "port", &port, "flags", "slave,promoted"].map(resp::bulk),
+                        )
+                    };
+                    resp::array(&promotes.map(chosen).into_iter().collect::<Vec<_>>())
                 }
                 ["sentinel", "myid"] if !id.is_empty() => resp::bulk(id),
                 ["sentinel", "sentinels", _] => {

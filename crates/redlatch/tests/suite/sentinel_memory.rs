@@ -2,7 +2,11 @@
 //! another set leads it away.
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked};
-use redlatch_testkit::{net::ReservedPort, proxy::Proxy, server::RedisServer};
+use redlatch_testkit::{
+    net::ReservedPort,
+    proxy::{Proxy, Scope},
+    server::RedisServer,
+};
 
 use crate::{
     fixture::{ms, soon},
@@ -51,6 +55,79 @@ async fn holds_at_a_superseded_master_end_and_none_is_granted_there() {
     let free = soon("a grant of the new master", client.lock("free").lock()).await.unwrap();
     assert!(exists(&new, "free"));
     assert_eq!(free.unlock().await.unwrap(), Unlocked::Released);
+}
+
+/// The sentinel that led the change was not through with the replicas. So long what it said was taken for a promise, which ranks above what all others said
+/// of the same epoch, and a client that could not reach the new master was granted at the old one beside those at the new one, up to `failover-timeout`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_master_that_all_sentinels_name_counts_though_its_replicas_are_not_told_yet() {
+    let old = RedisServer::start().unwrap();
+    let nobody = ReservedPort::new(0).unwrap();
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    let client = Client::connect(&url(&[first, second, third])).await.unwrap();
+    first.say(|says| says.promotes = Some(nobody.port()));
+    sentinels.iter().for_each(|one| one.say(|says| (says.port, says.epoch) = (nobody.port(), 2)));
+    until("the news", || uses(&client, nobody.port())).await;
+    let error = soon("an answer", client.lock("free").try_lock()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(!exists(&old, "free"), "nobody is granted anything there");
+}
+
+/// Each ordinary change counted three times: a promise, a promise of the next epoch, and that epoch. Each cut all connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_one_from_the_promise_to_its_end() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    let client = Client::connect(&url(&[first, second, third])).await.unwrap();
+    first.say(|says| says.promotes = Some(new.port()));
+    until("the promise", || uses(&client, new.port())).await;
+    let guard = client.lock("n").lock().await.unwrap();
+    let connections = || {
+        let list = new.cmd(&["CLIENT", "LIST", "TYPE", "NORMAL"]).unwrap();
+        let list: String = redis::from_redis_value(list).unwrap();
+        let ours = list.lines().filter(|line| !line.contains("cmd=client|list"));
+        let mut ids: Vec<_> = ours.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let before = connections();
+    assert!(!before.is_empty());
+    // The replica says that it is a master, the others hear of it, and at last the other replicas have been told.
+    first.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    three_looks(first).await;
+    [second, third].iter().for_each(|one| one.say(|says| (says.port, says.epoch) = (new.port(), 2)));
+    three_looks(first).await;
+    first.say(|says| says.promotes = None);
+    three_looks(first).await;
+    let after = connections();
+    assert!(before.iter().all(|id| after.contains(id)), "{before:?} {after:?}");
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+}
+
+/// The chosen replica hung, and the master was back: no new client connected for up to `failover-timeout`, though all sentinels named the master and it worked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promise_that_is_not_kept_keeps_no_new_client_waiting() {
+    let (old, chosen) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let (old, way) = (Proxy::start(&old.url()).unwrap(), Proxy::start(&chosen.url()).unwrap());
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    first.say(|says| says.promotes = Some(way.port()));
+    way.stall(Scope::Both);
+    let client = soon("a connection", Client::connect(&url(&[first, second, third]))).await.unwrap();
+    assert!(uses(&client, old.port()));
+    // Nor one that came while the master was away.
+    old.refuse_new().unwrap();
+    let coming = tokio::spawn({
+        let url = url(&[first, second, third]);
+        async move { Client::connect(&url).await }
+    });
+    let asked = way.connections_accepted();
+    until("a try of the chosen one", || way.connections_accepted() > asked).await;
+    old.heal().unwrap();
+    let client = soon("a connection", coming).await.unwrap().unwrap();
+    assert!(uses(&client, old.port()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -499,7 +499,9 @@ impl Sentinel {
         let amid = is("failover_in_progress");
         if amid {
             let replicas = link.ask(&sentinel(&["REPLICAS", name])).await.ok();
+            // One that it names already has been promoted, in an epoch that the others hear of, and what is left of the change is the replicas'.
             promised = replicas.as_ref().and_then(promised_master).map(reachable);
+            promised.take_if(|promised| *promised == master);
         }
         let number = |field_name| state.as_ref().and_then(|state| field(state, field_name)?.int());
         let others = others.as_ref().and_then(Reply::array).unwrap_or_default().iter().filter_map(|other| {

@@ -171,7 +171,10 @@ impl Memory {
         }
         let Some(best) = newest(&said.claims, self.present.as_ref()) else { return Verdict::Stays };
         let Some(present) = &self.present else {
-            return self.take(best);
+            // Who has just come begins where the others are until the promise is kept.
+            let settled: Vec<Claim> =
+                said.claims.iter().filter(|claim| !claim.is_promise()).cloned().collect();
+            return self.take(newest(&settled, None).unwrap_or(best));
         };
         if best.rank() > present.rank() {
             // Who is promised the place that it has in a later epoch has lost it since.

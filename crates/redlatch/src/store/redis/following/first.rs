@@ -17,7 +17,7 @@ use super::{
     LOOK_PAUSE_MIN,
 };
 use crate::{
-    config::Config,
+    config::{Config, addr::Addr},
     error::{Error, ErrorKind},
 };
 
@@ -37,13 +37,13 @@ pub(super) struct First {
 impl First {
     /// Asks again while the master that is named does not accept or answer: there may be a change of masters right now.
     pub(super) async fn find(self) -> Result<(Memory, Arc<Node>), Error> {
-        let (mut memory, mut candidate) = (Memory::default(), None);
+        let (mut memory, mut candidate, mut vain) = (Memory::default(), None, None);
         let end = Instant::now() + self.config.connect_timeout;
         // The last thing that was learned: time that runs out in the middle of another try says less.
         let mut last = None;
         let error = loop {
             let until = end.min(Instant::now() + TRY_TIME_MAX);
-            match self.try_once(&mut memory, &mut candidate, until).await {
+            match self.try_once(&mut memory, &mut candidate, &mut vain, until).await {
                 Ok(node) => return Ok((memory, node)),
                 Err(Vain::ForGood(error)) => {
                     break if error.is_retryable() { last.unwrap_or(error) } else { error };
@@ -64,11 +64,13 @@ impl First {
         Err(error)
     }
 
-    /// Tries once. `candidate`: the server that is being connected to, kept between tries so that a slow one need not begin anew with each.
+    /// Tries once. `candidate`: the server that is being connected to, kept between tries so that a slow one need not begin anew with each. `vain`: the one
+    /// that was promised its place and could not be reached in the last try; in this one it is the turn of the master that the others use until then.
     async fn try_once(
         &self,
         memory: &mut Memory,
         candidate: &mut Option<Arc<Node>>,
+        vain: &mut Option<Addr>,
         until: Instant,
     ) -> Result<Arc<Node>, Vain> {
         let said = match self.finder.clone().find(memory.clone(), until - Instant::now()).await {
@@ -80,13 +82,16 @@ impl First {
             Err(error) => return Err(Vain::ForGood(error)),
         };
         let claim = match memory.judge(&said, Instant::now()) {
-            Verdict::Is(claim) | Verdict::Becomes(claim) => Some(claim),
+            Verdict::Is(claim) => Some(claim),
+            Verdict::Becomes(claim) if vain.as_ref() != Some(&claim.addr) => Some(claim),
+            Verdict::Becomes(claim) => Some(memory.present().cloned().unwrap_or(claim)),
             Verdict::Stays | Verdict::Nobody => memory.present().cloned(),
         };
         let Some(claim) = claim else {
             return Err(Vain::Now(self.no_master(&said, memory)));
         };
         let addr = &claim.addr;
+        *vain = claim.is_promise().then(|| addr.clone());
         if let Some(other) = candidate.take_if(|node| node.dial().addr() != addr) {
             other.close();
         }

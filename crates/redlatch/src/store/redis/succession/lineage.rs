@@ -297,6 +297,10 @@ impl Memory {
 }
 
 #[cfg(test)]
+mod crowds;
+#[cfg(test)]
 mod stories;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod world;

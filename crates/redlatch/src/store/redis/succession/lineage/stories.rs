@@ -1,7 +1,10 @@
 //! Short stories of three servers and some clients, all of them: clients that hear all servers never use different masters, whatever has happened and
 //! whatever each remembers, and where one server alone says that it is the master all of them use that one.
 
-use super::super::*;
+use super::{
+    super::*,
+    world::{Away, Change, Role, Servers, addr},
+};
 
 const SERVERS: usize = 3;
 /// The client that can be cut off.
@@ -14,31 +17,8 @@ const EVENTS: usize = 4;
 const QUIET_LOOKS: u64 = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Master,
-    ReplicaOf(usize),
-}
-
-#[derive(Debug, Clone)]
-struct Server {
-    role: Role,
-    history: u32,
-    before: Option<u32>,
-    run: u32,
-    is_paused: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    Promote(usize),
-    Follow(usize, usize),
-    Pause(usize),
-    Resume(usize),
-    /// A master is started anew without its data, or with them.
-    Empty(usize),
-    Restart(usize),
-    /// A master that has had no replica for long gives its data a new name.
-    Rename(usize),
+    Server(Change),
     /// One of the clients does not hear that server any more.
     Cut(usize),
     Heal,
@@ -48,124 +28,42 @@ enum Event {
     Connect,
 }
 
-/// How a server is away for a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Away {
-    /// It says nothing.
-    Silent,
-    /// Its machine says that no process listens.
-    Refuses,
-    /// A replica has been started anew, and does not have its master's data yet.
-    Anew,
-}
-
 #[derive(Clone)]
 struct World {
-    servers: Vec<Server>,
+    servers: Servers,
     cut: [bool; SERVERS],
     clients: Vec<Memory>,
     began: Instant,
     looks: u64,
-    numbers: u32,
-}
-
-fn addr(server: usize) -> Addr {
-    Addr::Tcp { host: "h".into(), port: server as u16 }
 }
 
 impl World {
-    /// A master with two replicas, which the clients know. It may have been promoted once, as most are.
+    /// A master with two replicas, which the clients know.
     fn new(was_promoted: bool) -> World {
-        let role = |at| if at == 0 { Role::Master } else { Role::ReplicaOf(0) };
-        let before = |at| (at == 0 && was_promoted).then_some(0);
-        let server = |at: usize| Server {
-            role: role(at),
-            history: 1,
-            before: before(at),
-            run: at as u32,
-            is_paused: false,
-        };
         let mut world = World {
-            servers: (0..SERVERS).map(server).collect(),
+            servers: Servers::new(SERVERS, was_promoted),
             cut: [false; SERVERS],
             clients: vec![Memory::default(); 2],
             began: Instant::now(),
             looks: 0,
-            numbers: 100,
         };
         world.looks(2);
         world
     }
 
-    fn number(&mut self) -> u32 {
-        self.numbers += 1;
-        self.numbers
-    }
-
-    fn replicate(&mut self) {
-        for _ in 0..SERVERS {
-            for at in 0..SERVERS {
-                if let Role::ReplicaOf(master) = self.servers[at].role
-                    && !self.servers[master].is_paused
-                    && !self.servers[at].is_paused
-                {
-                    self.servers[at].history = self.servers[master].history;
-                    self.servers[at].before = None;
-                }
-            }
-        }
-    }
-
     fn said(&self, hears: impl Fn(usize) -> bool) -> Option<Said> {
-        self.said_while(hears, None)
+        self.said_while(|at| (!hears(at)).then_some(Away::Silent))
     }
 
-    /// The same while one of the servers is away for a moment.
-    fn said_while(&self, hears: impl Fn(usize) -> bool, away: Option<(usize, Away)>) -> Option<Said> {
-        let is_away = |at| away.filter(|(server, _)| *server == at).map(|(_, how)| how);
-        let mut said = Said { asked: SERVERS, ..Said::default() };
-        let heard = (0..SERVERS).filter(|at| hears(*at) && !self.servers[*at].is_paused);
-        for at in heard {
-            let server = &self.servers[at];
-            match is_away(at) {
-                Some(Away::Silent) => continue,
-                Some(Away::Refuses) => {
-                    said.refused.push(addr(at));
-                    continue;
-                }
-                Some(Away::Anew) if server.role != Role::Master => {
-                    said.answered += 1;
-                    let (history, run) = (Some("anew".into()), Some("anew".into()));
-                    said.replicas.push(Replica { addr: addr(at), history, run, is_in_sync: false });
-                    continue;
-                }
-                Some(Away::Anew) | None => {}
-            }
-            said.answered += 1;
-            if server.role != Role::Master {
-                said.replicas.push(Replica {
-                    addr: addr(at),
-                    history: Some(server.history.to_string()),
-                    run: Some(server.run.to_string()),
-                    is_in_sync: true,
-                });
-                continue;
-            }
-            let history = History {
-                id: server.history.to_string(),
-                before: server.before.map(|before| before.to_string()),
-                run: Some(server.run.to_string()),
-            };
-            let right = Right::Own { history: Some(history) };
-            said.claims.push(Claim { addr: addr(at), right, by: addr(at), amid: false });
-        }
-        (!said.claims.is_empty()).then_some(said)
+    fn said_while(&self, how: impl Fn(usize) -> Option<Away>) -> Option<Said> {
+        let names: Vec<_> = (0..SERVERS).map(|at| (addr(at), Some(at))).collect();
+        self.servers.said(&names, how)
     }
 
     /// So many looks of each client, a second apart.
     fn looks(&mut self, count: u64) {
         for _ in 0..count {
-            self.replicate();
+            self.servers.replicate();
             self.looks += 1;
             let now = self.began + Duration::from_secs(self.looks);
             for client in 0..self.clients.len() {
@@ -179,51 +77,8 @@ impl World {
 
     /// `false` if that cannot happen here, or changes nothing.
     fn happens(&mut self, event: Event) -> bool {
-        let number = self.number();
         let can = match event {
-            Event::Promote(at) => {
-                let server = &mut self.servers[at];
-                let can = server.role != Role::Master && !server.is_paused;
-                if can {
-                    server.role = Role::Master;
-                    server.before = Some(std::mem::replace(&mut server.history, number));
-                }
-                can
-            }
-            Event::Follow(at, master) => {
-                let is_back = self.servers[master].role == Role::ReplicaOf(at);
-                let server = &mut self.servers[at];
-                let can =
-                    at != master && !is_back && !server.is_paused && server.role != Role::ReplicaOf(master);
-                if can {
-                    server.role = Role::ReplicaOf(master);
-                }
-                can
-            }
-            Event::Pause(at) => !std::mem::replace(&mut self.servers[at].is_paused, true),
-            Event::Resume(at) => std::mem::take(&mut self.servers[at].is_paused),
-            Event::Empty(at) => {
-                let server = &mut self.servers[at];
-                let can = server.role == Role::Master && !server.is_paused;
-                if can {
-                    (server.history, server.before, server.run) = (number, None, number);
-                }
-                can
-            }
-            Event::Restart(at) | Event::Rename(at) => {
-                let is_copied = self.servers.iter().any(|other| other.role == Role::ReplicaOf(at));
-                let server = &mut self.servers[at];
-                let is_master = server.role == Role::Master && !server.is_paused;
-                let can = is_master && (!is_copied || matches!(event, Event::Restart(_)));
-                if can {
-                    let before = std::mem::replace(&mut server.history, number);
-                    server.before = matches!(event, Event::Restart(_)).then_some(before);
-                    if matches!(event, Event::Restart(_)) {
-                        server.run = number;
-                    }
-                }
-                can
-            }
+            Event::Server(change) => self.servers.happens(change),
             Event::Cut(at) => !std::mem::replace(&mut self.cut[at], true),
             Event::Heal => std::mem::take(&mut self.cut) != [false; SERVERS],
             Event::Wait => {
@@ -246,10 +101,10 @@ impl World {
     fn check(&self, story: &[Event], away: bool) {
         let mut world = self.clone();
         // Replicas of each other grant nothing.
-        if world.servers.iter().all(|server| server.role != Role::Master) {
+        if world.servers.all.iter().all(|server| server.role != Role::Master) {
             return;
         }
-        world.servers.iter_mut().for_each(|server| server.is_paused = false);
+        world.servers.all.iter_mut().for_each(|server| server.is_paused = false);
         world.cut = [false; SERVERS];
         world.clients.push(Memory::default());
         world.looks(2);
@@ -257,8 +112,7 @@ impl World {
             let used: Vec<_> = world.clients.iter().map(|client| client.present()).collect();
             let addrs: Vec<_> = used.iter().flatten().map(|claim| &claim.addr).collect();
             assert!(addrs.iter().all(|addr| *addr == addrs[0]), "{story:?}: {used:?}");
-            let masters: Vec<_> =
-                (0..SERVERS).filter(|at| world.servers[*at].role == Role::Master).map(addr).collect();
+            let masters: Vec<_> = world.servers.masters().map(addr).collect();
             if let [only] = &masters[..] {
                 assert!(addrs.len() == used.len() && addrs[0] == only, "{story:?}: {used:?}");
             }
@@ -282,7 +136,7 @@ impl World {
                 world.looks += 1;
                 let now = world.began + Duration::from_secs(world.looks);
                 for client in 0..world.clients.len() {
-                    match self.said_while(|_| true, Some((at, how))) {
+                    match self.said_while(|server| (server == at).then_some(how)) {
                         Some(said) => drop(world.clients[client].judge(&said, now)),
                         None => world.clients[client].hear_nobody(),
                     }
@@ -320,15 +174,16 @@ fn events() -> Vec<Event> {
     let mut events = vec![Event::Wait, Event::Heal, Event::Connect];
     for at in 0..SERVERS {
         events.extend([
-            Event::Promote(at),
-            Event::Pause(at),
-            Event::Resume(at),
-            Event::Empty(at),
-            Event::Restart(at),
-            Event::Rename(at),
+            Event::Server(Change::Promote(at)),
+            Event::Server(Change::Pause(at)),
+            Event::Server(Change::Resume(at)),
+            Event::Server(Change::Empty(at)),
+            Event::Server(Change::Restart(at)),
+            Event::Server(Change::Rename(at)),
             Event::Cut(at),
         ]);
-        events.extend((0..SERVERS).filter(|master| *master != at).map(|master| Event::Follow(at, master)));
+        let follows = (0..SERVERS).filter(|master| *master != at).map(|master| Change::Follow(at, master));
+        events.extend(follows.map(Event::Server));
     }
     events
 }

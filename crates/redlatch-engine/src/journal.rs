@@ -245,6 +245,26 @@ impl FileJournal {
     }
 }
 
+/// The changes that any bytes mean as a journal.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn changes_in(bytes: &[u8]) -> Vec<Effect> {
+    Found::read(bytes).finish()
+}
+
+/// The same if the sums of all records were right.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn changes_in_sealed(bytes: &[u8]) -> Vec<Effect> {
+    changes_in(&codec::sealed(bytes))
+}
+
+/// A journal of these changes.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn as_bytes(effects: &[Effect]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    codec::encode_changes(effects, &mut bytes);
+    bytes
+}
+
 /// Whether both are one file.
 pub(crate) fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())

@@ -11,6 +11,9 @@ pub mod daemon;
 mod effect;
 mod engine;
 mod fast_hash;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod glob;
 mod journal;
 mod keyspace;

@@ -50,6 +50,9 @@ mod catch_panic;
 mod error;
 mod finding;
 mod fork;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod jitter;
 mod keys;
 mod name;

@@ -52,6 +52,8 @@ use gate::Gate;
 use lifelines::{Lifelines, User};
 use pubsub::Hub;
 use refusals::Refusals;
+#[cfg(any(test, fuzzing))]
+pub(crate) use resp::requests_in;
 
 /// The most clients at once.
 pub const CLIENTS_MAX: usize = 10_000;

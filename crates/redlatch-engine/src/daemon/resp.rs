@@ -201,6 +201,25 @@ impl Writer {
     }
 }
 
+/// The words of the requests in these bytes, of which so many come at once, and how it ends.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn requests_in(bytes: &[u8], at_once: usize) -> (Vec<Vec<Vec<u8>>>, Option<&'static str>) {
+    let (mut words, mut requests, mut begun, mut there) = (Words::new(), Vec::new(), 0, 0);
+    loop {
+        match parse(&bytes[begun..there], &mut words) {
+            Err(Garbage(text)) => return (requests, Some(text)),
+            Ok(Some(len)) => {
+                let buffer = &bytes[begun..there];
+                requests.push(words.iter().map(|&(at, end)| buffer[at..end].to_vec()).collect());
+                assert!(len > 0 && len <= buffer.len());
+                begun += len;
+            }
+            Ok(None) if there == bytes.len() => return (requests, None),
+            Ok(None) => there = bytes.len().min(there + at_once),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -132,7 +132,7 @@ impl Core {
             Enter::Queue(line) => {
                 let mut place = LaneSlot::queued(self, line);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
-                self.keeper.touch();
+                self.keeper.note_call();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {
@@ -145,8 +145,8 @@ impl Core {
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
-                        let after = ContestStart { yield_first: after_others, outcome_unknown };
-                        return Box::pin(self.contend(request, deadline, place, after)).await;
+                        let start = ContestStart { after_others, outcome_unknown };
+                        return Box::pin(self.contend(request, deadline, place, start)).await;
                     }
                 }
             }
@@ -160,11 +160,11 @@ impl Core {
         request: &Arc<Request>,
         deadline: &Deadline,
         place: LaneSlot,
-        after: ContestStart,
+        start: ContestStart,
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        let mut acquirer = Acquirer::new(self, request, owner, *deadline, after);
-        let won = self.contest(&mut acquirer, request.wait, deadline, after.yield_first).await?;
+        let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
+        let won = self.contest(&mut acquirer, request.wait, deadline, start.after_others).await?;
         if acquirer.passed_over {
             return Ok(Entered::PassedOver);
         }
@@ -235,7 +235,7 @@ impl Entered {
     fn grant(self) -> Option<Grant> {
         match self {
             Entered::Done(grant) => grant,
-            // Only owners that can be used again have earlier requests.
+            // Only owners that can be used again have earlier requests, and who was passed over comes in again.
             Entered::NotYet | Entered::PassedOver => None,
         }
     }

@@ -35,7 +35,7 @@ use send::SendContext;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContestStart {
     /// Other processes go first.
-    pub(super) yield_first: bool,
+    pub(super) after_others: bool,
     /// Its owner may have been given the lock unseen.
     pub(super) outcome_unknown: bool,
 }
@@ -119,14 +119,14 @@ impl Acquirer {
         request: &Arc<Request>,
         owner: Owner,
         deadline: Deadline,
-        after: ContestStart,
+        start: ContestStart,
     ) -> Self {
         Acquirer {
             core: core.clone(),
             request: request.clone(),
             owner,
             deadline,
-            outcome_unknown: after.outcome_unknown,
+            outcome_unknown: start.outcome_unknown,
             granted: false,
             passed_over: false,
             behind_own: false,

@@ -84,11 +84,11 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: whether it leads the lane, and the block of its owner.
+/// A release that was begun: whether it lane_waits the lane, and the block of its owner.
 struct Ending {
     at: usize,
     lease: Arc<Lease>,
-    leads: bool,
+    lane_waits: bool,
     block: OwnerBlock,
 }
 
@@ -184,7 +184,7 @@ impl Core {
         }
         let call =
             call.number(owner.number()).text(owner.field()).int(first.term.lease_ms).flag(first.fenced);
-        self.keeper.touch();
+        self.keeper.note_call();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
@@ -316,8 +316,8 @@ impl Core {
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_shared();
             match step {
-                ReleaseStep::Release { leads, block } if simple && block.no_attempt_asks() => {
-                    together.push(Ending { at, lease, leads, block })
+                ReleaseStep::Release { lane_waits, block } if simple && block.no_attempt_asks() => {
+                    together.push(Ending { at, lease, lane_waits, block })
                 }
                 step => {
                     let work = self.clone().finish_release(lease.clone(), step);
@@ -376,22 +376,22 @@ impl Core {
             reply => reply,
         };
         let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
-            let Ending { at, lease, leads, block } = ending;
+            let Ending { at, lease, lane_waits, block } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome =
                         found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || self.now_ms());
-                    self.released(&lease, leads, block, Ok(outcome))
+                    self.released(&lease, lane_waits, block, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
-                        .settle(lease.clone(), leads, block, ReleaseMode::AllHolds, Err(fault.clone()))
+                        .settle(lease.clone(), lane_waits, block, ReleaseMode::AllHolds, Err(fault.clone()))
                         .await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
                     let outcome = self.release_whole(&lease, false, &block).await;
-                    self.released(&lease, leads, block, outcome)
+                    self.released(&lease, lane_waits, block, outcome)
                 }
             };
             (at, self.with_loss_reason(&lease, outcome).await)

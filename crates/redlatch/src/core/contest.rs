@@ -124,7 +124,7 @@ impl Core {
         // Bounds each attempt. Without waiting there is no bound at first; after an attempt that failed it is the response timeout, in which the
         // same owner asks again.
         let mut limit = *deadline;
-        let (mut turn, mut fresh) = (None, true);
+        let (mut turn, mut first_refusal) = (None, true);
         let mut last = Last::Nothing;
         if after_others {
             if let Some(channel) = contender.channel() {
@@ -191,7 +191,7 @@ impl Core {
                         continue;
                     }
                     // What is missed meanwhile is found by the look after the subscription.
-                    if std::mem::take(&mut fresh)
+                    if std::mem::take(&mut first_refusal)
                         && contender.expects_handoff()
                         && waiter.await_handoff(self, HANDOFF_WAIT, deadline).await?
                     {

@@ -23,10 +23,10 @@ impl Core {
     pub(super) async fn hand_over(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        heir: Box<NextTask>,
+        next_task: Box<NextTask>,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
-        let NextTask { queued: next, block: heir_block } = *heir;
+        let NextTask { queued: next, block: next_block } = *next_task;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.request.ack.is_some()
             || lease.was_reentered()
@@ -34,7 +34,7 @@ impl Core {
             || lease.owner.is_shared();
         // A task whose owner other processes may use, too, asks by itself: a request of its own may be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
-            drop(heir_block);
+            drop(next_block);
             let outcome = self.release_whole(lease, false, block).await;
             self.lanes.handed_over(&lease.keys, Some(next));
             return outcome;
@@ -91,15 +91,15 @@ impl Core {
     pub(super) async fn transfer(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        heir: Box<NextTask>,
+        next_task: Box<NextTask>,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        let NextTask { queued: next, block: heir_block } = *heir;
+        let NextTask { queued: next, block: next_block } = *next_task;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
         if to.is_shared() || next.request.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
             // wants its grant confirmed by replicas, because nobody would ask them for this one.
-            drop(heir_block);
+            drop(next_block);
             return self.release_and_lead(lease, next, block).await;
         }
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.

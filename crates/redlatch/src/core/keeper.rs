@@ -183,15 +183,15 @@ impl Keeper {
     }
 
     /// A call is being made.
-    pub(crate) fn touch(&self) {
-        self.shared.touch();
+    pub(crate) fn note_call(&self) {
+        self.shared.note_call();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.touch())
+        CallHook::new(move || shared.note_call())
     }
 
     /// Where lanes note the leases that come into being.
@@ -215,13 +215,13 @@ impl Keeper {
     pub(crate) async fn pause(&self, time: Duration) {
         tokio::select! {
             biased;
-            () = self.moved() => {}
+            () = self.taken_over() => {}
             () = self.sleep(time) => {}
         }
     }
 
     /// Resolves when another server takes the keyspace over.
-    pub(crate) fn moved(&self) -> impl Future<Output = ()> + Send + use<'_> {
+    pub(crate) fn taken_over(&self) -> impl Future<Output = ()> + Send + use<'_> {
         self.shared.moved.next()
     }
 
@@ -240,7 +240,7 @@ impl Shared {
         self.scan_timer.wake();
     }
 
-    fn touch(&self) {
+    fn note_call(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);

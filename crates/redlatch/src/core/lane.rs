@@ -217,8 +217,8 @@ impl Lane {
             queue.pop_front();
         }
         let is_ready = |queued: &Queued| {
-            let is_free = queued.request.recipe.lane() == LanePolicy::Queue;
-            !(queued.tell.is_closed() || is_free && queued.request.last_poll.is_unpolled(now_ms))
+            let lane_chooses = queued.request.recipe.lane() == LanePolicy::Queue;
+            !(queued.tell.is_closed() || lane_chooses && queued.request.last_poll.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)

@@ -14,7 +14,6 @@ mod unpolled;
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hash, Hasher},
-    ops::ControlFlow::{self, Break, Continue},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -69,9 +68,9 @@ pub(crate) enum LaneStep {
     Transfer(Box<NextTask>),
     /// Kinds that queue on the server: release; the same script grants to this task if it is the first in that queue (`Core::hand_over`).
     HandOver(Box<NextTask>),
-    /// Release it on the server. `leads`: the lane waits for this release, and lets the next task contend when it is done
+    /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
     /// (`release_finished`).
-    Release { leads: bool },
+    Release { lane_waits: bool },
 }
 
 /// The task that is to have a lock next by way of the server.
@@ -92,14 +91,18 @@ struct ReleaseTime {
 /// A lease that a task is about to be offered.
 struct Offer {
     to: Queued,
-    heir: Arc<Lease>,
+    successor: Arc<Lease>,
 }
 
-/// What comes next for a lease that was taken out of its lane: an offer to a task, or what the guard has to do.
-type Next = ControlFlow<LaneStep, Offer>;
+/// What comes next for a lease that was taken out of its lane.
+enum Next {
+    Offer(Offer),
+    /// What the guard has to do.
+    Step(LaneStep),
+}
 
 pub(crate) struct Bounds {
-    pub(crate) turn_ms_max: u64,
+    pub(crate) passing_ms_max: u64,
     pub(crate) passes_max: u32,
 }
 
@@ -324,7 +327,7 @@ impl Lanes {
     pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Displaced> {
         let mut shard = self.shard(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::Queue;
-        // A fair heir asks for itself, too. Other tasks hand everything back to the lane.
+        // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&shard, lease, now_ms);
         let since = |held: &Arc<Lease>| held.last_seen_ms() >= lease.last_seen_ms();
@@ -354,67 +357,67 @@ impl Lanes {
         let mut next = self.take_out(lease, at);
         loop {
             next = match next {
-                Continue(offer) => self.offer(lease, offer, at),
-                Break(step) => return step,
+                Next::Offer(offer) => self.offer(lease, offer, at),
+                Next::Step(step) => return step,
             };
         }
     }
 
     /// Offers the lease to a task, outside of the lane's mutex, because a waker may run anything. If that task has given up this very moment,
     /// the lease is offered to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on with it.
-    fn offer(&self, lease: &Arc<Lease>, Offer { to, heir }: Offer, at: ReleaseTime) -> Next {
-        let Err(heir) = to.hand(heir) else { return Break(LaneStep::Passed) };
-        if !heir.take() {
-            return Break(LaneStep::Passed);
+    fn offer(&self, lease: &Arc<Lease>, Offer { to, successor }: Offer, at: ReleaseTime) -> Next {
+        let Err(successor) = to.hand(successor) else { return Next::Step(LaneStep::Passed) };
+        if !successor.take() {
+            return Next::Step(LaneStep::Passed);
         }
-        let mut dropped_unlocked = Vec::new();
+        let mut drop_after_unlock = Vec::new();
         let again = self.change(&lease.keys, |lane| {
-            if !lane.remove(&heir) {
-                return Break(LaneStep::Passed);
+            if !lane.remove(&successor) {
+                return Next::Step(LaneStep::Passed);
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
-            // What was seen of it meanwhile was noted with the heir.
-            self.choose_next(lane, &heir, at, &mut dropped_unlocked)
+            // What was seen of it meanwhile was noted with the successor.
+            self.choose_next(lane, &successor, at, &mut drop_after_unlock)
         });
-        drop(dropped_unlocked);
-        again.unwrap_or(Break(LaneStep::Passed))
+        drop(drop_after_unlock);
+        again.unwrap_or(Next::Step(LaneStep::Passed))
     }
 
     /// Takes a lease out of its lane, and chooses what comes next.
     fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Next {
         // Dropping a block wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
-        let (mut wakes, mut dropped_unlocked) = (Wakes::default(), Vec::new());
+        let (mut wakes, mut drop_after_unlock) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Break(LaneStep::Release { leads: false });
+                return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lease.recipe.lane() != LanePolicy::Queue {
                 if !lease.owner.is_shared()
-                    && let Some(heir) = self.first_heir(lane, lease, at.now_ms, &mut dropped_unlocked)
+                    && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
                     lane.extras_mut().handing += 1;
-                    return Break(LaneStep::HandOver(Box::new(heir)));
+                    return Next::Step(LaneStep::HandOver(Box::new(next)));
                 }
                 wakes = lane.expecting_handoff();
-                return Break(LaneStep::Release { leads: false });
+                return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lane.is_busy() {
-                return Break(LaneStep::Release { leads: false });
+                return Next::Step(LaneStep::Release { lane_waits: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
-            self.choose_next(lane, lease, at, &mut dropped_unlocked)
+            self.choose_next(lane, lease, at, &mut drop_after_unlock)
         });
         wakes.wake();
-        outcome.unwrap_or(Break(LaneStep::Release { leads: false }))
+        outcome.unwrap_or(Next::Step(LaneStep::Release { lane_waits: false }))
     }
 
     /// The first in line that still waits, with a block for its owner.
-    fn first_heir(
+    fn next_task(
         &self,
         lane: &mut Lane,
         lease: &Lease,
         now_ms: u64,
-        dropped_unlocked: &mut Vec<OwnerBlock>,
+        drop_after_unlock: &mut Vec<OwnerBlock>,
     ) -> Option<NextTask> {
         while let Some(queued) = lane.first_in_line(now_ms) {
             let block = queued.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
@@ -423,7 +426,7 @@ impl Lanes {
             if !queued.tell.is_closed() {
                 return Some(NextTask { queued, block });
             }
-            dropped_unlocked.extend(block);
+            drop_after_unlock.extend(block);
         }
         None
     }
@@ -434,28 +437,28 @@ impl Lanes {
         lane: &mut Lane,
         lease: &Arc<Lease>,
         at: ReleaseTime,
-        dropped_unlocked: &mut Vec<OwnerBlock>,
+        drop_after_unlock: &mut Vec<OwnerBlock>,
     ) -> Next {
         let ReleaseTime { now_ms, .. } = at;
-        let turn_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.turn_ms_max
+        let passing_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.passing_ms_max
             || lane.passing.passes >= self.bounds.passes_max;
-        if turn_over || lease.owner.is_shared() {
-            return Break(LaneStep::Release { leads: true });
+        if passing_over || lease.owner.is_shared() {
+            return Next::Step(LaneStep::Release { lane_waits: true });
         }
-        let Some(next) = self.first_heir(lane, lease, now_ms, dropped_unlocked) else {
-            return Break(LaneStep::Release { leads: true });
+        let Some(next) = self.next_task(lane, lease, now_ms, drop_after_unlock) else {
+            return Next::Step(LaneStep::Release { lane_waits: true });
         };
         lane.passing.passes += 1;
         if !is_passable(lease, &next.queued, at) {
-            return Break(LaneStep::Transfer(Box::new(next)));
+            return Next::Step(LaneStep::Transfer(Box::new(next)));
         }
-        let heir = Arc::new(lease.successor());
-        heir.offer(now_ms);
+        let successor = Arc::new(lease.successor());
+        successor.offer(now_ms);
         lane.state = LaneState::Nothing;
-        let lost = lane.add(&heir, &self.scan_timer, now_ms);
-        debug_assert!(lost.is_empty(), "the lease was taken out before its heir came in");
+        let lost = lane.add(&successor, &self.scan_timer, now_ms);
+        debug_assert!(lost.is_empty(), "the lease was taken out before its successor came in");
         self.note_waiters(lane);
-        Continue(Offer { to: next.queued, heir })
+        Next::Offer(Offer { to: next.queued, successor })
     }
 
     /// A task that stood in line has left: it waits no longer.

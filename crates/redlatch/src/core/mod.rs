@@ -134,7 +134,7 @@ impl Core {
         ancestor_ids: Vec<Arc<str>>,
     ) -> Arc<Core> {
         let bounds =
-            Bounds { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
+            Bounds { passing_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
         let strictness = declare::Strictness::of(&config.url);
         let clock = config.clock.clone();
         let owners = Owners::new(move || clock.boot_ms());

@@ -71,9 +71,9 @@ pub(super) enum ReleaseStep {
     Lost(LossReason),
     Passed,
     Leave { block: OwnerBlock },
-    Transfer { heir: Box<NextTask>, block: OwnerBlock },
-    HandOver { heir: Box<NextTask>, block: OwnerBlock },
-    Release { leads: bool, block: OwnerBlock },
+    Transfer { next: Box<NextTask>, block: OwnerBlock },
+    HandOver { next: Box<NextTask>, block: OwnerBlock },
+    Release { lane_waits: bool, block: OwnerBlock },
 }
 
 impl Core {
@@ -92,13 +92,13 @@ impl Core {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             // The caller's own task sends it, which saves the way over the keeper: no task of this process waits for it.
-            ReleaseStep::Release { leads, block }
+            ReleaseStep::Release { lane_waits, block }
                 if (polled == Polled::ToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
             {
-                self.release_now(lease, leads, block).await
+                self.release_now(lease, lane_waits, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
             // on whether this task is polled.
@@ -131,17 +131,17 @@ impl Core {
     async fn release_now(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        leads: bool,
+        lane_waits: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.touch();
+        self.keeper.note_call();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
             let block = block.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, leads, block, mode, outcome);
+                let settling = core.clone().settle_abandoned(held, lane_waits, block, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -154,9 +154,9 @@ impl Core {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
         match self.read_release(lease, &block, mode, outcome) {
-            Ok(outcome) => self.released(lease, leads, block, Ok(outcome)),
+            Ok(outcome) => self.released(lease, lane_waits, block, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), leads, block, mode, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), lane_waits, block, mode, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -166,12 +166,12 @@ impl Core {
     pub(super) fn released(
         &self,
         lease: &Arc<Lease>,
-        leads: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         outcome: Result<(Unlocked, i64), Error>,
     ) -> Result<Unlocked, Error> {
         drop(block);
-        if leads {
+        if lane_waits {
             self.lanes.release_finished(&lease.keys, self.others_heard(lease, &outcome));
         }
         outcome.map(|(unlocked, _)| unlocked)
@@ -208,13 +208,13 @@ impl Core {
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let block = || self.owners.block(&lease.keys, &lease.owner);
-        let early = lease.owner.is_exposed().then(block);
-        let before = lease.leave(held);
-        if before > 1 {
-            return ReleaseStep::Leave { block: early.unwrap_or_else(block) };
+        let exposed_block = lease.owner.is_exposed().then(block);
+        let holds_before = lease.leave(held);
+        if holds_before > 1 {
+            return ReleaseStep::Leave { block: exposed_block.unwrap_or_else(block) };
         }
         self.extend_write_lease_bound(lease, now_ms);
-        if let Some(block) = early.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        if let Some(block) = exposed_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             block.unanswered();
         }
@@ -222,15 +222,15 @@ impl Core {
         if !lease.mark_given_back() {
             // Lost in this very moment. The lane must go on all the same.
             match step {
-                LaneStep::Transfer(heir) => {
-                    self.lanes.requeue(&lease.keys, heir.queued);
+                LaneStep::Transfer(next) => {
+                    self.lanes.requeue(&lease.keys, next.queued);
                     self.lanes.release_finished(&lease.keys, false);
                 }
-                LaneStep::HandOver(heir) => self.lanes.handed_over(&lease.keys, Some(heir.queued)),
-                LaneStep::Release { leads: true } => self.lanes.release_finished(&lease.keys, false),
+                LaneStep::HandOver(next) => self.lanes.handed_over(&lease.keys, Some(next.queued)),
+                LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
                 LaneStep::Passed => self.keeper.recheck(),
-                LaneStep::Release { leads: false } => {}
+                LaneStep::Release { lane_waits: false } => {}
             }
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
@@ -239,12 +239,18 @@ impl Core {
                 // The doubt may have come this very moment.
                 self.check_if_in_doubt(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
-                self.keeper.touch();
+                self.keeper.note_call();
                 ReleaseStep::Passed
             }
-            LaneStep::Transfer(heir) => ReleaseStep::Transfer { heir, block: early.unwrap_or_else(block) },
-            LaneStep::HandOver(heir) => ReleaseStep::HandOver { heir, block: early.unwrap_or_else(block) },
-            LaneStep::Release { leads } => ReleaseStep::Release { leads, block: early.unwrap_or_else(block) },
+            LaneStep::Transfer(next) => {
+                ReleaseStep::Transfer { next, block: exposed_block.unwrap_or_else(block) }
+            }
+            LaneStep::HandOver(next) => {
+                ReleaseStep::HandOver { next, block: exposed_block.unwrap_or_else(block) }
+            }
+            LaneStep::Release { lane_waits } => {
+                ReleaseStep::Release { lane_waits, block: exposed_block.unwrap_or_else(block) }
+            }
         }
     }
 
@@ -266,14 +272,14 @@ impl Core {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             ReleaseStep::Leave { block } => self.leave_one(lease, block).await,
-            ReleaseStep::Transfer { heir, block } => self.clone().transfer(lease, heir, block).await,
-            ReleaseStep::HandOver { heir, block } => {
-                let outcome = self.hand_over(&lease, heir, &block).await;
+            ReleaseStep::Transfer { next, block } => self.clone().transfer(lease, next, block).await,
+            ReleaseStep::HandOver { next, block } => {
+                let outcome = self.hand_over(&lease, next, &block).await;
                 self.released(&lease, false, block, outcome)
             }
-            ReleaseStep::Release { leads, block } => {
+            ReleaseStep::Release { lane_waits, block } => {
                 let outcome = self.release_whole(&lease, false, &block).await;
-                self.released(&lease, leads, block, outcome)
+                self.released(&lease, lane_waits, block, outcome)
             }
         }
     }

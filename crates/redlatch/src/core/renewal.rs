@@ -269,12 +269,12 @@ impl Core {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
-        self.keeper.touch();
+        self.keeper.note_call();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
         if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
             return Ok((false, None));
         }
-        self.keeper.touch();
+        self.keeper.note_call();
         Ok((true, Some(confirm(ack.within).await?)))
     }
 
@@ -378,12 +378,12 @@ impl Core {
 
     /// Resolves when another server takes the place over of the one that has a key now. Others that change say nothing of it.
     fn taken_over(&self, key: &Arc<[u8]>) -> impl Future<Output = ()> + use<'_> {
-        let (mut moved, key) = (self.keeper.moved(), key.clone());
+        let (mut moved, key) = (self.keeper.taken_over(), key.clone());
         let reign = self.store.reign(&key);
         async move {
             loop {
                 moved.await;
-                moved = self.keeper.moved();
+                moved = self.keeper.taken_over();
                 if self.store.reign(&key) != reign {
                     return;
                 }

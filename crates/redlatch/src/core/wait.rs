@@ -194,7 +194,7 @@ impl Waiter {
     }
 
     /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has
-    /// happened since the store counted so many `moves`.
+    /// happened since the store counted so many `takeovers`.
     pub(super) async fn wait_in_trouble(
         &mut self,
         core: &Core,
@@ -202,12 +202,12 @@ impl Waiter {
         takeovers: u64,
         deadline: &Deadline,
     ) -> Result<(), Error> {
-        let moved = core.keeper.moved();
-        let mut moved = std::pin::pin!(moved);
+        let taken_over = core.keeper.taken_over();
+        let mut taken_over = std::pin::pin!(taken_over);
         tokio::select! {
             biased;
             // Listening comes before looking.
-            () = &mut moved => Ok(()),
+            () = &mut taken_over => Ok(()),
             () = async {}, if core.store.takeovers() != takeovers => Ok(()),
             outcome = self.wait(core, time, deadline) => outcome,
         }
@@ -227,7 +227,7 @@ impl Waiter {
                 tokio::select! {
                     biased;
                     turn = &mut turn => return turn,
-                    outcome = settle(&mut self.state) => self.settled(core, outcome),
+                    outcome = settle(&mut self.state) => self.subscription_arrived(core, outcome),
                 }
             }
         };
@@ -245,7 +245,7 @@ impl Waiter {
         self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await.map(drop)
     }
 
-    fn settled(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
+    fn subscription_arrived(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
         match outcome {
             Ok(subscription) => {
                 self.hears_ms = Some(core.now_ms());
@@ -275,7 +275,7 @@ impl Waiter {
                 biased;
                 () = &mut closing => return Err(core.closed_error()),
                 outcome = settle(&mut self.state) => {
-                    self.settled(core, outcome);
+                    self.subscription_arrived(core, outcome);
                     if until != Until::Message {
                         return Ok(false);
                     }

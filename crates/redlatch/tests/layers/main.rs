@@ -38,6 +38,7 @@ const WORDS: &str = "the words in src";
 fn floors() -> Vec<Floor> {
     vec![
         floor("lib.rs"),
+        floor("fuzzing.rs"),
         floor("blocking"),
         floor("operate"),
         floor("client"),

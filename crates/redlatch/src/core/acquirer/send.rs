@@ -31,7 +31,7 @@ impl Core {
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         let SendContext { shared, .. } = context;
         if request.ack.is_none() && !shared {
-            self.keeper.touch();
+            self.keeper.note_call();
             let flight = Flight::new(self, self.run(call), || {
                 Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });

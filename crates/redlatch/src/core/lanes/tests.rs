@@ -27,7 +27,7 @@ struct Rig {
 /// A lock that is held in a lane.
 fn rig() -> Rig {
     let owners = Owners::new(|| 0);
-    let bounds = Bounds { turn_ms_max: 10_000, passes_max: 10_000 };
+    let bounds = Bounds { passing_ms_max: 10_000, passes_max: 10_000 };
     let lanes = Lanes::new(bounds, Arc::default(), owners);
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease = held(&keys);
@@ -48,7 +48,7 @@ impl Rig {
 
     /// The holder gives the lease back, and stands still before it tells the next task, which gives up.
     fn stalls_before_it_tells(&self, line: InLine, at: ReleaseTime) -> Offer {
-        let Continue(offer) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
+        let Next::Offer(offer) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
         drop(line);
         offer
     }
@@ -63,12 +63,12 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     let rig = rig();
     let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
     let offer = rig.stalls_before_it_tells(line, AT);
-    let heir = offer.heir.clone();
+    let heir = offer.successor.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
     heir.seen(SentAt { at_ms: late_ms, reign: 0 });
     assert!(matches!(rig.lanes.pass_on(&heir, late_ms, SURE), LaneStep::Passed), "to the one behind");
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     drop(behind);
 }
 
@@ -77,9 +77,9 @@ fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
     let rig = rig();
     let line = rig.stands_in_line();
     let offer = rig.stalls_before_it_tells(line, AT);
-    assert!(offer.heir.lose(LossReason::Expired));
-    rig.lanes.forget(&offer.heir);
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
+    assert!(offer.successor.lose(LossReason::Expired));
+    rig.lanes.forget(&offer.successor);
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     assert_eq!(rig.lanes.count(), (0, 0));
 }
 
@@ -88,10 +88,10 @@ fn a_lease_that_nobody_took_goes_to_the_next_task() {
     let rig = rig();
     let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
     let offer = rig.stalls_before_it_tells(line, AT);
-    let heir = offer.heir.clone();
-    let Continue(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
+    let heir = offer.successor.clone();
+    let Next::Offer(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
     assert!(!heir.take_back(heir.offer_due_ms()), "it is no task's, and not the keeper's either");
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Break(LaneStep::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     drop(behind);
 }
 

@@ -17,7 +17,7 @@ impl Core {
     pub(in crate::core) async fn settle(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        leads: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
@@ -26,7 +26,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, leads, block, outcome)
+        self.released(&lease, lane_waits, block, outcome)
     }
 
     /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
@@ -34,15 +34,15 @@ impl Core {
     pub(super) async fn settle_abandoned(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        leads: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if mode == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, leads, block, mode, work.await).await,
-            Ok(outcome) => return self.settle(lease, leads, block, mode, outcome).await,
+            Err(work) => return self.clone().settle(lease, lane_waits, block, mode, work.await).await,
+            Ok(outcome) => return self.settle(lease, lane_waits, block, mode, outcome).await,
         };
         lease.doubts_end();
         let (another, held, core) = (block.another(), lease.clone(), self.clone());
@@ -54,7 +54,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, leads, block, outcome)
+        self.released(&lease, lane_waits, block, outcome)
     }
 
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.

@@ -138,7 +138,7 @@ struct Entry {
     /// The pauses between requests that are refused in passing.
     refusals: Backoff,
     /// It is in [`later`](Task::later).
-    is_due: bool,
+    in_later: bool,
 }
 
 struct Task {
@@ -169,7 +169,7 @@ impl Task {
             for entry in self.channels.values_mut() {
                 entry.confirmed = false;
                 entry.request = None;
-                entry.is_due = false;
+                entry.in_later = false;
             }
             self.later.clear();
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -388,7 +388,7 @@ impl Task {
 
     fn ask_later(&mut self, channel: &Channel, pause: Duration) {
         let Some(entry) = self.channels.get_mut(channel) else { return };
-        if !std::mem::replace(&mut entry.is_due, true) {
+        if !std::mem::replace(&mut entry.in_later, true) {
             self.later.push(Reverse((Instant::now() + pause, channel.clone())));
         }
     }
@@ -399,7 +399,7 @@ impl Task {
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((_, channel))) = self.later.pop() else { return };
             if let Some(entry) = self.channels.get_mut(&channel) {
-                entry.is_due = false;
+                entry.in_later = false;
             }
             self.request(sink, channel);
         }

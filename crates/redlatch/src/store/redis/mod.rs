@@ -17,6 +17,8 @@ mod ears;
 mod failure;
 mod finder;
 mod following;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hub;
 mod kin;
 mod lasting;

@@ -34,7 +34,7 @@ impl Redirect {
         })
     }
 
-    fn read_as_told(code: &str, detail: &str, asked: &Addr) -> Option<Redirect> {
+    pub(super) fn read_as_told(code: &str, detail: &str, asked: &Addr) -> Option<Redirect> {
         Some(match code {
             "MOVED" => {
                 let (slot, to) = place(detail, asked)?;

@@ -18,6 +18,8 @@ use std::{
 use redis::Cmd;
 use tokio::{runtime::Handle, time::timeout};
 
+#[cfg(any(test, fuzzing))]
+pub(super) use self::read::reads;
 use self::read::{address, field, promised_master, replicas_of, text};
 use super::{
     Dial,

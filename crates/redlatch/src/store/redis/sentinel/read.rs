@@ -63,3 +63,10 @@ pub(super) fn address(host: &Reply, port: &Reply) -> Option<Addr> {
     let port = port.int().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)?;
     Some(Addr::Tcp { host, port })
 }
+
+/// Reads an answer as any that sentinels give.
+#[cfg(any(test, fuzzing))]
+pub(in crate::store::redis) fn reads(answer: &Reply, asked: &Addr) {
+    _ = promised_master(answer);
+    _ = replicas_of(asked, asked, answer.array().unwrap_or_default(), |announced| announced);
+}

@@ -252,7 +252,7 @@ fn redlatch(shared: &Shared, session: &mut Session, args: &[&[u8]]) -> Result<()
         }
         (b"shutdown", []) => {
             let mut engine = shared.engine();
-            if engine.has_expiring_keys() || engine.permits_taken() != (0, 0) {
+            if engine.lease_count() > 0 || engine.permits_taken() != (0, 0) {
                 return Err(EngineError::fixed(
                     "INUSE locks or permits are held; wait for them, or add FORCE",
                 ));
@@ -308,7 +308,7 @@ fn stop(shared: &Shared, session: &mut Session) {
 fn status(shared: &Shared, session: &mut Session) {
     let mut engine = shared.engine();
     let (ending, endless) = engine.permits_taken();
-    let held = engine.expiring_key_count() + ending + endless;
+    let held = engine.lease_count() + ending + endless;
     let locks = engine.expiring_keys(STATUS_LOCKS_MAX);
     let number = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     let out = &mut session.out;

@@ -119,6 +119,21 @@ fn only_own_scripts_run_without_compat() {
     assert_eq!(daemon.stop(), ExitReason::Shutdown);
 }
 
+/// The engine would not stop for as long as the record of a forced unlock was there, because "locks or permits are held".
+#[test]
+fn the_record_of_a_forced_unlock_is_no_lock_that_is_held() {
+    let dir = support::dir();
+    let daemon = Daemon::start(config(&paths(dir.path())));
+    let mut client = daemon.client();
+    assert_eq!(eval(&mut client, TAKE, "redlatch_forced:{l}", &["me", "60000"]), Wire::Int(1));
+    client.ask(&["HELLO", "3"]);
+    let Wire::Map(status) = client.ask(&["REDLATCH", "STATUS"]) else { panic!("no status") };
+    let count = status.iter().position(|item| *item == bulk("lock_count")).map(|at| &status[at + 1]);
+    assert_eq!(count, Some(&Wire::Int(0)));
+    assert_eq!(client.ask(&["REDLATCH", "SHUTDOWN"]), simple("OK"));
+    assert_eq!(daemon.wait(), ExitReason::Shutdown);
+}
+
 #[test]
 fn another_epoch_is_refused_with_both_numbers() {
     let dir = support::dir();

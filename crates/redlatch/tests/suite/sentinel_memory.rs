@@ -246,6 +246,64 @@ async fn sentinels_of_another_set_lead_nobody_away() {
     until("the move back", || uses(&client, ours.port())).await;
 }
 
+fn of_a_set(sentinel: &FakeSentinel, id: &str, others: [&str; 2]) {
+    let others = others.map(String::from).to_vec();
+    sentinel.say(|says| (says.id, says.others) = (id.into(), others));
+}
+
+/// Two environments had the same private addresses, and one name in the URL came to lead to a sentinel of the other. It named the master that was used, so it was believed,
+/// and the greater epoch of its set hid every later change of ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_of_another_set_that_names_a_master_of_our_address_is_not_believed() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, third, stranger] = [0; 4].map(|_| FakeSentinel::start(old.port()));
+    of_a_set(&first, "a1", ["a2", "a3"]);
+    of_a_set(&second, "a2", ["a1", "a3"]);
+    of_a_set(&third, "a3", ["a1", "a2"]);
+    of_a_set(&stranger, "x1", ["x2", "x3"]);
+    let client = Client::connect(&url(&[&first, &second, &third, &stranger])).await.unwrap();
+    three_looks(&stranger).await;
+    stranger.say(|says| says.epoch = 9);
+    three_looks(&stranger).await;
+    for ours in [&first, &second, &third] {
+        ours.say(|says| (says.port, says.epoch) = (new.port(), 2));
+    }
+    until("the move", || uses(&client, new.port())).await;
+}
+
+/// The only sentinel of a small set told nothing of itself, which may be because it may not be asked, and was believed beside those that do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_tells_nothing_of_itself_is_not_believed_beside_those_that_do() {
+    let (ours, theirs) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, third] = [0; 3].map(|_| FakeSentinel::start(ours.port()));
+    of_a_set(&first, "a1", ["a2", "a3"]);
+    of_a_set(&second, "a2", ["a1", "a3"]);
+    of_a_set(&third, "a3", ["a1", "a2"]);
+    let client = Client::connect(&url(&[&first, &second, &third])).await.unwrap();
+    three_looks(&third).await;
+    third.say(|says| {
+        (says.id, says.others) = (String::new(), Vec::new());
+        (says.port, says.epoch) = (theirs.port(), 9);
+    });
+    three_looks(&third).await;
+    assert!(uses(&client, ours.port()), "{}", client.store());
+}
+
+/// All of them were believed then, and the highest epoch counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_does_not_tell_its_own_id_lets_no_other_set_in() {
+    let (ours, theirs) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second] = [0; 2].map(|_| FakeSentinel::start(ours.port()));
+    let stranger = FakeSentinel::start(theirs.port());
+    of_a_set(&first, "a1", ["a2", "a3"]);
+    of_a_set(&second, "", ["a1", "a3"]);
+    of_a_set(&stranger, "x1", ["x2", "x3"]);
+    stranger.say(|says| says.epoch = 9);
+    let client = Client::connect(&url(&[&stranger, &first, &second])).await.unwrap();
+    three_looks(&stranger).await;
+    assert!(uses(&client, ours.port()), "{}", client.store());
+}
+
 /// A new client believed the highest epoch of any sentinel: one of another set at one of three addresses granted locks that others held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_client_believes_the_set_that_most_of_its_sentinels_are_of() {

@@ -373,7 +373,7 @@ impl Shared {
 
     /// No server counts. Each call is told why, by a node that connects to nobody.
     fn vacate(&self) {
-        let masters = self.master.claimants().join(" and ");
+        let masters = self.master.claimants();
         let reason = first::undecided(&self.finder.describe(), &masters);
         let dial = Arc::new(self.dial.clone().refusing(reason));
         let node = Node::new(dial.clone(), &self.config, &self.background, self.ends.clone());
@@ -381,7 +381,8 @@ impl Shared {
         // Looks come in their usual time until one server counts again.
         self.reached.store(true, Ordering::SeqCst);
         self.succeed(dial, &old);
-        tracing::error!(%masters, "several servers say that they are the master, so none is used until one of them counts");
+        let masters = masters.join(", ");
+        tracing::error!(%masters, "it cannot be told which server is the master, so none is used until it can");
     }
 
     /// Another one has the place of this one.

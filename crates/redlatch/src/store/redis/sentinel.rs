@@ -215,7 +215,7 @@ impl SentinelSet {
         }
         one_vote_each(&mut known);
         let (asked_count, answered) = (count(&asked), known.len());
-        let are_told = known.iter().all(|one: &Knowledge| one.id.is_some());
+        let are_told = known.iter().any(|one: &Knowledge| !ids(one).all().is_empty());
         let is_new = self.kin.is_empty() && memory.present().is_none() && are_told;
         if is_new {
             known = of_one_set(known);
@@ -246,13 +246,18 @@ impl SentinelSet {
         Ok(Said { claims, asked: asked_count, answered, ..Said::default() })
     }
 
-    /// Keeps those of our set: who knows others that are known, or names the master that is used.
+    /// Keeps those of our set: who knows others that are known, or, if nobody does, names the master that is used.
     fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
+        // Two sets may name masters of one address, and one may tell nothing of itself. Where ours are heard neither need be believed.
+        let is_known = |one: &Knowledge| !ids(one).all().is_empty() && self.kin.knows_one(&ids(one));
+        let are_known = !self.kin.is_empty() && known.iter().any(is_known);
         known.retain(|one| {
             let ids = ids(one);
-            let is_ours = ids.all().is_empty()
-                || self.kin.knows_one(&ids)
-                || memory.present().is_some_and(|present| present.addr == one.claim.addr);
+            let names_ours = memory.present().is_some_and(|present| present.addr == one.claim.addr);
+            let is_ours = match ids.all().is_empty() {
+                true => !are_known,
+                false => self.kin.knows_one(&ids) || (names_ours && !are_known),
+            };
             if !is_ours {
                 tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
             }

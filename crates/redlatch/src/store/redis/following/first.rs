@@ -134,16 +134,24 @@ impl First {
                 .remedy("name more sentinels of the set in the URL, and none of another one");
         }
         let masters = memory.claimants();
-        if masters.len() < 2 {
+        if masters.is_empty() {
             let text = format!("{who}: nobody says who is the master");
             return Error::new(ErrorKind::Unreachable, text);
         }
-        undecided(&who, &masters.join(" and "))
+        undecided(&who, &masters)
     }
 }
 
-/// Why none of several servers is used.
-pub(super) fn undecided(who: &str, masters: &str) -> Error {
+/// Why none of those that claim is used.
+pub(super) fn undecided(who: &str, masters: &[String]) -> Error {
+    if let [only] = masters {
+        let text = format!(
+            "{who}: {only} says that it is the master, and most servers copy another one, which is not heard"
+        );
+        return Error::new(ErrorKind::Unreachable, text)
+            .remedy("see where the names in the URL lead, and make the former master a replica (REPLICAOF)");
+    }
+    let masters = masters.join(" and ");
     let text = format!(
         "{who}: {masters} say, or have said, that they are the master, and it cannot be told which of them counts"
     );

@@ -3,7 +3,8 @@
 //! Who is promoted begins a history and remembers the one that it was copying. **One server counts, or none.** Of those who claim, the ones that
 //! another one names as its parent do not count. If one is left it is the master. Beside others it is the present one, if most servers are it or copy it;
 //! or the one that is known to have gone on from all others. If these contradict each other, or say nothing, none counts until
-//! a person has made the others replicas: a guess might be another one than the next client's.
+//! a person has made the others replicas: a guess might be another one than the next client's. Nor does one count where most servers copy another one, which
+//! is not heard.
 //!
 //! So clients that hear the same servers never use different masters, whatever each of them remembers. Which server is named as a parent, and which one most
 //! servers copy, is the same for all, and no client takes another one than that. The rest goes by lineage, which may be known in part; but a history
@@ -17,7 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::{Claim, Doubt, Memory, RESET_TIME, Said, Verdict, keep};
+use super::{Claim, Doubt, History, Memory, RESET_TIME, Said, Verdict, keep};
 use crate::config::addr::Addr;
 
 /// How many parents are remembered: more than the promotions and restarts that a client lives through. What is forgotten speaks for no server any more, and
@@ -67,6 +68,9 @@ impl Lineage {
         present: Option<&Claim>,
         used: Option<&Claim>,
     ) -> Option<&'a Claim> {
+        if said.most_copy_another(self, claims) {
+            return None;
+        }
         if let [only] = claims {
             return Some(only);
         }
@@ -132,11 +136,14 @@ impl Said {
     /// How many servers copy it, by their own words, or are it. The list that a master gives does not count: one that
     /// was cut off goes on naming replicas that have left it.
     fn copies(&self, claim: &Claim) -> usize {
-        let Some(history) = claim.history() else { return 1 };
-        let copies = self.replicas.iter().filter(|replica| replica.history.as_ref() == Some(&history.id));
+        claim.history().map_or(0, |history| self.replicas_of(&history.id)) + 1
+    }
+
+    fn replicas_of(&self, id: &str) -> usize {
+        let copies = self.replicas.iter().filter(|replica| replica.history.as_deref() == Some(id));
         let (nameless, named): (Vec<_>, Vec<_>) =
             copies.map(|replica| replica.run.as_ref()).partition(Option::is_none);
-        nameless.len() + named.into_iter().collect::<BTreeSet<_>>().len() + 1
+        nameless.len() + named.into_iter().collect::<BTreeSet<_>>().len()
     }
 
     /// Whether so many are most of the servers that are asked.
@@ -150,6 +157,23 @@ impl Said {
         let copies = self.copies(claim);
         let listening = self.asked - self.spare_names() - self.refused.len();
         claim.history().is_some() && (self.are_most(copies + undecided) || 2 * copies > listening)
+    }
+
+    /// Whether most servers copy a master that is none of these, and that none of these has gone on from: it is not heard, or a name leads to another server
+    /// by now than it did.
+    fn most_copy_another(&self, lineage: &Lineage, claims: &[&Claim]) -> bool {
+        // Where a master may not be asked nothing is known of it.
+        let Some(histories) = claims.iter().map(|claim| claim.history()).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let is_theirs = |id: &str| {
+            let has_gone_on = |history: &&History| history.id == id || lineage.goes_on_from(&history.id, id);
+            histories.iter().any(has_gone_on)
+        };
+        let itself = usize::from(self.answered < self.asked);
+        let in_sync = self.replicas.iter().filter(|replica| replica.is_in_sync);
+        let ids: BTreeSet<&str> = in_sync.filter_map(|replica| replica.history.as_deref()).collect();
+        ids.into_iter().any(|id| !is_theirs(id) && self.are_most(self.replicas_of(id) + itself))
     }
 
     fn is_most_copied(&self, claim: &Claim) -> bool {

@@ -313,6 +313,34 @@ fn a_word_that_is_remembered_and_followed_hides_no_master() {
     assert_eq!(port(&other), Some(1), "which most copy");
 }
 
+/// A name in the URL came to lead to another server, which the others copy by now, or the client's account was missing at the server that had been promoted. The former
+/// master alone claimed, and clients stayed with it for good, beside those at the other one.
+#[test]
+fn a_master_that_most_servers_have_left_for_one_that_is_not_heard_is_left() {
+    let known = || after(&[heard(3, &[(1, "a", "")], &[(2, "a"), (3, "a")])]);
+    let one = |replicas: &[(u16, &str)]| heard(3, &[(1, "a", "")], replicas);
+    for left in [one(&[(2, "b"), (3, "b")]), one(&[(3, "b")])] {
+        is_contested(&mut known(), &left);
+        assert_eq!(Memory::default().judge(&left, Instant::now()), Verdict::Stays);
+        // What it copies is not known until it is in sync.
+        let mut anew = left;
+        anew.replicas.iter_mut().for_each(|replica| replica.is_in_sync = false);
+        let mut memory = known();
+        for _ in 0..3 {
+            assert_eq!(memory.judge(&anew, Instant::now()), Verdict::Stays);
+            assert_eq!(port(&memory), Some(1));
+        }
+    }
+    // Most servers, and not what the master has gone on from.
+    let few = heard(5, &[(1, "a", "")], &[(2, "a"), (3, "b")]);
+    let parent = heard(3, &[(1, "a", "x")], &[(2, "x"), (3, "x")]);
+    for said in [few, parent] {
+        let mut memory = after(std::slice::from_ref(&said));
+        assert_eq!(memory.judge(&said, Instant::now()), Verdict::Stays);
+        assert_eq!(port(&memory), Some(1));
+    }
+}
+
 /// A replica that came and went kept clients at different masters: each second look could tell, and one that cannot is excused.
 #[test]
 fn looks_that_can_tell_excuse_none_that_cannot() {
@@ -455,7 +483,9 @@ fn a_master_that_is_a_replica_now_has_given_its_place_up() {
     let known = || after(&[heard(3, &[(1, "a", "")], &[]), heard(3, &[(1, "a", ""), (2, "b", "a")], &[])]);
     is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "a")]), now), 1);
     // Whatever it copies by now, and though it does not tell.
-    is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "b")]), now), 1);
+    let mut not_yet = heard(3, &[(1, "a", "")], &[(2, "b")]);
+    not_yet.replicas[0].is_in_sync = false;
+    is(&known().judge(&not_yet, now), 1);
     is(&known().judge(&heard(3, &[(1, "a", "")], &[(2, "")]), now), 1);
     // Who has gone on from that one counts.
     is(&known().judge(&heard(3, &[(1, "a", ""), (3, "c", "a")], &[(2, "a")]), now), 3);

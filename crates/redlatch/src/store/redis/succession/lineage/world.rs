@@ -93,6 +93,16 @@ impl Servers {
         }
     }
 
+    /// Whether a replica copies a master, maybe by way of others. Replicas of each other copy nothing.
+    fn has_master(&self, at: usize) -> bool {
+        let copied = |at: &usize| match self.all[*at].role {
+            Role::Master => None,
+            Role::ReplicaOf(master) => Some(master),
+        };
+        let chain = std::iter::successors(Some(at), copied);
+        chain.take(self.all.len()).any(|at| self.all[at].role == Role::Master)
+    }
+
     /// `false` if that cannot happen here, or changes nothing.
     pub(super) fn happens(&mut self, change: Change) -> bool {
         self.numbers += 1;
@@ -178,7 +188,7 @@ impl Servers {
                     addr: name.clone(),
                     history: anew(server.history),
                     run: anew(server.run),
-                    is_in_sync: !is_anew && !server.is_apart,
+                    is_in_sync: !is_anew && !server.is_apart && self.has_master(at),
                 });
                 continue;
             }

@@ -111,12 +111,15 @@ fn within_limit(buffer: &[u8]) -> Result<Option<usize>, Garbage> {
     Ok(None)
 }
 
+/// Twenty digits and a sign are more than any number here has.
+const NUMBER_BYTES_MAX: usize = 22;
+
 /// A number up to the end of its line, and where the next line starts.
 fn number(buffer: &[u8], from: usize) -> Result<Option<(i64, usize)>, Garbage> {
-    // Twenty digits and a sign are more than any number here has.
-    let line = &buffer[from.min(buffer.len())..buffer.len().min(from + 24)];
+    let line = &buffer[from.min(buffer.len())..buffer.len().min(from + NUMBER_BYTES_MAX + 2)];
     match line.iter().position(|&byte| byte == b'\r') {
-        None if line.len() >= 23 => Err(Garbage("ERR Protocol error: too big count string")),
+        None if line.len() > NUMBER_BYTES_MAX => Err(Garbage("ERR Protocol error: too big count string")),
+        Some(end) if end > NUMBER_BYTES_MAX => Err(Garbage("ERR Protocol error: too big count string")),
         None => Ok(None),
         Some(end) => match line.get(end + 1) {
             None => Ok(None),

@@ -106,6 +106,29 @@ async fn a_change_is_one_from_the_promise_to_its_end() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
 }
 
+/// The sentinel that led the change ended before the others had heard of it, and they made the promoted server a replica again, which ends its connections. Where one more
+/// sentinel was listed that had ended long ago, those that were heard were not most, and clients stayed at the replica for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promised_master_that_is_a_replica_again_is_left_though_few_sentinels_are_heard() {
+    let (old, chosen) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, third] = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    for (sentinel, id, others) in [
+        (&first, "a1", ["a2", "a3", "a4"]),
+        (&second, "a2", ["a1", "a3", "a4"]),
+        (&third, "a3", ["a1", "a2", "a4"]),
+    ] {
+        sentinel.say(|says| (says.id, says.others) = (id.into(), others.map(String::from).to_vec()));
+    }
+    let client = Client::connect(&url(&[&first, &second, &third])).await.unwrap();
+    first.say(|says| says.promotes = Some(chosen.port()));
+    until("the promise", || uses(&client, chosen.port())).await;
+    first.say(|says| says.silent = true);
+    let port = old.port().to_string();
+    chosen.cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    chosen.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]).unwrap();
+    until("the way back", || uses(&client, old.port())).await;
+}
+
 /// The chosen replica hung, and the master was back: no new client connected for up to `failover-timeout`, though all sentinels named the master and it worked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promise_that_is_not_kept_keeps_no_new_client_waiting() {

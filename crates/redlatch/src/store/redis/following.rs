@@ -307,9 +307,13 @@ impl Shared {
         }
         let node = self.master();
         let asked = timeout(limit, node.send(&role::question(role::QUESTIONS[0]))).await;
-        if let Ok(Ok(answer)) = asked
-            && role::of(&answer) == Some(Role::Replica)
-        {
+        let is_replica = match asked {
+            Ok(Ok(answer)) => role::of(&answer) == Some(Role::Replica),
+            // A new connection is refused by the first look at it.
+            Ok(Err(failure)) => Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly,
+            Err(_) => false,
+        };
+        if is_replica {
             self.master.withdraw();
         }
     }

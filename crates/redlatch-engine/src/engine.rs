@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::{Clock, SteadyClock};
 use crate::command::{Caller, execute, misconf, unsaved};
 use crate::effect::Effect;
-use crate::keyspace::{Core, Data, MemoryLimit, NEVER, Slot};
+use crate::keyspace::{Core, Data, MemoryLimit, NEVER};
 use crate::lua::LuaHost;
 use crate::number::format_float;
 use crate::publisher::Publisher;
@@ -62,13 +62,6 @@ impl Journal for NoJournal {
     fn append(&mut self, _effects: &[Effect]) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-/// What the key of a record of a forced unlock begins with. It expires like a lease, and nobody holds it.
-const RECORD_PREFIX: &[u8] = b"redlatch_forced:";
-
-fn is_lease(slot: &Slot, now_ms: u64) -> bool {
-    slot.expires_at_ms != NEVER && slot.expires_at_ms >= now_ms && !slot.key.starts_with(RECORD_PREFIX)
 }
 
 /// One key of [`Engine::dump`].
@@ -383,7 +376,7 @@ impl Engine {
     pub(crate) fn lease_count(&mut self) -> usize {
         self.begin();
         let core = self.core();
-        core.slots_from(0).filter(|(_, slot)| is_lease(slot, core.now_ms)).count()
+        core.slots_from(0).filter(|(_, slot)| slot.is_lease(core.now_ms)).count()
     }
 
     /// How many permits are taken whose time is not over: those that have an end, and those that have none.
@@ -479,7 +472,7 @@ impl Engine {
     pub fn expiring_keys(&mut self, limit: usize) -> Vec<(Vec<u8>, u64)> {
         self.begin();
         let core = self.core();
-        let live = core.slots_from(0).filter(|(_, slot)| is_lease(slot, core.now_ms));
+        let live = core.slots_from(0).filter(|(_, slot)| slot.is_lease(core.now_ms));
         live.take(limit).map(|(_, slot)| (slot.key.to_vec(), slot.expires_at_ms - core.now_ms)).collect()
     }
 

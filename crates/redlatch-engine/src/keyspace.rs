@@ -63,6 +63,16 @@ pub(crate) struct Slot {
     pub(crate) expires_at_ms: u64,
 }
 
+/// What the key of a record of a forced unlock begins with. It expires like a lease, and nobody holds it.
+const RECORD_PREFIX: &[u8] = b"redlatch_forced:";
+
+impl Slot {
+    /// Whether it expires, has not yet, and stands for something that is held.
+    pub(crate) fn is_lease(&self, now_ms: u64) -> bool {
+        self.expires_at_ms != NEVER && self.expires_at_ms >= now_ms && !self.key.starts_with(RECORD_PREFIX)
+    }
+}
+
 /// How many bytes of changes there are between two looks at the memory in use.
 const LOOK_BYTES: usize = 1 << 20;
 

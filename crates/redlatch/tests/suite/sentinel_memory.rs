@@ -294,6 +294,26 @@ async fn a_sentinel_of_another_set_that_names_a_master_of_our_address_is_not_bel
     until("the move", || uses(&client, new.port())).await;
 }
 
+/// All of ours were slow for a moment. The one of another set that was heard alone, and named a master of that address, was taken for all there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_of_another_set_that_is_heard_alone_for_a_moment_is_not_believed() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, third, stranger] = [0; 4].map(|_| FakeSentinel::start(old.port()));
+    of_a_set(&first, "a1", ["a2", "a3"]);
+    of_a_set(&second, "a2", ["a1", "a3"]);
+    of_a_set(&third, "a3", ["a1", "a2"]);
+    of_a_set(&stranger, "x1", ["x2", "x3"]);
+    let client = Client::connect(&url(&[&first, &second, &third, &stranger])).await.unwrap();
+    let ours = [&first, &second, &third];
+    ours.iter().for_each(|one| one.say(|says| says.silent = true));
+    stranger.say(|says| says.epoch = 9);
+    three_looks(&stranger).await;
+    for one in ours {
+        one.say(|says| (says.silent, says.port, says.epoch) = (false, new.port(), 2));
+    }
+    until("the move", || uses(&client, new.port())).await;
+}
+
 /// The only sentinel of a small set told nothing of itself, which may be because it may not be asked, and was believed beside those that do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_tells_nothing_of_itself_is_not_believed_beside_those_that_do() {

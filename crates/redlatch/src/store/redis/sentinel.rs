@@ -5,6 +5,7 @@
 //! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`kin.rs`).
 
 mod read;
+mod votes;
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +13,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::Cmd;
@@ -20,13 +21,16 @@ use tokio::{runtime::Handle, time::timeout};
 
 #[cfg(any(test, fuzzing))]
 pub(super) use self::read::reads;
-use self::read::{address, field, promised_master, replicas_of, text};
+use self::{
+    read::{address, field, promised_master, replicas_of, text},
+    votes::{count, ids, of_one_set, one_vote_each},
+};
 use super::{
     Dial,
     failure::Failure,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
-    kin::{self, Ids, Kin},
+    kin::Kin,
     node::{Interruption, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -43,6 +47,8 @@ use crate::{
 
 /// From how many on they are taken for a whole set.
 const KNOWN_SET_MIN: usize = 3;
+/// For how long none of a set must have been heard until others may have taken its place.
+const REPLACED_TIME: Duration = Duration::from_secs(10);
 /// How many sentinels are asked; sets have three to seven.
 const SENTINELS_MAX: usize = 32;
 /// What sentinels publish when a master changes. The first two come from the sentinel that leads the change, when it has chosen
@@ -63,6 +69,8 @@ pub(super) struct SentinelSet {
     place: OnceLock<String>,
     /// The ids of the set. Sets of strangers often have the same name for their master.
     kin: Kin,
+    /// Since when others were heard and none of the set.
+    unheard_since: Mutex<Option<Instant>>,
 }
 
 impl Source for Sentinel {
@@ -107,35 +115,6 @@ enum Silence {
     Error(Error),
 }
 
-fn ids(one: &Knowledge) -> Ids {
-    Ids { own: one.id.clone(), others: one.others.iter().filter_map(|(id, _)| id.clone()).collect() }
-}
-
-/// A sentinel that goes by several names has one vote.
-fn one_vote_each(known: &mut Vec<Knowledge>) {
-    let mut heard = BTreeSet::new();
-    known.retain(|one| one.id.as_ref().is_none_or(|id| heard.insert(id.clone())));
-}
-
-/// How many sentinels these are. Those of a set know each other, so one without an id is another name of one that has one, or not of the set. Two or
-/// fewer may have been started just now, and not know the others yet.
-fn count(list: &[Arc<Sentinel>]) -> usize {
-    let ids: BTreeSet<_> = list.iter().filter_map(|one| one.id()).collect();
-    let nameless = list.iter().filter(|one| one.id().is_none()).count();
-    if ids.len() < KNOWN_SET_MIN { ids.len() + nameless } else { ids.len() }
-}
-
-/// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
-fn of_one_set(known: Vec<Knowledge>) -> Vec<Knowledge> {
-    let mut sets = kin::largest_groups(known, ids);
-    if sets.len() > 1 {
-        let names: Vec<String> = sets.iter().flatten().map(|one| one.claim.by.to_string()).collect();
-        tracing::warn!(sentinels = names.join(", "), "sentinels of different sets; none of them is believed");
-        return Vec::new();
-    }
-    sets.pop().unwrap_or_default()
-}
-
 impl SentinelSet {
     pub(super) fn new(sentinels: &Sentinels, config: &Config, background: &Handle) -> Result<Self, Error> {
         let Some(addr) = sentinels.sentinels.addrs.first().cloned() else {
@@ -161,6 +140,7 @@ impl SentinelSet {
             look: OnceLock::new(),
             place: OnceLock::new(),
             kin: Kin::default(),
+            unheard_since: Mutex::default(),
         };
         for addr in sentinels.sentinels.addrs.iter().take(SENTINELS_MAX) {
             set.add(addr.clone(), None, true);
@@ -246,17 +226,21 @@ impl SentinelSet {
         Ok(Said { claims, asked: asked_count, answered, ..Said::default() })
     }
 
-    /// Keeps those of our set: who knows others that are known, or, if nobody does, names the master that is used.
+    /// Keeps those of our set: who knows others that are known, or, if none of these has been heard for long, names the master that is used or tells
+    /// nothing of itself.
     fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
-        // Two sets may name masters of one address, and one may tell nothing of itself. Where ours are heard neither need be believed.
+        if known.is_empty() {
+            return;
+        }
+        // Two sets may name masters of one address, and one may tell nothing of itself.
         let is_known = |one: &Knowledge| !ids(one).all().is_empty() && self.kin.knows_one(&ids(one));
-        let are_known = !self.kin.is_empty() && known.iter().any(is_known);
+        let may_be_new = self.kin.is_empty() || self.are_replaced(known.iter().any(is_known));
         known.retain(|one| {
             let ids = ids(one);
             let names_ours = memory.present().is_some_and(|present| present.addr == one.claim.addr);
             let is_ours = match ids.all().is_empty() {
-                true => !are_known,
-                false => self.kin.knows_one(&ids) || (names_ours && !are_known),
+                true => may_be_new,
+                false => self.kin.knows_one(&ids) || (names_ours && may_be_new),
             };
             if !is_ours {
                 tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
@@ -268,6 +252,16 @@ impl SentinelSet {
             tracing::info!("all sentinels are new and name the master that is used");
             self.kin.replace(&all);
         }
+    }
+
+    /// Whether none of the set has been heard for so long that all may have been replaced.
+    fn are_replaced(&self, are_known: bool) -> bool {
+        let mut since = self.unheard_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if are_known {
+            *since = None;
+            return false;
+        }
+        since.get_or_insert_with(Instant::now).elapsed() >= REPLACED_TIME
     }
 
     /// The most replicas that a sentinel lists which agrees on the master: what one of them does not see, another may promote.

@@ -31,19 +31,19 @@ pub struct Call {
     pub keys: SmallVec<[Arc<[u8]>; 2]>,
     /// Its arguments.
     pub args: SmallVec<[Arg; 6]>,
-    /// It is right only for the server that was asked in this [reign](crate::store::Store::reign), and is not sent (`Fault::NotSent`) once it is another's.
-    pub in_reign: Option<u64>,
+    /// It is right only for the server that was asked in this [incarnation](crate::store::Store::incarnation), and is not sent (`Fault::NotSent`) once it is another's.
+    pub in_incarnation: Option<u64>,
     /// Its first argument is a number with which the reply begins.
     pub(crate) numbered: bool,
 }
 
 impl Call {
     pub(crate) fn new(script: &'static Script) -> Self {
-        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_reign: None, numbered: false }
+        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_incarnation: None, numbered: false }
     }
 
-    pub(crate) fn in_reign(mut self, reign: u64) -> Self {
-        self.in_reign = Some(reign);
+    pub(crate) fn in_incarnation(mut self, incarnation: u64) -> Self {
+        self.in_incarnation = Some(incarnation);
         self
     }
 

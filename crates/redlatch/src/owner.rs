@@ -32,7 +32,7 @@ pub struct Owner(Arc<Inner>);
 /// | the owner is | because | so |
 /// |---|---|---|
 /// | nobody else's | nothing below is true | its hold goes from task to task without a round trip; a release removes its field |
-/// | exposed | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
+/// | handed_out | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
 /// | shared: foreign, shown or uncounted | it was read from text, written out as text, or has holds that this process does not count | another process may hold under it: releases count down |
 struct Inner {
     text: Arc<str>,
@@ -46,7 +46,7 @@ struct Inner {
     /// It has holds that this process does not count.
     uncounted: AtomicBool,
     /// It may be used to enter or acquire by others than its guard.
-    exposed: AtomicBool,
+    handed_out: AtomicBool,
     /// How many leases of this process are its.
     holds: AtomicU32,
     /// The program was given it and may compare it with who holds.
@@ -68,7 +68,7 @@ impl Owner {
             pid: fork::here(),
             shown: AtomicBool::new(foreign),
             uncounted: AtomicBool::new(false),
-            exposed: AtomicBool::new(foreign),
+            handed_out: AtomicBool::new(foreign),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
@@ -105,8 +105,8 @@ impl Owner {
     }
 
     /// Marks the owner as known outside of its guard, where it could be used to enter again.
-    pub(crate) fn expose(&self) -> &Self {
-        self.0.exposed.store(true, Ordering::Relaxed);
+    pub(crate) fn hand_out(&self) -> &Self {
+        self.0.handed_out.store(true, Ordering::Relaxed);
         self
     }
 
@@ -122,21 +122,21 @@ impl Owner {
         if Arc::ptr_eq(&self.0, &asking.0) {
             return true;
         }
-        if asking.is_shared() && self.is_exposed() {
+        if asking.is_shared() && self.is_handed_out() {
             self.share();
         }
-        self.is_exposed()
+        self.is_handed_out()
     }
 
-    pub(crate) fn is_exposed(&self) -> bool {
-        self.0.exposed.load(Ordering::Relaxed) || self.is_shared()
+    pub(crate) fn is_handed_out(&self) -> bool {
+        self.0.handed_out.load(Ordering::Relaxed) || self.is_shared()
     }
 
     /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
     /// then on, and what ends each is covered.
     pub(crate) fn begins_to_hold(&self) {
         if self.0.holds.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.expose();
+            self.hand_out();
         }
     }
 
@@ -158,7 +158,7 @@ impl Owner {
     /// A thread is this owner from now on: it enters what it holds.
     pub(crate) fn becomes_a_thread(&self) {
         self.0.of_thread.store(true, Ordering::Relaxed);
-        self.expose();
+        self.hand_out();
     }
 
     /// An error where a hold of a thread would get a guard that other threads may have.
@@ -385,9 +385,9 @@ mod tests {
         owner.begins_to_hold();
         owner.holds_on();
         owner.holds_less();
-        assert!(!owner.is_exposed(), "its one lease was passed on");
+        assert!(!owner.is_handed_out(), "its one lease was passed on");
         owner.begins_to_hold();
-        assert!(owner.is_exposed());
+        assert!(owner.is_handed_out());
     }
 
     #[test]

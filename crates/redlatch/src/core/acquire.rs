@@ -13,7 +13,7 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
-    lane::{Displaced, Handoff, InLine},
+    lane::{Displaced, HandOver, InLine},
     lanes::Enter,
     lease::Lease,
     owners::OwnerTurn,
@@ -126,8 +126,8 @@ impl Core {
                 return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
             Enter::Busy => None,
-            Enter::ReleaseInFlight => self.busy_or_outage(&request.keys.key, deadline)?,
-            Enter::AwaitRelease => return Ok(Entered::NotYet),
+            Enter::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
+            Enter::OwnerBusy => return Ok(Entered::OwnerBusy),
             Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
             Enter::Queue(line) => {
                 let mut place = LaneSlot::queued(self, line);
@@ -168,8 +168,8 @@ impl Core {
         if acquirer.passed_over {
             return Ok(Entered::PassedOver);
         }
-        if acquirer.behind_own {
-            return Ok(Entered::NotYet);
+        if acquirer.owner_busy {
+            return Ok(Entered::OwnerBusy);
         }
         let Some(lease) = won else {
             acquirer.leave_queue().await;
@@ -218,7 +218,7 @@ impl Core {
             // If that grant is over by now, this hold may have come after it, and may still stand on the server.
             self.clear_away(&lost);
         }
-        self.check_if_in_doubt(lease);
+        self.check_if_unseen(lease);
     }
 }
 
@@ -226,7 +226,7 @@ impl Core {
 pub(super) enum Entered {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
-    NotYet,
+    OwnerBusy,
     /// The task was handed the lock and not polled in time; come in again.
     PassedOver,
 }
@@ -236,7 +236,7 @@ impl Entered {
         match self {
             Entered::Done(grant) => grant,
             // Only owners that can be used again have earlier requests, and who was passed over comes in again.
-            Entered::NotYet | Entered::PassedOver => None,
+            Entered::OwnerBusy | Entered::PassedOver => None,
         }
     }
 }
@@ -294,19 +294,19 @@ impl LaneSlot {
     /// Waits in line. `None` when time is up.
     pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
         let Role::Queued(line) = &mut self.role else { return Ok(None) };
-        let handoff = &mut line.handoff;
+        let hand_over = &mut line.hand_over;
         let core = &self.core;
         // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(handoff)).await? else {
+        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(hand_over)).await? else {
             return Ok(None);
         };
         let outcome_unknown = line.is_outcome_unknown();
         if core.is_closed() {
             // What it was handed is its own to give back: shutting down may not have seen it.
-            if let Ok(Handoff::Lease(lease)) = handed
+            if let Ok(HandOver::Lease(lease)) = handed
                 && lease.take()
             {
                 core.drop_hold(&lease, lease.term());
@@ -315,13 +315,13 @@ impl LaneSlot {
         }
         self.role = Role::Gone;
         match handed {
-            Ok(Handoff::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
-            Ok(Handoff::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
-            Ok(Handoff::Lease(lease)) => {
+            Ok(HandOver::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
+            Ok(HandOver::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
+            Ok(HandOver::Lease(lease)) => {
                 core.drop_hold(&lease, lease.term());
                 Ok(Some(Handed::PassedOver))
             }
-            Ok(Handoff::Contend { after_others }) => {
+            Ok(HandOver::Contend { after_others }) => {
                 Ok(Some(Handed::Contend { after_others, outcome_unknown }))
             }
             // Only shutting down sends a line home.
@@ -336,7 +336,7 @@ impl Drop for LaneSlot {
             Role::Bypass | Role::Gone => {}
             Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
             Role::Queued(mut line) => {
-                line.handoff.close();
+                line.hand_over.close();
                 let request = &line.request;
                 if line.is_outcome_unknown()
                     && let Some(owner) = &request.owner
@@ -344,14 +344,14 @@ impl Drop for LaneSlot {
                     drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
                 }
                 // What was handed over this very moment must not be lost with this task.
-                match line.handoff.try_recv() {
-                    Ok(Handoff::Lease(lease)) if lease.take() => {
+                match line.hand_over.try_recv() {
+                    Ok(HandOver::Lease(lease)) if lease.take() => {
                         self.core.drop_hold(&lease, lease.term());
                     }
-                    Ok(Handoff::Contend { after_others }) => {
+                    Ok(HandOver::Contend { after_others }) => {
                         self.core.lanes.give_up_lead(&line.request, after_others);
                     }
-                    Ok(Handoff::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
+                    Ok(HandOver::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }
             }
         }

@@ -12,7 +12,7 @@ use super::{
     Core, Request, Wait,
     confirm::Unconfirmed,
     contest::{Attempt, Contender},
-    gate::Rest,
+    gate::Supply,
     lanes::kinds::upgrade_refused,
     lease::{Lease, SentAt},
     undo::Certainty,
@@ -53,7 +53,7 @@ pub(super) struct Acquirer {
     /// this owner meanwhile is about that hold, and is not believed.
     pub(super) passed_over: bool,
     /// A release of its own owner waits for it.
-    pub(super) behind_own: bool,
+    pub(super) owner_busy: bool,
     /// How often the lock was found busy, for kinds that look again after a pause.
     looks: u32,
     /// The last item of the last answer.
@@ -62,7 +62,7 @@ pub(super) struct Acquirer {
     read_end_ms: Option<i64>,
     concurrent: Concurrent,
     /// The next request has to count those before this owner.
-    recount: bool,
+    count_ahead: bool,
     line: Line,
     wake: Option<Arc<Notify>>,
 }
@@ -82,29 +82,29 @@ impl Contender for Acquirer {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
-    fn rest(&self) -> Rest {
+    fn supply(&self) -> Supply {
         if !self.request.recipe.leaves_nothing(&self.owner, self.value) {
-            return Rest::Unknown;
+            return Supply::MayBeEnough;
         }
         let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
-        Rest::Nothing { again_after: Some(Duration::from_millis(lease_ms)) }
+        Supply::Nothing { again_after: Some(Duration::from_millis(lease_ms)) }
     }
 
     fn woken_by(&mut self, notify: impl FnOnce() -> Arc<Notify>) {
         self.wake = self.lines_up().then(notify);
     }
 
-    fn expects_handoff(&mut self) -> bool {
+    fn expects_hand_over(&mut self) -> bool {
         matches!(self.line, Line::Inside(_))
-            && self.core.lanes.expects_handoff(&self.request.keys, &self.owner)
+            && self.core.lanes.expects_hand_over(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
         match self.request.recipe.lane() {
-            LanePolicy::Queue => self.ask().await,
-            LanePolicy::Concurrent => self.ask_beside_others().await,
-            LanePolicy::Ordered if self.lines_up() => self.ask_in_line().await,
-            LanePolicy::Ordered => self.try_once().await,
+            LanePolicy::OneContends => self.ask().await,
+            LanePolicy::AllContend => self.ask_beside_others().await,
+            LanePolicy::QueuesAtServer if self.lines_up() => self.ask_in_line().await,
+            LanePolicy::QueuesAtServer => self.try_once().await,
         }
     }
 
@@ -129,12 +129,12 @@ impl Acquirer {
             outcome_unknown: start.outcome_unknown,
             granted: false,
             passed_over: false,
-            behind_own: false,
+            owner_busy: false,
             looks: 0,
             value: 0,
             read_end_ms: None,
             concurrent: Concurrent::new(core, request),
-            recount: true,
+            count_ahead: true,
             line: Line::Outside,
             wake: None,
         }
@@ -158,7 +158,7 @@ impl Acquirer {
         let reads_ended = self.gives_back();
         let sent_at = core.sent_at(&request.keys);
         let shared = owner.is_shared() || core.own_write_lease(&request.keys, owner).is_some();
-        let call = request.acquire_call(owner, self.recount, shared, core);
+        let call = request.acquire_call(owner, self.count_ahead, shared, core);
         let context = SendContext { shared, lines_up: self.lines_up(), sent_at };
         let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
         if let Err(fault) = &outcome
@@ -171,7 +171,7 @@ impl Acquirer {
         self.value = reply.value;
         match reply.count {
             UPGRADE => self.upgrade(reads_ended).await,
-            0 if reply.value <= BEHIND => Ok(Attempt::Behind { recount: reply.value < BEHIND }),
+            0 if reply.value <= BEHIND => Ok(Attempt::Behind { count_ahead: reply.value < BEHIND }),
             0 => Ok(busy(reply.value)),
             ..0 => Err(Fault::Server(refusal(reply.count))),
             _ => {
@@ -211,18 +211,18 @@ impl Acquirer {
         };
         let lease =
             Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sent_at);
-        lease.note_replicas(replicated.or(request.stands_for));
+        lease.note_replicas(replicated.or(request.inherited_ack));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if owner.is_shared() && reply.count > 1 {
-            lease.entered_in(sent_at.reign, true);
+            lease.entered_in(sent_at.incarnation, true);
         }
         Ok(lease)
     }
 
     /// Whether a hold of the same owner is just being given back.
     fn gives_back(&self) -> bool {
-        self.owner.is_exposed() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
+        self.owner.is_handed_out() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.
@@ -234,8 +234,8 @@ impl Acquirer {
         };
         // Looked at behind the reading: a guard is marked as leaving before it leaves.
         if self.gives_back() {
-            self.behind_own = true;
-            return Ok(Attempt::BehindOwn);
+            self.owner_busy = true;
+            return Ok(Attempt::OwnerBusy);
         }
         match reading {
             Reading::Ends(left) => Ok(Attempt::Busy(left)),
@@ -257,14 +257,14 @@ impl Acquirer {
         if self.passed_over {
             return Ok(Attempt::PassedOver);
         }
-        self.recount = true;
+        self.count_ahead = true;
         self.core.undo_first(&[&self.request], &self.owner, sent_at).await?;
         Ok(Attempt::TooLate)
     }
 
     /// Whether the owner waits in a queue on the server.
     fn lines_up(&self) -> bool {
-        self.request.recipe.lane() == LanePolicy::Ordered && self.request.wait != Wait::No
+        self.request.recipe.lane() == LanePolicy::QueuesAtServer && self.request.wait != Wait::No
     }
 
     /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
@@ -323,12 +323,18 @@ fn refusal(count: i64) -> Error {
 }
 
 impl Request {
-    pub(super) fn acquire_call(&self, owner: &Owner, recount: bool, first_only: bool, core: &Core) -> Call {
+    pub(super) fn acquire_call(
+        &self,
+        owner: &Owner,
+        count_ahead: bool,
+        first_only: bool,
+        core: &Core,
+    ) -> Call {
         let args = AcquireArgs {
             lease_ms: self.term.lease_ms,
             fenced: self.fenced,
             waits: self.wait != Wait::No,
-            recount,
+            count_ahead,
             first_only,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),

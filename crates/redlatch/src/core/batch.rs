@@ -130,7 +130,7 @@ impl Core {
                 Enter::Bypass => places.push(LaneSlot::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Reenter(_) => return Ok(Batch::OneByOne),
-                Enter::AwaitRelease | Enter::ReleaseInFlight => {
+                Enter::OwnerBusy | Enter::OwnerBusyNoWait => {
                     self.busy_or_outage::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }

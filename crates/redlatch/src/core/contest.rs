@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::{AskTurn, Rest},
+    gate::{AskTurn, Supply},
     last_poll::{LastPoll, POLL_DUE_MS},
     wait::{Deadline, Waiter},
 };
@@ -30,7 +30,7 @@ use crate::{
 const RETRY_DELAY_MS_MIN: u64 = 15;
 const RETRY_DELAY_MS_MAX: u64 = 250;
 /// How long a contender counts on a task of its own process to hand over, before it asks for messages.
-const HANDOFF_WAIT: Duration = Duration::from_millis(10);
+const HAND_OVER_WAIT: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 
@@ -44,15 +44,15 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet, and not before others that wait on the server; a message will come. `recount`: waiters of
+    /// Not yet, and not before others that wait on the server; a message will come. `count_ahead`: waiters of
     /// Redisson before this one may change its time there, so the next request has to count them again.
-    Behind { recount: bool },
+    Behind { count_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
     PassedOver,
     /// Not before what is under way for its own owner has ended, which waits for this attempt. It has to come in again.
-    BehindOwn,
+    OwnerBusy,
 }
 
 /// A contender.
@@ -73,8 +73,8 @@ pub(crate) trait Contender: Send {
     }
 
     /// After a win: what is left for others who want the same. Only kinds with a gate tell.
-    fn rest(&self) -> Rest {
-        Rest::Unknown
+    fn supply(&self) -> Supply {
+        Supply::MayBeEnough
     }
 
     /// What wakes this contender from its sleep, for those that tasks of this process may serve.
@@ -82,7 +82,7 @@ pub(crate) trait Contender: Send {
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn expects_handoff(&mut self) -> bool {
+    fn expects_hand_over(&mut self) -> bool {
         false
     }
 
@@ -137,7 +137,7 @@ impl Core {
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
+            turn = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
             if turn.is_none() {
                 return self.busy_or_outage(contender.key(), deadline);
             }
@@ -171,7 +171,7 @@ impl Core {
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.note(sent_ms, contender.rest());
+                        turn.note(sent_ms, contender.supply());
                     }
                     return Ok(Some(prize));
                 }
@@ -184,7 +184,7 @@ impl Core {
                     if turn.is_none()
                         && let Some(gate) = gate
                     {
-                        turn = self.take_turn(contender, gate, &mut waiter, deadline).await?;
+                        turn = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
                         if turn.is_none() {
                             return self.busy_or_outage(contender.key(), deadline);
                         }
@@ -192,14 +192,14 @@ impl Core {
                     }
                     // What is missed meanwhile is found by the look after the subscription.
                     if std::mem::take(&mut first_refusal)
-                        && contender.expects_handoff()
-                        && waiter.await_handoff(self, HANDOFF_WAIT, deadline).await?
+                        && contender.expects_hand_over()
+                        && waiter.await_hand_over(self, HAND_OVER_WAIT, deadline).await?
                     {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.note(sent_ms, Rest::Nothing { again_after: hint });
+                        turn.note(sent_ms, Supply::Nothing { again_after: hint });
                     }
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
@@ -211,7 +211,7 @@ impl Core {
                         None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
-                Ok(Attempt::PassedOver | Attempt::BehindOwn) => return Ok(None),
+                Ok(Attempt::PassedOver | Attempt::OwnerBusy) => return Ok(None),
                 Ok(Attempt::TooLate) => {
                     last = Last::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
@@ -253,7 +253,7 @@ impl Core {
 
 impl Core {
     /// Waits for the right to ask; `None` when time is up. If it is known by then that there is nothing, waits for a change, too.
-    async fn take_turn<C: Contender>(
+    async fn wait_to_ask<C: Contender>(
         &self,
         contender: &C,
         gate: &Gated,
@@ -271,8 +271,8 @@ impl Core {
             return Ok(None);
         };
         let hears_ms = waiter.hears_since_ms();
-        let rest = hears_ms.map_or(Rest::Unknown, |hears_ms| turn.rest(hears_ms, self.now_ms()));
-        if let Rest::Nothing { again_after } = rest {
+        let rest = hears_ms.map_or(Supply::MayBeEnough, |hears_ms| turn.supply(hears_ms, self.now_ms()));
+        if let Supply::Nothing { again_after } = rest {
             waiter.wait_for_change(self, again_after, deadline).await?;
         }
         Ok(Some(turn))

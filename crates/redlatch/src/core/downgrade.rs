@@ -8,7 +8,7 @@ use std::{convert::identity, sync::Arc, time::Duration};
 use super::{
     Core, Grant, Request, Wait,
     lease::Lease,
-    release::{Polled, Unlocked},
+    release::{Caller, Unlocked},
     wait::Deadline,
 };
 use crate::{
@@ -31,7 +31,7 @@ impl Core {
         self: &Arc<Self>,
         writing: &Arc<Lease>,
         held: LeaseTerm,
-        stands_for: Option<Confirmed>,
+        inherited_ack: Option<Confirmed>,
     ) -> Result<Grant, Error> {
         let Some(readers) = &writing.keys.readers else {
             let error = Error::new(ErrorKind::WrongLockKind, "this hold has no read side");
@@ -45,11 +45,11 @@ impl Core {
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
         let grant = loop {
-            let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).or_look();
+            let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).zero_as_no_wait();
             let request = Request {
-                owner: Some(writing.owner.expose().clone()),
+                owner: Some(writing.owner.hand_out().clone()),
                 under_own_write_lock: true,
-                stands_for,
+                inherited_ack,
                 ..Request::new(readers, &READ, term, wait)
             };
             let grant = tokio::select! {
@@ -98,7 +98,7 @@ impl Core {
     }
 
     async fn turn(self: Arc<Self>, writing: Arc<Lease>, held: LeaseTerm) -> Result<Grant, Error> {
-        let reign = self.store.reign(&writing.keys.key);
+        let incarnation = self.store.incarnation(&writing.keys.key);
         let reading = match self.check_count(&writing) {
             // A replica that has only the write hold keeps everybody else out, too, so what was confirmed stays true.
             Ok(()) => self.read_beside(&writing, held, writing.replicated()).await,
@@ -116,7 +116,7 @@ impl Core {
         };
         let written = tokio::select! {
             biased;
-            written = self.unlock(&writing, held, Polled::ToTheEnd) => written,
+            written = self.unlock(&writing, held, Caller::PollsToTheEnd) => written,
             () = self.keeper.sleep(ANSWERS * self.config.response_timeout) => {
                 Err(Error::new(ErrorKind::Timeout, "the release of the write hold is not answered"))
             }
@@ -130,7 +130,7 @@ impl Core {
                 return Err(error);
             }
         };
-        let turned = self.turned(&writing, &grant.lease, written, reign).await;
+        let turned = self.turned(&writing, &grant.lease, written, incarnation).await;
         if turned.is_err() {
             self.drop_hold(&grant.lease, grant.term);
         }
@@ -140,7 +140,7 @@ impl Core {
     /// An error if the server that granted the read hold perhaps had no write hold then: others may have written before it. The release of
     /// the write hold shows it only where that is answered.
     async fn was_beside(self: &Arc<Self>, writing: &Arc<Lease>) -> Result<(), Error> {
-        if writing.is_seen_since(self.last_doubt(&writing.keys)) {
+        if writing.is_seen_since(self.last_interruption(&writing.keys)) {
             return Ok(());
         }
         self.look_until_seen(writing).await?;
@@ -179,7 +179,7 @@ impl Core {
         writing: &Arc<Lease>,
         reading: &Arc<Lease>,
         written: Result<Unlocked, Error>,
-        reign: u64,
+        incarnation: u64,
     ) -> Result<(), Error> {
         match written? {
             Unlocked::AlreadyLost(reason) => {
@@ -189,8 +189,8 @@ impl Core {
             Unlocked::StillHeld(_) if !writing.is_held() => self.check_count(writing)?,
             Unlocked::StillHeld(_) | Unlocked::Released => {}
         }
-        if self.store.reign(&writing.keys.key) != reign
-            || !reading.is_seen_since(self.last_doubt(&reading.keys))
+        if self.store.incarnation(&writing.keys.key) != incarnation
+            || !reading.is_seen_since(self.last_interruption(&reading.keys))
         {
             // The server that has taken over may have had the write hold and not the read hold.
             self.look_until_seen(reading).await?;
@@ -209,7 +209,7 @@ impl Core {
     /// An error if the server may count a write hold of this process too many, which would stay beside the read hold and be renewed with it;
     /// or one too few, and what it counts is another process's.
     fn check_count(&self, writing: &Lease) -> Result<(), Error> {
-        let is_uncounted = !writing.is_counted_in(self.store.reign(&writing.keys.key));
+        let is_uncounted = !writing.is_counted_in(self.store.incarnation(&writing.keys.key));
         let is_last = writing.holds().count <= 1;
         if writing.owner.is_shared() && (is_uncounted || (is_last && writing.is_count_in_doubt())) {
             let what = "an earlier re-entry or release of this owner was never answered, and another process may hold under it";

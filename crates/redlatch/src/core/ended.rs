@@ -65,7 +65,8 @@ impl Core {
     /// there, so nothing more is removed.
     fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
         if !lease.mark_counted_down() && !lease.is_count_in_doubt() {
-            let (core, held, reign) = (self.clone(), lease.clone(), self.store.reign(&lease.keys.key));
+            let (core, held, incarnation) =
+                (self.clone(), lease.clone(), self.store.incarnation(&lease.keys.key));
             let block = self.owners.block(&lease.keys, &lease.owner);
             self.keeper.spawn(async move {
                 // Those that are just being given back are answered first, or are not sent any more.
@@ -78,7 +79,7 @@ impl Core {
                     core.until_no_attempt_asks(&block).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
-                    let counted = core.count_down(call, Some(reign), held.owner.number(), true, &block);
+                    let counted = core.count_down(call, Some(incarnation), held.owner.number(), true, &block);
                     let Ok(Some(_)) = counted.await else { return };
                 }
             });
@@ -91,7 +92,7 @@ impl Core {
         if lease.owner.is_shared() {
             return;
         }
-        debug_assert!(lease.owner.is_exposed(), "its guard may still be there");
+        debug_assert!(lease.owner.is_handed_out(), "its guard may still be there");
         let Some(block) = self.owners.block_unless_asking(&lease.keys, &lease.owner) else { return };
         // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {

@@ -396,7 +396,7 @@ impl Core {
 
     /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
-        self.check_if_in_doubt(lease);
+        self.check_if_unseen(lease);
         if lease.schedule.adopted.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;

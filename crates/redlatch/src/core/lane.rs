@@ -11,11 +11,11 @@ use tokio::sync::{Notify, oneshot};
 use super::{Request, lease::Lease, scan_timer::ScanTimer};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
-/// How many of those who expect a handoff are woken when a release handed over to none of them.
+/// How many of those who expect a hand_over are woken when a release handed over to none of them.
 const EXPECTING_WOKEN_MAX: usize = 4;
 
 /// What a waiting task is handed.
-pub(crate) enum Handoff {
+pub(crate) enum HandOver {
     /// The lease itself.
     Lease(Arc<Lease>),
     /// The duty to contend at the server; `after_others` when other processes should get their turn first.
@@ -24,7 +24,7 @@ pub(crate) enum Handoff {
 
 /// A task in line.
 pub(crate) struct Queued {
-    pub(crate) tell: oneshot::Sender<Handoff>,
+    pub(crate) tell: oneshot::Sender<HandOver>,
     pub(crate) owner: Option<Owner>,
     pub(crate) request: Arc<Request>,
     /// What wakes a task that waits for the server as well.
@@ -32,7 +32,7 @@ pub(crate) struct Queued {
     /// It is known to be in the queue on the server, too, before all those here that are not.
     pub(super) placed: bool,
     /// It counts on this process, and does not hear messages yet.
-    pub(super) expects_handoff: bool,
+    pub(super) expects_hand_over: bool,
 }
 
 impl Queued {
@@ -41,10 +41,10 @@ impl Queued {
         owner: Option<Owner>,
         wake: Option<Arc<Notify>>,
     ) -> (Queued, InLine) {
-        let (tell, handoff) = oneshot::channel();
-        let in_line = InLine { handoff, request: request.clone() };
+        let (tell, hand_over) = oneshot::channel();
+        let in_line = InLine { hand_over, request: request.clone() };
         (
-            Queued { tell, owner, request: request.clone(), wake, placed: false, expects_handoff: false },
+            Queued { tell, owner, request: request.clone(), wake, placed: false, expects_hand_over: false },
             in_line,
         )
     }
@@ -60,7 +60,7 @@ impl Queued {
     /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
         // A waker that panics does so when the lease has been sent.
-        if let Some(Err(Handoff::Lease(lease))) = catch_panic(|| self.tell.send(Handoff::Lease(lease))) {
+        if let Some(Err(HandOver::Lease(lease))) = catch_panic(|| self.tell.send(HandOver::Lease(lease))) {
             return Err(lease);
         }
         if let Some(wake) = self.wake {
@@ -88,7 +88,7 @@ impl Wakes {
 
 /// The end that a task in line has.
 pub(crate) struct InLine {
-    pub(crate) handoff: oneshot::Receiver<Handoff>,
+    pub(crate) hand_over: oneshot::Receiver<HandOver>,
     pub(crate) request: Arc<Request>,
 }
 
@@ -118,12 +118,12 @@ pub(super) struct Lane {
     pub(super) state: LaneState,
     pub(super) passing: Passing,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
-    extras: Option<Box<Extras>>,
+    rare_parts: Option<Box<RareParts>>,
 }
 
 /// What a lane has beside one lease.
 #[derive(Default)]
-pub(super) struct Extras {
+pub(super) struct RareParts {
     /// The leases of a kind that has several at a time.
     concurrent: Vec<Arc<Lease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
@@ -132,21 +132,21 @@ pub(super) struct Extras {
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
-    pub(super) handing: u32,
+    pub(super) handing_over: u32,
     /// One of those that they may serve expects that.
-    pub(super) heir_expects_handoff: bool,
+    pub(super) heir_expects_hand_over: bool,
     pub(super) queue: VecDeque<Queued>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
 }
 
-impl Extras {
-    const NONE: &Extras = &Extras {
+impl RareParts {
+    const NONE: &RareParts = &RareParts {
         concurrent: Vec::new(),
         displaced: Vec::new(),
         waiting: 0,
-        handing: 0,
-        heir_expects_handoff: false,
+        handing_over: 0,
+        heir_expects_hand_over: false,
         queue: VecDeque::new(),
         gone: 0,
     };
@@ -155,34 +155,34 @@ impl Extras {
         self.concurrent.is_empty()
             && self.displaced.is_empty()
             && self.waiting == 0
-            && self.handing == 0
+            && self.handing_over == 0
             && self.queue.is_empty()
     }
 }
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.extras().is_none()
+        self.lease.is_none() && !self.is_busy() && self.rare_parts().is_none()
     }
 
     /// Whether who comes now leads. A lease that was displaced leaves nothing to those who would stand in line behind it.
     pub(super) fn is_free(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.extras().queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.rare_parts().queue.is_empty()
     }
 
     /// What there is beside one lease.
-    pub(super) fn extras(&self) -> &Extras {
-        self.extras.as_deref().unwrap_or(Extras::NONE)
+    pub(super) fn rare_parts(&self) -> &RareParts {
+        self.rare_parts.as_deref().unwrap_or(RareParts::NONE)
     }
 
     /// The same, to be added to.
-    pub(super) fn extras_mut(&mut self) -> &mut Extras {
-        self.extras.get_or_insert_default()
+    pub(super) fn rare_parts_mut(&mut self) -> &mut RareParts {
+        self.rare_parts.get_or_insert_default()
     }
 
     /// The same, to be taken from.
-    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
-        self.extras.as_deref_mut()
+    pub(super) fn rare_parts_if_any(&mut self) -> Option<&mut RareParts> {
+        self.rare_parts.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -204,7 +204,7 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.state {
-            LaneState::Contends(leader) if !self.extras().queue.is_empty() => Some(leader),
+            LaneState::Contends(leader) if !self.rare_parts().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
@@ -212,12 +212,12 @@ impl Lane {
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
     pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<Queued> {
-        let queue = &mut self.extras_if_any()?.queue;
+        let queue = &mut self.rare_parts_if_any()?.queue;
         while queue.front().is_some_and(|queued| queued.tell.is_closed()) {
             queue.pop_front();
         }
         let is_ready = |queued: &Queued| {
-            let lane_chooses = queued.request.recipe.lane() == LanePolicy::Queue;
+            let lane_chooses = queued.request.recipe.lane() == LanePolicy::OneContends;
             !(queued.tell.is_closed() || lane_chooses && queued.request.last_poll.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
@@ -226,28 +226,30 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.extras().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
+        self.rare_parts().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
     }
 
     /// Where those in line begin that the server is not known to have in its queue.
     pub(super) fn placed(&self) -> usize {
-        self.extras().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
+        self.rare_parts().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
-    pub(super) fn expecting_handoff(&mut self) -> Wakes {
-        let Some(extras) = self.extras_if_any() else { return Wakes::default() };
-        let first = extras.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
+    pub(super) fn expecting_hand_over(&mut self) -> Wakes {
+        let Some(rare_parts) = self.rare_parts_if_any() else { return Wakes::default() };
+        let first = rare_parts.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
         let expecting = first
-            .filter_map(|queued| std::mem::take(&mut queued.expects_handoff).then(|| queued.wake.clone()));
+            .filter_map(|queued| std::mem::take(&mut queued.expects_hand_over).then(|| queued.wake.clone()));
         Wakes(expecting.flatten().collect())
     }
 
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn one_has_left(&mut self) -> Vec<Queued> {
-        let Some(Extras { queue, gone: gone_count, .. }) = self.extras_if_any() else { return Vec::new() };
+        let Some(RareParts { queue, gone: gone_count, .. }) = self.rare_parts_if_any() else {
+            return Vec::new();
+        };
         *gone_count += 1;
         if *gone_count <= queue.len() / 2 {
             return Vec::new();
@@ -266,7 +268,7 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let Extras { concurrent, displaced, .. } = self.extras();
+        let RareParts { concurrent, displaced, .. } = self.rare_parts();
         self.lease.iter().chain(concurrent).chain(displaced)
     }
 
@@ -276,16 +278,18 @@ impl Lane {
     pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> Displaced {
         let mut lost = Displaced::new();
         match lease.recipe.lane() {
-            LanePolicy::Queue => {
+            LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => self.extras_mut().displaced.push(former),
+                    Some(former) if former.owner == lease.owner => {
+                        self.rare_parts_mut().displaced.push(former)
+                    }
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::Concurrent => self.extras_mut().concurrent.push(lease.clone()),
-            LanePolicy::Ordered => {
-                let concurrent = &mut self.extras_mut().concurrent;
+            LanePolicy::AllContend => self.rare_parts_mut().concurrent.push(lease.clone()),
+            LanePolicy::QueuesAtServer => {
+                let concurrent = &mut self.rare_parts_mut().concurrent;
                 lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
                 if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
@@ -306,7 +310,7 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        if let Some(Extras { concurrent, displaced, .. }) = self.extras_if_any() {
+        if let Some(RareParts { concurrent, displaced, .. }) = self.rare_parts_if_any() {
             displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);

@@ -22,9 +22,9 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Displaced, Handoff, InLine, Lane, LaneState, Passing, Queued, Wakes},
+    lane::{Displaced, HandOver, InLine, Lane, LaneState, Passing, Queued, Wakes},
     last_poll::POLL_DUE_MS,
-    lease::{LastDoubt, Lease},
+    lease::{LastInterruption, Lease},
     owners::{OwnerBlock, OwnerTurn, Owners},
     scan_timer::ScanTimer,
 };
@@ -50,9 +50,9 @@ pub(crate) enum Enter {
     /// This very owner holds it: enter once more.
     Reenter(Arc<Lease>),
     /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
-    AwaitRelease,
+    OwnerBusy,
     /// The same, and the caller does not wait.
-    ReleaseInFlight,
+    OwnerBusyNoWait,
     /// A task of this process holds it, and the caller does not wait.
     Busy,
     /// Ask beside the lane: tasks of this kind do not queue here, or another task leads and the caller does not wait.
@@ -81,11 +81,11 @@ pub(crate) struct NextTask {
     pub(crate) block: Option<OwnerBlock>,
 }
 
-/// When a lease is given back, and the doubt since which the server must have been seen to have the hold if it is to be passed on.
+/// When a lease is given back, and the interruption since which the server must have been seen to have the hold if it is to be passed on.
 #[derive(Clone, Copy)]
 struct ReleaseTime {
     now_ms: u64,
-    doubt: LastDoubt,
+    interruption: LastInterruption,
 }
 
 /// A lease that a task is about to be offered.
@@ -226,13 +226,13 @@ impl Lanes {
         if let Some(turn) = turn
             && !turn.begins()?
         {
-            return Ok(if waits { Enter::AwaitRelease } else { Enter::ReleaseInFlight });
+            return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }
         // The server would say so. In line it would be heard by nobody, and the task that reads could not give back beside this one.
         if owner.is_some_and(|owner| self.is_upgrade(&shard, keys, owner, now_ms)) {
             return Err(kinds::upgrade_refused());
         }
-        if recipe.lane() != LanePolicy::Queue {
+        if recipe.lane() != LanePolicy::OneContends {
             return Ok(Enter::Bypass);
         }
         match shard.entry(LaneKey(keys.clone())) {
@@ -255,19 +255,19 @@ impl Lanes {
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.extras().queue.is_empty() => {}
+                            && lane.rare_parts().queue.is_empty() => {}
                         _ => return Ok(Enter::Bypass),
                     }
                 }
-                let (queued, handoff) = Queued::new(request, owner.cloned(), None);
-                lane.extras_mut().queue.push_back(queued);
+                let (queued, hand_over) = Queued::new(request, owner.cloned(), None);
+                lane.rare_parts_mut().queue.push_back(queued);
                 self.note_waiters(lane);
                 // The keeper takes the note away before it looks into this shard.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
                     self.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
                 }
-                Ok(Enter::Queue(handoff))
+                Ok(Enter::Queue(hand_over))
             }
         }
     }
@@ -275,7 +275,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.extras().queue.is_empty()
+            && !lane.rare_parts().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl Lanes {
             lane.passing = Passing { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
-        if lease.recipe.lane() != LanePolicy::Concurrent {
+        if lease.recipe.lane() != LanePolicy::AllContend {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
@@ -326,7 +326,7 @@ impl Lanes {
     /// another task since.
     pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Displaced> {
         let mut shard = self.shard(&lease.keys);
-        let queues = lease.recipe.lane() == LanePolicy::Queue;
+        let queues = lease.recipe.lane() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&shard, lease, now_ms);
@@ -350,10 +350,15 @@ impl Lanes {
         Some(lost)
     }
 
-    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last doubt: a server
+    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption: a server
     /// that has taken over may lack it, and the task that looks for it there knows this guard only.
-    pub(crate) fn pass_on(&self, lease: &Arc<Lease>, now_ms: u64, doubt: LastDoubt) -> LaneStep {
-        let at = ReleaseTime { now_ms, doubt };
+    pub(crate) fn pass_on(
+        &self,
+        lease: &Arc<Lease>,
+        now_ms: u64,
+        interruption: LastInterruption,
+    ) -> LaneStep {
+        let at = ReleaseTime { now_ms, interruption };
         let mut next = self.take_out(lease, at);
         loop {
             next = match next {
@@ -391,14 +396,14 @@ impl Lanes {
             if !lane.remove(lease) {
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
-            if lease.recipe.lane() != LanePolicy::Queue {
+            if lease.recipe.lane() != LanePolicy::OneContends {
                 if !lease.owner.is_shared()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
-                    lane.extras_mut().handing += 1;
+                    lane.rare_parts_mut().handing_over += 1;
                     return Next::Step(LaneStep::HandOver(Box::new(next)));
                 }
-                wakes = lane.expecting_handoff();
+                wakes = lane.expecting_hand_over();
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lane.is_busy() {
@@ -503,7 +508,7 @@ impl Lanes {
         };
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
-            if !matches!(catch_panic(|| next.tell.send(Handoff::Contend { after_others })), Some(Err(_))) {
+            if !matches!(catch_panic(|| next.tell.send(HandOver::Contend { after_others })), Some(Err(_))) {
                 return;
             }
             self.change(keys, |lane| {
@@ -520,7 +525,7 @@ impl Lanes {
             return;
         }
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(queued);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -528,13 +533,13 @@ impl Lanes {
         let mut wakes = Wakes::default();
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
-            if removed && lease.recipe.lane() != LanePolicy::Queue {
-                wakes = lane.expecting_handoff();
+            if removed && lease.recipe.lane() != LanePolicy::OneContends {
+                wakes = lane.expecting_hand_over();
             }
             removed
         });
         wakes.wake();
-        if removed.is_some() && lease.recipe.lane() == LanePolicy::Queue {
+        if removed.is_some() && lease.recipe.lane() == LanePolicy::OneContends {
             self.promote(&lease.keys, false);
         }
     }
@@ -545,8 +550,8 @@ impl Lanes {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = shard
                 .values_mut()
-                .filter_map(Lane::extras_if_any)
-                .map(|extras| std::mem::take(&mut extras.queue))
+                .filter_map(Lane::rare_parts_if_any)
+                .map(|rare_parts| std::mem::take(&mut rare_parts.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(shard);
@@ -557,7 +562,7 @@ impl Lanes {
 
 /// Whether a task can go on with a lease as it is, without the server.
 fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
-    let ReleaseTime { now_ms, doubt } = at;
+    let ReleaseTime { now_ms, interruption } = at;
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
@@ -566,11 +571,11 @@ fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
     // A hold that was extended lasts for longer than the next task asks for.
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
-        && lease.is_seen_since(doubt)
+        && lease.is_seen_since(interruption)
         && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
-        && !lease.owner.is_exposed()
+        && !lease.owner.is_handed_out()
         // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
         && !lease.was_reentered()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))

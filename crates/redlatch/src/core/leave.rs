@@ -62,7 +62,7 @@ impl Core {
     async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, block: &OwnerBlock) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_shared();
-        let is_uncounted = is_shared && !lease.is_counted_in(self.store.reign(&lease.keys.key));
+        let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
         if lease.is_count_in_doubt() || is_uncounted {
             return Ok(self.left_here(lease));
         }
@@ -74,9 +74,9 @@ impl Core {
         }
         let known = if is_shared { 0 } else { lease.holds().on_server() };
         let publish = self.store.publish_command();
-        let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.stays_ms());
-        let reign = lease.counted_in().filter(|_| is_shared);
-        let Some(reply) = self.count_down(call, reign, owner.number(), false, block).await? else {
+        let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.min_ttl_ms());
+        let incarnation = lease.counted_in().filter(|_| is_shared);
+        let Some(reply) = self.count_down(call, incarnation, owner.number(), false, block).await? else {
             return Ok(self.left_here(lease));
         };
         Ok(match reply[..] {
@@ -91,17 +91,17 @@ impl Core {
         })
     }
 
-    /// Runs what only the server may run that counted; without a reign any server may. `None`: another server would have run it, so it
+    /// Runs what only the server may run that counted; without a incarnation any server may. `None`: another server would have run it, so it
     /// was not sent. Waiting does not help, because the next server to answer has not counted either. What was to go is left to its lease.
     pub(super) async fn count_down(
         self: &Arc<Self>,
         mut call: Call,
-        reign: Option<u64>,
+        incarnation: Option<u64>,
         number: i64,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<Option<Numbers>, Fault> {
-        call.in_reign = reign;
+        call.in_incarnation = incarnation;
         match self.run_undoing(call, number, as_keeper, block).await {
             Err(fault) if fault.is_elsewhere() => Ok(None),
             outcome => outcome.map(Some),

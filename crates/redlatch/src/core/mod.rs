@@ -19,7 +19,7 @@ mod first_step;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
 pub(crate) mod gate;
-mod hand_on;
+mod hand_over;
 pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod lanes;
@@ -54,7 +54,7 @@ use self::{
     gate::Gates,
     keeper::Keeper,
     lanes::{Bounds, Lanes},
-    lease::{LastDoubt, Lease, SentAt},
+    lease::{LastInterruption, Lease, SentAt},
     owners::Owners,
 };
 pub(crate) use self::{
@@ -91,7 +91,7 @@ pub(crate) struct Core {
     pub(crate) keeper: OfProcess<Keeper>,
     watched: OfProcess<watch::Watched>,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
-    doubt_ms: AtomicU64,
+    interrupted_ms: AtomicU64,
     closed: AtomicBool,
     /// Its time for shutting down is over, and its connections were closed: nothing is repeated any more.
     disconnected: AtomicBool,
@@ -155,7 +155,7 @@ impl Core {
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
             watched: OfProcess::new(watch::Watched::default()),
-            doubt_ms: AtomicU64::new(0),
+            interrupted_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
             trouble_told_ms: AtomicU64::new(0),
@@ -172,7 +172,7 @@ impl Core {
                 && !core.is_forked()
             {
                 // What was sent in this very millisecond may have been sent before.
-                core.doubt_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
+                core.interrupted_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
                 core.keeper.recheck();
             }
         }));
@@ -192,20 +192,23 @@ impl Core {
         self.config.clock.boot_ms()
     }
 
-    /// Since when, and in which reign, a hold of that name must have been seen to be handed on without asking.
-    pub(crate) fn last_doubt(&self, keys: &Keys) -> LastDoubt {
-        LastDoubt { since_ms: self.doubt_ms.load(Ordering::SeqCst), reign: self.store.reign(&keys.key) }
+    /// Since when, and in which incarnation, a hold of that name must have been seen to be handed on without asking.
+    pub(crate) fn last_interruption(&self, keys: &Keys) -> LastInterruption {
+        LastInterruption {
+            since_ms: self.interrupted_ms.load(Ordering::SeqCst),
+            incarnation: self.store.incarnation(&keys.key),
+        }
     }
 
     /// A request about that name is sent now.
     pub(crate) fn sent_at(&self, keys: &Keys) -> SentAt {
-        SentAt { at_ms: self.now_ms(), reign: self.store.reign(&keys.key) }
+        SentAt { at_ms: self.now_ms(), incarnation: self.store.incarnation(&keys.key) }
     }
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
     /// leases had just been looked through.
-    pub(crate) fn check_if_in_doubt(&self, lease: &Lease) {
-        if !lease.is_seen_since(self.last_doubt(&lease.keys)) {
+    pub(crate) fn check_if_unseen(&self, lease: &Lease) {
+        if !lease.is_seen_since(self.last_interruption(&lease.keys)) {
             self.keeper.recheck();
         }
     }
@@ -302,7 +305,7 @@ impl Core {
                 return Ok(());
             }
             // Another client's of this process, which does not know how often this one holds, nor this one of the other.
-            owner.expose().share();
+            owner.hand_out().share();
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")

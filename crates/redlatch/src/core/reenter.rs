@@ -77,7 +77,7 @@ impl Core {
                         } else if !lease.is_count_in_doubt() {
                             let block = self.owners.block(&lease.keys, owner);
                             if block.no_attempt_asks() {
-                                self.leave_entered(&lease, sent_at.reign, &block).await;
+                                self.leave_entered(&lease, sent_at.incarnation, &block).await;
                             } else {
                                 // The attempt that it waits for may be the one that waits for this entry.
                                 let (core, held) = (self.clone(), lease.clone());
@@ -86,13 +86,13 @@ impl Core {
                                     core.until_no_attempt_asks(&block).await;
                                     let reentries = held.reentries();
                                     let _counting = reentries.counting.lock().await;
-                                    core.leave_entered(&held, sent_at.reign, &block).await;
+                                    core.leave_entered(&held, sent_at.incarnation, &block).await;
                                 });
                             }
                         }
                         return Err(lost());
                     }
-                    lease.entered_in(sent_at.reign, false);
+                    lease.entered_in(sent_at.incarnation, false);
                     self.schedule(&lease);
                     return Ok(());
                 }
@@ -118,13 +118,13 @@ impl Core {
     }
 
     /// Counts down an entry that no guard has.
-    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, reign: u64, block: &OwnerBlock) {
+    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, incarnation: u64, block: &OwnerBlock) {
         // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
         if lease.is_over(self.now_ms()) {
             return;
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
-        let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.stays_ms());
-        let _ = self.count_down(call, Some(reign), owner.number(), false, block).await;
+        let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
+        let _ = self.count_down(call, Some(incarnation), owner.number(), false, block).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
 //! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Which owners that is needed
-//! for, the exposed and the shared ones, `owner.rs` says.
+//! for, those that were handed out and the shared ones, `owner.rs` says.
 
 mod retry;
 
@@ -42,13 +42,13 @@ pub(super) enum ReleaseMode {
     OneHold,
 }
 
-/// Who polls a release until it is done.
+/// Who asks for a release: a caller that surely polls it until it is done, or one that may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Polled {
+pub(crate) enum Caller {
     /// A caller that surely polls it to its end: a blocking thread, the keeper, or `redlatch run`.
-    ToTheEnd,
+    PollsToTheEnd,
     /// A task, which may keep its future and poll it no more.
-    Perhaps,
+    MayStopPolling,
 }
 
 /// What became of a request.
@@ -82,7 +82,7 @@ impl Core {
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         held: LeaseTerm,
-        polled: Polled,
+        caller: Caller,
     ) -> Result<Unlocked, Error> {
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
             // Boxed, as it is rare, and the future of a release stays small.
@@ -93,7 +93,7 @@ impl Core {
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             // The caller's own task sends it, which saves the way over the keeper: no task of this process waits for it.
             ReleaseStep::Release { lane_waits, block }
-                if (polled == Polled::ToTheEnd || !block.delays_attempts())
+                if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
@@ -208,17 +208,17 @@ impl Core {
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let block = || self.owners.block(&lease.keys, &lease.owner);
-        let exposed_block = lease.owner.is_exposed().then(block);
+        let handed_out_block = lease.owner.is_handed_out().then(block);
         let holds_before = lease.leave(held);
         if holds_before > 1 {
-            return ReleaseStep::Leave { block: exposed_block.unwrap_or_else(block) };
+            return ReleaseStep::Leave { block: handed_out_block.unwrap_or_else(block) };
         }
         self.extend_write_lease_bound(lease, now_ms);
-        if let Some(block) = exposed_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        if let Some(block) = handed_out_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             block.unanswered();
         }
-        let step = self.lanes.pass_on(lease, now_ms, self.last_doubt(&lease.keys));
+        let step = self.lanes.pass_on(lease, now_ms, self.last_interruption(&lease.keys));
         if !lease.mark_given_back() {
             // Lost in this very moment. The lane must go on all the same.
             match step {
@@ -237,19 +237,19 @@ impl Core {
         match step {
             LaneStep::Passed => {
                 // The doubt may have come this very moment.
-                self.check_if_in_doubt(lease);
+                self.check_if_unseen(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.note_call();
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {
-                ReleaseStep::Transfer { next, block: exposed_block.unwrap_or_else(block) }
+                ReleaseStep::Transfer { next, block: handed_out_block.unwrap_or_else(block) }
             }
             LaneStep::HandOver(next) => {
-                ReleaseStep::HandOver { next, block: exposed_block.unwrap_or_else(block) }
+                ReleaseStep::HandOver { next, block: handed_out_block.unwrap_or_else(block) }
             }
             LaneStep::Release { lane_waits } => {
-                ReleaseStep::Release { lane_waits, block: exposed_block.unwrap_or_else(block) }
+                ReleaseStep::Release { lane_waits, block: handed_out_block.unwrap_or_else(block) }
             }
         }
     }
@@ -323,7 +323,7 @@ impl Core {
         let (publish, mode) = (self.store.publish_command(), self.release_mode(lease));
         let call = match mode {
             ReleaseMode::OneHold => {
-                lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.stays_ms())
+                lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
             }
             ReleaseMode::AllHolds => {
                 lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease))
@@ -350,12 +350,12 @@ impl Core {
             // The server does not count it any more, and would count down another hold of the owner.
             return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
         }
-        let is_entry = mode == ReleaseMode::OneHold && lease.is_guest();
-        if is_entry && !lease.is_counted_in(self.store.reign(&lease.keys.key)) {
+        let is_entry = mode == ReleaseMode::OneHold && lease.entered_others_hold();
+        if is_entry && !lease.is_counted_in(self.store.incarnation(&lease.keys.key)) {
             return Ok((Unlocked::StillHeld(1), 0));
         }
-        let reign = lease.counted_in().filter(|_| is_entry);
-        let reply = match self.count_down(call, reign, number, as_keeper, block).await {
+        let incarnation = lease.counted_in().filter(|_| is_entry);
+        let reply = match self.count_down(call, incarnation, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
             Ok(Some(items)) => self.released_as(lease, mode, &items),
             Err(fault) => Err(fault),

@@ -119,7 +119,7 @@ impl Core {
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sent_at, told_ms) {
-                            self.check_if_in_doubt(lease);
+                            self.check_if_unseen(lease);
                         }
                     } else {
                         gone.push(lease.clone());
@@ -129,7 +129,7 @@ impl Core {
                 None
             }
             Some(BatchStatus::Unknown(fault)) => Some(fault.to_string()),
-            None if self.store.reign(&batch[0].keys.key) != sent_at.reign => {
+            None if self.store.incarnation(&batch[0].keys.key) != sent_at.incarnation => {
                 Some("another server has taken over".to_owned())
             }
             None => Some(format!("no answer within {limit:?}")),
@@ -176,7 +176,7 @@ impl Core {
     ) {
         // A refusal is met by the next try as well.
         let BatchStatus::Known(held) = BatchStatus::of(&batch, asked.await) else { return };
-        if self.store.reign(&batch[0].keys.key) != sent_at.reign {
+        if self.store.incarnation(&batch[0].keys.key) != sent_at.incarnation {
             return;
         }
         let (mut late, mut gone) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ impl Core {
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
                 if self.keeps(&lease, sent_at, told_ms) {
-                    self.check_if_in_doubt(&lease);
+                    self.check_if_unseen(&lease);
                     late.push(lease);
                 }
             }
@@ -228,12 +228,13 @@ impl Core {
             return Ok(self.run_checked(call(Meant::Any), owner.number(), false).await?.get(1) == Some(&1));
         };
         // Another server has another clock, and may not have the hold.
-        let reign = self.store.reign(&keys.key);
+        let incarnation = self.store.incarnation(&keys.key);
         let mut first_ms = None;
         let shortening = async {
             for _ in 0..SHORTENINGS_MAX {
-                let asked =
-                    self.run_checked(call(Meant::WhichEnd).in_reign(reign), owner.number(), false).await?;
+                let asked = self
+                    .run_checked(call(Meant::WhichEnd).in_incarnation(incarnation), owner.number(), false)
+                    .await?;
                 let end_ms = asked.get(1).copied().unwrap_or_default();
                 // What has an end is this hold only if it was good when it was asked for.
                 if end_ms <= 0 || self.now_ms() >= ends_ms {
@@ -242,7 +243,7 @@ impl Core {
                 if end_ms.abs_diff(*first_ms.get_or_insert(end_ms)) > SAME_END_MS {
                     break;
                 }
-                let call = call(Meant::EndsAt(end_ms)).in_reign(reign);
+                let call = call(Meant::EndsAt(end_ms)).in_incarnation(incarnation);
                 match self.run_checked(call, owner.number(), false).await?.get(1) {
                     Some(&1) => return Ok(true),
                     Some(&2) => {}
@@ -363,7 +364,7 @@ impl Core {
             lease.schedule.renewing.store(false, Ordering::Release);
             // A look that began meanwhile has passed it by.
             if !self.is_closed() && lease.is_valid(self.now_ms()) {
-                self.check_if_in_doubt(lease);
+                self.check_if_unseen(lease);
             }
         }
         // What is renewed was not due while it was looked at.
@@ -379,12 +380,12 @@ impl Core {
     /// Resolves when another server takes the place over of the one that has a key now. Others that change say nothing of it.
     fn taken_over(&self, key: &Arc<[u8]>) -> impl Future<Output = ()> + use<'_> {
         let (mut moved, key) = (self.keeper.taken_over(), key.clone());
-        let reign = self.store.reign(&key);
+        let incarnation = self.store.incarnation(&key);
         async move {
             loop {
                 moved.await;
                 moved = self.keeper.taken_over();
-                if self.store.reign(&key) != reign {
+                if self.store.incarnation(&key) != incarnation {
                     return;
                 }
             }

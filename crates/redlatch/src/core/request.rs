@@ -37,7 +37,7 @@ pub(crate) struct Request {
     /// Its owner has the write hold that this read hold is taken beside.
     pub(crate) under_own_write_lock: bool,
     /// What replicas have confirmed of the hold that this one is to stand for.
-    pub(crate) stands_for: Option<Confirmed>,
+    pub(crate) inherited_ack: Option<Confirmed>,
     /// Whether the task that asks is still polled.
     pub(crate) last_poll: LastPoll,
     /// Its owner may have been given the lock unseen.
@@ -76,7 +76,7 @@ impl Request {
             after_waiters_of: None,
             ack: None,
             under_own_write_lock: false,
-            stands_for: None,
+            inherited_ack: None,
             last_poll: LastPoll::default(),
             outcome_unknown: OutcomeUnknown::default(),
         }
@@ -110,7 +110,7 @@ pub enum Wait {
 
 impl Wait {
     /// A wait that has no time to wait for anybody is a look, and a look needs an answer.
-    pub(crate) fn or_look(self) -> Wait {
+    pub(crate) fn zero_as_no_wait(self) -> Wait {
         match self {
             Wait::AtMost(limit) if limit.as_millis() == 0 => Wait::No,
             wait => wait,

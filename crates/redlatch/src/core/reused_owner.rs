@@ -37,7 +37,7 @@ impl Core {
                     self.drop_hold(&grant.lease, grant.term);
                 }
                 Entered::Done(grant) => return Ok(grant),
-                Entered::PassedOver | Entered::NotYet => {}
+                Entered::PassedOver | Entered::OwnerBusy => {}
             }
             // What is under way for the owner waits for its attempt.
             turn.pauses();
@@ -125,7 +125,7 @@ impl Core {
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
     pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
-        if keys.kind != LaneKind::Read || !owner.is_exposed() || !owner.is_holding() {
+        if keys.kind != LaneKind::Read || !owner.is_handed_out() || !owner.is_holding() {
             return None;
         }
         let writing = Arc::new(Keys::new(keys.name.clone(), LaneKind::Write));
@@ -155,7 +155,7 @@ impl Core {
             Ok(grant) => Ok(Entered::Done(Some(grant))),
             // Its last guard gave it back meanwhile, so it is to be acquired anew.
             Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {
-                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::NotYet })
+                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::OwnerBusy })
             }
             Err(error) => Err(error),
         }

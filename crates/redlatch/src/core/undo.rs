@@ -40,7 +40,7 @@ pub(crate) enum Certainty {
 /// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
 /// attempt takes over what arrives later; its place in a queue alone is looked for later, too.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
-    if owner.is_exposed() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+    if owner.is_handed_out() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
 
 /// What is undone.
@@ -51,7 +51,7 @@ enum What {
     /// Its place in the queue, and none of its holds.
     Place,
     /// One hold, at the server that granted it: another one that has taken over counts other processes' holds alone.
-    OneHold { reign: u64 },
+    OneHold { incarnation: u64 },
 }
 
 /// What undoing a request came to.
@@ -98,14 +98,14 @@ impl Core {
         certainty: Certainty,
         block: &OwnerBlock,
     ) -> bool {
-        if certainty == Certainty::MayArriveLater && owner.is_exposed() {
+        if certainty == Certainty::MayArriveLater && owner.is_handed_out() {
             self.look_for_a_late_place(request, owner);
         }
         let lease_ms = request.term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
         let place_ms = match request.recipe.lane() {
-            LanePolicy::Ordered => FAIR_WAIT.as_millis() as u64,
-            LanePolicy::Queue | LanePolicy::Concurrent => 0,
+            LanePolicy::QueuesAtServer => FAIR_WAIT.as_millis() as u64,
+            LanePolicy::OneContends | LanePolicy::AllContend => 0,
         };
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
@@ -147,7 +147,7 @@ impl Core {
         let ends_ms = |sent_at: SentAt| deadline_ms(sent_at.at_ms, request.term.lease_ms);
         let (what, over_ms) = match certainty {
             Certainty::Granted(sent_at) if !unanswered && self.now_ms() < ends_ms(sent_at) => {
-                (What::OneHold { reign: sent_at.reign }, ends_ms(sent_at))
+                (What::OneHold { incarnation: sent_at.incarnation }, ends_ms(sent_at))
             }
             _ if place_ms > 0 => (What::Place, over_ms),
             // The hold has ended, and what is counted now is another process's.
@@ -162,7 +162,7 @@ impl Core {
     /// hold up all behind it as a dead waiter's does. Only the place is removed, and only while the owner asks for nothing; so what
     /// comes late of these looks harms nobody.
     fn look_for_a_late_place(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner) {
-        if request.recipe.lane() != LanePolicy::Ordered {
+        if request.recipe.lane() != LanePolicy::QueuesAtServer {
             return;
         }
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
@@ -257,7 +257,7 @@ impl Core {
             let call = match what {
                 What::Everything => request.recipe.undo(&request.keys, owner, publish, expected),
                 What::Place => leave(HOLDS_STAY),
-                What::OneHold { reign } => leave(0).in_reign(reign),
+                What::OneHold { incarnation } => leave(0).in_incarnation(incarnation),
             };
             let counts = what != What::Everything;
             let takeovers = self.store.takeovers();
@@ -283,8 +283,8 @@ impl Core {
             if once || refused || self.is_disconnected() || self.now_ms() >= over_ms {
                 return Undone::Unknown;
             }
-            if let What::OneHold { reign } = what
-                && self.store.reign(&request.keys.key) != reign
+            if let What::OneHold { incarnation } = what
+                && self.store.incarnation(&request.keys.key) != incarnation
             {
                 // The server that answers now may lack the grant, and what it counts may be another process's.
                 return Undone::Unknown;

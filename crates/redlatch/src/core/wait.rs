@@ -173,7 +173,7 @@ impl Waiter {
     }
 
     /// Sleeps for a time, or until a task of this process wakes it: then `true`.
-    pub(super) async fn await_handoff(
+    pub(super) async fn await_hand_over(
         &mut self,
         core: &Core,
         time: Duration,

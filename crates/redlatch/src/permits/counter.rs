@@ -59,9 +59,9 @@ impl Counter {
         &self.key
     }
 
-    /// In which [reign](crate::store::Store::reign) the server answers that is asked now.
-    pub(crate) fn reign(&self) -> u64 {
-        self.core.store.reign(&self.key)
+    /// In which [incarnation](crate::store::Store::incarnation) the server answers that is asked now.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.core.store.incarnation(&self.key)
     }
 
     /// Runs a script once. A dropped future is finished in the background, and `abandoned` is told the outcome then.

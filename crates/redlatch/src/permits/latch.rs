@@ -143,7 +143,7 @@ impl CountDownLatch {
         let core = &self.0.core;
         let _under_way = core.keeper.begin();
         self.0.ready()?;
-        let wait = wait.or_look();
+        let wait = wait.zero_as_no_wait();
         let deadline = Deadline::new(core, wait);
         let passed = core.contest(&mut Passer(self), wait, &deadline, false).await;
         Ok(passed.map_err(|error| error.on(self.name()))?.is_some())

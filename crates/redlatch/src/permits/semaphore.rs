@@ -8,7 +8,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
-        gate::Rest,
+        gate::Supply,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -126,13 +126,13 @@ impl Semaphore {
         let _under_way = core.keeper.begin();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
-        let wait = wait.or_look();
+        let wait = wait.zero_as_no_wait();
         let deadline = Deadline::new(core, wait);
-        let mut taker = Taker { semaphore: self, permits, left: i64::MAX, reign: self.0.reign() };
+        let mut taker = Taker { semaphore: self, permits, left: i64::MAX, incarnation: self.0.incarnation() };
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);
         let taken = taken.map_err(|error| error.on(self.name()))?.is_some();
         if taken && core.is_closed() {
-            self.give_back(permits, taker.reign);
+            self.give_back(permits, taker.incarnation);
             return Err(core.closed_error().on(self.name()));
         }
         Ok(taken)
@@ -201,8 +201,9 @@ impl Semaphore {
     pub async fn drain(&self) -> Result<i64, Error> {
         let _under_way = self.0.core.keeper.begin();
         self.0.ready()?;
-        let reign = self.0.reign();
-        let reply = self.taking(&scripts::SEMAPHORE_DRAIN, reign, |call| call, |reply| item(reply, 2)).await;
+        let incarnation = self.0.incarnation();
+        let reply =
+            self.taking(&scripts::SEMAPHORE_DRAIN, incarnation, |call| call, |reply| item(reply, 2)).await;
         Ok(item(&reply.map_err(|fault| fault.into_error().on(self.name()))?, 2))
     }
 
@@ -273,11 +274,11 @@ impl Semaphore {
     }
 
     /// Runs a script that takes permits. What it took when no task waits for the answer any more is given back to the server that answered
-    /// in this reign, which is read before; `taken` reads from the reply how many that are.
+    /// in this incarnation, which is read before; `taken` reads from the reply how many that are.
     async fn taking(
         &self,
         script: &'static Script,
-        reign: u64,
+        incarnation: u64,
         args: impl FnOnce(Call) -> Call + Send,
         taken: impl FnOnce(&[i64]) -> i64 + Send + 'static,
     ) -> Result<Numbers, Fault> {
@@ -285,7 +286,7 @@ impl Semaphore {
             let semaphore = self.clone();
             Some(AfterDrop::Then(Box::new(move |outcome| {
                 match semaphore.0.read(script, outcome, number) {
-                    Ok(reply) => semaphore.give_back(taken(&reply), reign),
+                    Ok(reply) => semaphore.give_back(taken(&reply), incarnation),
                     // Too few permits can be mended by hand; too many would let too many in.
                     Err(Fault::Unknown(error)) => {
                         tracing::warn!(semaphore = %semaphore.name(), %error, "permits may have been taken unseen");
@@ -299,7 +300,7 @@ impl Semaphore {
 
     /// Gives permits back in the background, to the semaphore they came from: one that is gone is not created again, and a server that
     /// may lack the take is not told.
-    fn give_back(&self, permits: i64, reign: u64) {
+    fn give_back(&self, permits: i64, incarnation: u64) {
         if permits <= 0 {
             return;
         }
@@ -308,14 +309,14 @@ impl Semaphore {
             let core = semaphore.core();
             let over_ms = core.now_ms() + core.config.outage_tolerance.as_millis() as u64;
             loop {
-                let giving = |call| semaphore.giving(call, permits, true).in_reign(reign);
+                let giving = |call| semaphore.giving(call, permits, true).in_incarnation(incarnation);
                 match semaphore.0.ask(&scripts::SEMAPHORE_GIVE, giving, |_| None).await {
                     Ok(_) => return,
                     // Certainly not done, so it may be asked for again, where the take is counted.
                     Err(Fault::NotSent(error) | Fault::Server(error))
                         if error.is_retryable()
                             && core.now_ms() < over_ms
-                            && semaphore.0.reign() == reign =>
+                            && semaphore.0.incarnation() == incarnation =>
                     {
                         core.keeper.sleep(jittered(GIVE_BACK_DELAY)).await;
                     }
@@ -336,7 +337,7 @@ struct Taker<'a> {
     /// How many permits were left by what was won.
     left: i64,
     /// In which the last request was sent.
-    reign: u64,
+    incarnation: u64,
 }
 
 impl Contender for Taker<'_> {
@@ -355,16 +356,20 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
-    fn rest(&self) -> Rest {
-        if self.left < self.permits { Rest::Nothing { again_after: None } } else { Rest::Unknown }
+    fn supply(&self) -> Supply {
+        if self.left < self.permits { Supply::Nothing { again_after: None } } else { Supply::MayBeEnough }
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
         let permits = self.permits;
-        self.reign = self.semaphore.0.reign();
+        self.incarnation = self.semaphore.0.incarnation();
         let taken = move |reply: &[i64]| if item(reply, 1) == 1 { permits } else { 0 };
-        let asked =
-            self.semaphore.taking(&scripts::SEMAPHORE_TAKE, self.reign, |call| call.int(permits), taken);
+        let asked = self.semaphore.taking(
+            &scripts::SEMAPHORE_TAKE,
+            self.incarnation,
+            |call| call.int(permits),
+            taken,
+        );
         match asked.await {
             Ok(reply) => Ok(match item(&reply, 1) {
                 1 => {

@@ -26,7 +26,7 @@ impl FairRecipe {
 
 impl Recipe for FairRecipe {
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Ordered
+        LanePolicy::QueuesAtServer
     }
 
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
@@ -37,7 +37,7 @@ impl Recipe for FairRecipe {
             .bytes(keys.channel())
             .constant(args.publish)
             .int(args.redisson_wait_ms)
-            .flag(args.recount);
+            .flag(args.count_ahead);
         if args.first_only { call.flag(true) } else { call }
     }
 

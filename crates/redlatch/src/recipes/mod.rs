@@ -25,7 +25,7 @@ use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 pub(crate) trait Recipe: Send + Sync + 'static {
     /// How the tasks of one process get along.
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Queue
+        LanePolicy::OneContends
     }
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
@@ -133,11 +133,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LanePolicy {
     /// One holder: a single task contends at the server, the others queue in the lane.
-    Queue,
+    OneContends,
     /// Any number of holders: every task asks the server for itself.
-    Concurrent,
+    AllContend,
     /// Every task queues at the server; the lane knows them, in order, so that a release can hand over at once.
-    Ordered,
+    QueuesAtServer,
 }
 
 /// What is waited for, and how much of it.
@@ -166,7 +166,7 @@ pub(crate) struct AcquireArgs {
     /// The owner lines up, in kinds with a queue on the server.
     pub(crate) waits: bool,
     /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
-    pub(crate) recount: bool,
+    pub(crate) count_ahead: bool,
     /// Another process may hold under the owner, and then this is no repeat: a hold of the owner that is there is not entered, and the
     /// reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
     pub(crate) first_only: bool,
@@ -187,7 +187,7 @@ pub(crate) enum Expected {
 impl Expected {
     /// What is expected of an owner with so many holds of this process. It is asked for when the request is made, and not before.
     pub(crate) fn of(owner: &Owner, count: impl FnOnce() -> u32) -> Self {
-        if owner.is_exposed() { Expected::Count(count()) } else { Expected::Any }
+        if owner.is_handed_out() { Expected::Count(count()) } else { Expected::Any }
     }
 
     /// What a call ends with that asks for a count.
@@ -243,7 +243,7 @@ impl<'a> Heir<'a> {
     /// A task that gets the lock of `giver`, which gives it back. If the giver's owner was handed out, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
     pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
-        let moves = if giver.is_exposed() { Moves::One } else { Moves::All };
+        let moves = if giver.is_handed_out() { Moves::One } else { Moves::All };
         Heir { owner, lease_ms: term.lease_ms, fenced, moves }
     }
 

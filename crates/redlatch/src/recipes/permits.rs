@@ -60,7 +60,7 @@ impl PermitsRecipe {
 
 impl Recipe for PermitsRecipe {
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Concurrent
+        LanePolicy::AllContend
     }
 
     /// Permits in use stand in the set of times.

@@ -53,7 +53,7 @@ fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
 
 impl Recipe for ReadRecipe {
     fn lane(&self) -> LanePolicy {
-        LanePolicy::Concurrent
+        LanePolicy::AllContend
     }
 
     fn leaves_traces(&self) -> bool {

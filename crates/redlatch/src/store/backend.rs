@@ -127,7 +127,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whose turn it is to answer for a key: another number as soon as calls go to another server, which may not have what this one has
     /// answered. Read before a call is sent, it tells later whether what that call did is still there to be counted.
-    fn reign(&self, _key: &[u8]) -> u64 {
+    fn incarnation(&self, _key: &[u8]) -> u64 {
         0
     }
 

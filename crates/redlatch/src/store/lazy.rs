@@ -212,8 +212,8 @@ impl Store for LazyStore {
         self.0.opened.get().map_or(0, |store| store.takeovers())
     }
 
-    fn reign(&self, key: &[u8]) -> u64 {
-        self.0.opened.get().map_or(0, |store| store.reign(key))
+    fn incarnation(&self, key: &[u8]) -> u64 {
+        self.0.opened.get().map_or(0, |store| store.incarnation(key))
     }
 
     fn distrust(&self, key: &[u8]) {

@@ -6,7 +6,7 @@ use super::Acquirer;
 use crate::{
     core::{
         contest::Attempt,
-        lane::{Handoff, InLine, Queued},
+        lane::{HandOver, InLine, Queued},
         lease::Lease,
     },
     error::ErrorKind,
@@ -56,9 +56,9 @@ impl Acquirer {
         outcome: Result<Attempt<Arc<Lease>>, Fault>,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         match outcome {
-            Ok(Attempt::Behind { recount }) => self.recount = recount,
+            Ok(Attempt::Behind { count_ahead }) => self.count_ahead = count_ahead,
             // What was not answered may have lined up anew, behind others than were counted.
-            Err(_) => self.recount = true,
+            Err(_) => self.count_ahead = true,
             Ok(_) => {}
         }
         match outcome {
@@ -89,15 +89,15 @@ impl Acquirer {
         let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
         // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
         // over before is found here.
-        line.handoff.close();
+        line.hand_over.close();
         self.core.lanes.step_out(&self.request.keys, &self.owner);
-        match line.handoff.try_recv() {
-            Ok(Handoff::Lease(lease)) if lease.take() => (true, Some(lease)),
-            Ok(Handoff::Lease(_)) => {
+        match line.hand_over.try_recv() {
+            Ok(HandOver::Lease(lease)) if lease.take() => (true, Some(lease)),
+            Ok(HandOver::Lease(_)) => {
                 self.passed_over = true;
                 (true, None)
             }
-            Ok(Handoff::Contend { .. }) | Err(_) => (true, None),
+            Ok(HandOver::Contend { .. }) | Err(_) => (true, None),
         }
     }
 
@@ -113,17 +113,17 @@ impl Acquirer {
     /// The lease that a task of this process has handed over, if any.
     fn handed(&mut self) -> Option<Arc<Lease>> {
         let Line::Inside(line) = &mut self.line else { return None };
-        match line.handoff.try_recv() {
-            Ok(Handoff::Lease(lease)) if !lease.take() => {
+        match line.hand_over.try_recv() {
+            Ok(HandOver::Lease(lease)) if !lease.take() => {
                 self.passed_over = true;
                 None
             }
-            Ok(Handoff::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
-            Ok(Handoff::Lease(lease)) => {
+            Ok(HandOver::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Ok(HandOver::Lease(lease)) => {
                 self.core.lanes.forget(&lease);
                 None
             }
-            Ok(Handoff::Contend { .. }) | Err(_) => None,
+            Ok(HandOver::Contend { .. }) | Err(_) => None,
         }
     }
 }

@@ -35,7 +35,7 @@ fn asking(lease_ms: i64) -> AcquireArgs {
         lease_ms,
         fenced: false,
         waits: false,
-        recount: false,
+        count_ahead: false,
         first_only: false,
         redisson_wait_ms: 0,
         publish: "publish",
@@ -165,7 +165,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
             &READ,
             None,
             term,
-            SentAt { at_ms: 0, reign: 0 },
+            SentAt { at_ms: 0, incarnation: 0 },
         )));
     }
     assert_eq!(rig.run(READ.renew(5, &keys_and_owners(&leases), 60_000)).await, [5, 1, 1, 1]);

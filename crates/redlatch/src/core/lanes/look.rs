@@ -57,7 +57,9 @@ impl Lanes {
         }
         for shard in &self.shards {
             for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let Some(lease) = lane.held().filter(|_| !lane.extras().queue.is_empty()) else { continue };
+                let Some(lease) = lane.held().filter(|_| !lane.rare_parts().queue.is_empty()) else {
+                    continue;
+                };
                 if lease.last_seen_ms() + unseen_ms <= now_ms {
                     found.push(lease.clone());
                 } else {
@@ -74,14 +76,14 @@ impl Lanes {
         let shard = self.shard(keys);
         shard
             .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.extras().queue.iter().any(|queued| !queued.tell.is_closed()))
+            .is_some_and(|lane| lane.rare_parts().queue.iter().any(|queued| !queued.tell.is_closed()))
     }
 
     /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
     pub(crate) fn count(&self) -> (usize, usize) {
         let count = |shard: &Mutex<Shard>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            (shard.len(), shard.values().map(|lane| lane.extras().queue.len()).sum::<usize>())
+            (shard.len(), shard.values().map(|lane| lane.rare_parts().queue.len()).sum::<usize>())
         };
         self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{Extras, Queued, Wakes},
+    core::lane::{Queued, RareParts, Wakes},
     keys::Keys,
     owner::Owner,
 };
@@ -13,7 +13,7 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_back(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(queued);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -21,33 +21,34 @@ impl Lanes {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
-            .extras()
+            .rare_parts()
             .queue
             .iter()
             .position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
-        if let Some(mut queued) = at.and_then(|at| lane.extras_mut().queue.remove(at)) {
+        if let Some(mut queued) = at.and_then(|at| lane.rare_parts_mut().queue.remove(at)) {
             queued.placed = true;
             let at = lane.placed();
-            lane.extras_mut().queue.insert(at, queued);
+            lane.rare_parts_mut().queue.insert(at, queued);
         }
     }
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn expects_handoff(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn expects_hand_over(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Extras { queue, handing, heir_expects_handoff, .. }) = lane.extras_if_any() else {
+        let Some(RareParts { queue, handing_over, heir_expects_hand_over, .. }) = lane.rare_parts_if_any()
+        else {
             return false;
         };
-        let is_handing = *handing > 0;
+        let is_handing = *handing_over > 0;
         let held = is_handing || has_leases;
         let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
-            Some(queued) => queued.expects_handoff = held || place > Some(0),
+            Some(queued) => queued.expects_hand_over = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *heir_expects_handoff = is_handing,
+            None => *heir_expects_hand_over = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
@@ -55,16 +56,16 @@ impl Lanes {
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
         let wakes = self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.handing = extras.handing.saturating_sub(1);
-            let heir_expects_handoff = std::mem::take(&mut extras.heir_expects_handoff);
+            let rare_parts = lane.rare_parts_mut();
+            rare_parts.handing_over = rare_parts.handing_over.saturating_sub(1);
+            let heir_expects_hand_over = std::mem::take(&mut rare_parts.heir_expects_hand_over);
             let Some(mut queued) = waits_on else { return Wakes::default() };
-            queued.expects_handoff |= heir_expects_handoff;
+            queued.expects_hand_over |= heir_expects_hand_over;
             if !queued.tell.is_closed() {
                 let at = if queued.placed { 0 } else { lane.placed() };
-                lane.extras_mut().queue.insert(at, queued);
+                lane.rare_parts_mut().queue.insert(at, queued);
             }
-            lane.expecting_handoff()
+            lane.expecting_hand_over()
         });
         wakes.unwrap_or_default().wake();
     }
@@ -72,27 +73,27 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.extras().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.extras_mut().queue.remove(at))
+            let at = lane.rare_parts().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.rare_parts_mut().queue.remove(at))
         });
         drop(left);
     }
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.shard(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting += 1;
+        self.shard(keys).entry(LaneKey(keys.clone())).or_default().rare_parts_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.waiting = extras.waiting.saturating_sub(1);
+            let rare_parts = lane.rare_parts_mut();
+            rare_parts.waiting = rare_parts.waiting.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting > 0)
+        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.rare_parts().waiting > 0)
     }
 }

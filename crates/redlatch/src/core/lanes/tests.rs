@@ -36,7 +36,14 @@ fn rig() -> Rig {
 }
 
 fn held(keys: &Arc<Keys>) -> Arc<Lease> {
-    Arc::new(Lease::new(keys.clone(), Owner::new("c", 1), &PLAIN, None, TERM, SentAt { at_ms: 0, reign: 0 }))
+    Arc::new(Lease::new(
+        keys.clone(),
+        Owner::new("c", 1),
+        &PLAIN,
+        None,
+        TERM,
+        SentAt { at_ms: 0, incarnation: 0 },
+    ))
 }
 
 impl Rig {
@@ -54,8 +61,8 @@ impl Rig {
     }
 }
 
-const SURE: LastDoubt = LastDoubt { since_ms: 0, reign: 0 };
-const AT: ReleaseTime = ReleaseTime { now_ms: 1, doubt: SURE };
+const SURE: LastInterruption = LastInterruption { since_ms: 0, incarnation: 0 };
+const AT: ReleaseTime = ReleaseTime { now_ms: 1, interruption: SURE };
 
 /// The holder released it on the server, though the keeper had taken it back, and passed it on again.
 #[test]
@@ -66,7 +73,7 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     let heir = offer.successor.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
-    heir.seen(SentAt { at_ms: late_ms, reign: 0 });
+    heir.seen(SentAt { at_ms: late_ms, incarnation: 0 });
     assert!(matches!(rig.lanes.pass_on(&heir, late_ms, SURE), LaneStep::Passed), "to the one behind");
     assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     drop(behind);

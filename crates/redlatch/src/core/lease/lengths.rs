@@ -37,7 +37,7 @@ impl Lease {
 
     /// For how long the server is to keep it at least when one of its holds goes; 0 where none of those that stay is renewed: a fixed
     /// one is to last no longer than it was granted for.
-    pub(in crate::core) fn stays_ms(&self) -> i64 {
+    pub(in crate::core) fn min_ttl_ms(&self) -> i64 {
         if self.wants_renewal() { self.lease_ms() } else { 0 }
     }
 

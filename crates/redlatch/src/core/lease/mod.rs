@@ -25,7 +25,7 @@ use crate::{
 };
 pub(crate) use detached::DetachedHold;
 use last_seen::LastSeen;
-pub(crate) use last_seen::{LastDoubt, SentAt};
+pub(crate) use last_seen::{LastInterruption, SentAt};
 pub(super) use rare::Change;
 use rare::{NEVER, Rare, Reentries};
 
@@ -287,9 +287,9 @@ impl Lease {
         self.last_seen.at_ms()
     }
 
-    /// Whether it has been seen since the last doubt.
-    pub(crate) fn is_seen_since(&self, doubt: LastDoubt) -> bool {
-        self.last_seen.is_since(doubt)
+    /// Whether it has been seen since the last interruption.
+    pub(crate) fn is_seen_since(&self, interruption: LastInterruption) -> bool {
+        self.last_seen.is_since(interruption)
     }
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.
@@ -434,7 +434,7 @@ impl Lease {
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         // Its guard is still there, and may hand the owner out: what is done in its name from now on is covered.
-        self.owner.expose();
+        self.owner.hand_out();
         // The reason is there before the state says lost, so that nobody sees the one without the other.
         if !self.is_held() || self.rare().loss.set(reason).is_err() {
             return false;
@@ -478,36 +478,36 @@ impl Lease {
 
     pub(crate) fn reentries(&self) -> Arc<Reentries> {
         // When one of its guards is given back, another one may hand the owner out while that is on its way.
-        self.owner.expose();
+        self.owner.hand_out();
         self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.term()))).clone()
     }
 
-    /// The server of this reign has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
+    /// The server of this incarnation has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
     /// owner another process holds.
-    pub(super) fn entered_in(&self, reign: u64, guest: bool) {
+    pub(super) fn entered_in(&self, incarnation: u64, guest: bool) {
         let reentries = self.reentries();
-        let before = reentries.entered_in.swap(reign, Ordering::AcqRel);
+        let before = reentries.entered_in.swap(incarnation, Ordering::AcqRel);
         // What was entered before may have been lost since, and stays so.
-        reentries.scattered.fetch_or(before != NEVER && before != reign, Ordering::AcqRel);
+        reentries.scattered.fetch_or(before != NEVER && before != incarnation, Ordering::AcqRel);
         reentries.guest.fetch_or(guest, Ordering::AcqRel);
     }
 
-    /// The reign in which all that was entered is counted; `None` if nothing was.
+    /// The incarnation in which all that was entered is counted; `None` if nothing was.
     pub(super) fn counted_in(&self) -> Option<u64> {
-        let reign = self.reentries_if_any()?.entered_in.load(Ordering::Acquire);
-        (reign != NEVER).then_some(reign)
+        let incarnation = self.reentries_if_any()?.entered_in.load(Ordering::Acquire);
+        (incarnation != NEVER).then_some(incarnation)
     }
 
-    /// Whether the server of this reign has counted all that was entered. Another one may lack some of it, and what it counts may be
+    /// Whether the server of this incarnation has counted all that was entered. Another one may lack some of it, and what it counts may be
     /// another process's.
-    pub(super) fn is_counted_in(&self, reign: u64) -> bool {
+    pub(super) fn is_counted_in(&self, incarnation: u64) -> bool {
         let scattered =
             self.reentries_if_any().is_some_and(|reentries| reentries.scattered.load(Ordering::Acquire));
-        !scattered && self.counted_in().is_none_or(|counted| counted == reign)
+        !scattered && self.counted_in().is_none_or(|counted| counted == incarnation)
     }
 
     /// Whether another process held under the owner before this lease began.
-    pub(super) fn is_guest(&self) -> bool {
+    pub(super) fn entered_others_hold(&self) -> bool {
         self.reentries_if_any().is_some_and(|reentries| reentries.guest.load(Ordering::Acquire))
     }
 

@@ -53,9 +53,9 @@ pub(crate) struct Reentries {
     /// A request that changes the count is under way. Only these wait for it, so it is never kept while something else is waited for
     /// that an attempt of the owner decides.
     pub(in crate::core) counting: tokio::sync::Mutex<()>,
-    /// The [reign](crate::store::Store::reign) of the last entry, or [`NEVER`].
+    /// The [incarnation](crate::store::Store::incarnation) of the last entry, or [`NEVER`].
     pub(super) entered_in: AtomicU64,
-    /// It was entered in several reigns.
+    /// It was entered in several incarnations.
     pub(super) scattered: AtomicBool,
     /// Another process held under the owner before.
     pub(super) guest: AtomicBool,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{keys::LaneKind, name::LockName};
 
-const SENT: SentAt = SentAt { at_ms: 0, reign: 0 };
+const SENT: SentAt = SentAt { at_ms: 0, incarnation: 0 };
 
 fn sent(at_ms: u64) -> SentAt {
     SentAt { at_ms, ..SENT }
@@ -24,12 +24,12 @@ fn lease() -> Lease {
 #[test]
 fn what_one_server_was_seen_to_have_another_may_lack() {
     let lease = lease();
-    let doubt = |since_ms, reign| LastDoubt { since_ms, reign };
+    let doubt = |since_ms, incarnation| LastInterruption { since_ms, incarnation };
     assert!(lease.is_seen_since(doubt(0, 0)) && !lease.is_seen_since(doubt(1, 0)));
     assert!(!lease.is_seen_since(doubt(0, 1)));
-    lease.seen(SentAt { at_ms: 20, reign: 1 });
+    lease.seen(SentAt { at_ms: 20, incarnation: 1 });
     assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
-    lease.seen(SentAt { at_ms: 10, reign: 0 });
+    lease.seen(SentAt { at_ms: 10, incarnation: 0 });
     assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor().is_seen_since(doubt(20, 1)));
 }
 

@@ -68,7 +68,7 @@ impl Store for Hangs {
         self.takeovers.load(Ordering::SeqCst)
     }
 
-    fn reign(&self, _key: &[u8]) -> u64 {
+    fn incarnation(&self, _key: &[u8]) -> u64 {
         self.takeovers()
     }
 

@@ -62,7 +62,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// How long to wait while the lock is busy; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
-        self.wait = wait.or_look();
+        self.wait = wait.zero_as_no_wait();
         self
     }
 
@@ -74,7 +74,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// Who will hold it; a fresh owner unless set. If this owner holds the lock already, it is entered once more.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.expose().clone());
+        self.owner = Some(owner.hand_out().clone());
         self
     }
 

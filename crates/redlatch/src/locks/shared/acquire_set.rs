@@ -118,7 +118,7 @@ impl<S: SetMarker> fmt::Debug for AcquireSet<'_, S> {
 impl<S: SetMarker> AcquireSet<'_, S> {
     /// How long to wait while it is busy; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
-        self.options.wait = wait.or_look();
+        self.options.wait = wait.zero_as_no_wait();
         self
     }
 
@@ -131,7 +131,7 @@ impl<S: SetMarker> AcquireSet<'_, S> {
     /// Who will hold every member; a fresh owner unless set. A member that this owner holds already is entered once
     /// more.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.options.who = Who::This(owner.expose().clone());
+        self.options.who = Who::This(owner.hand_out().clone());
         self
     }
 

@@ -11,7 +11,7 @@ use crate::{
         flight::Driven,
         lease::Lease as CoreLease,
         lost::lost_error,
-        release::{Polled, Unlocked},
+        release::{Caller, Unlocked},
         shared_owner::already_held,
     },
     error::{Error, ErrorKind, LossReason},
@@ -131,7 +131,7 @@ impl Guard {
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
         let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Polled::Perhaps).await
+        core.unlock(&lease, term, Caller::MayStopPolling).await
     }
 
     /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request goes over the caller's
@@ -139,7 +139,7 @@ impl Guard {
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
         let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Polled::ToTheEnd).await
+        core.unlock(&lease, term, Caller::PollsToTheEnd).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
@@ -218,7 +218,7 @@ impl Guard {
     /// Who holds the lock. A task that knows the owner can enter again, so a hold whose owner was asked for is not passed
     /// on inside the process without a round trip.
     pub fn owner(&self) -> &Owner {
-        self.lease.owner.expose()
+        self.lease.owner.hand_out()
     }
 
     /// How many guards hold under this owner here.
@@ -359,9 +359,9 @@ impl Guard {
         // An owner that was handed out may come to be another process's, and this one meets its hold then.
         let remaining = self.remaining();
         let ends_ms = core.now_ms().saturating_add(remaining.as_millis() as u64);
-        let ends_ms = lease.owner.is_exposed().then_some(ends_ms);
+        let ends_ms = lease.owner.is_handed_out().then_some(ends_ms);
         // What shortens a hold would shorten the owner's next one if it came late.
-        lease.owner.expose();
+        lease.owner.hand_out();
         let block = core.owners.block(&lease.keys, &lease.owner);
         // First of all nobody renews it any more, and nobody believes in the longer time.
         self.detach();

@@ -47,7 +47,7 @@ impl<'a> PermitRequest<'a> {
 
     /// How long to wait while too few are free; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
-        self.wait = wait.or_look();
+        self.wait = wait.zero_as_no_wait();
         self
     }
 
@@ -88,7 +88,7 @@ impl<'a> PermitRequest<'a> {
             match guard.never_ends(ack, &deadline).await {
                 // Another server has taken over and lacks them.
                 Err(error) if error.kind() == ErrorKind::Lost && self.wait != Wait::No => {
-                    wait = deadline.left(core).map_or(Wait::Forever, Wait::AtMost).or_look();
+                    wait = deadline.left(core).map_or(Wait::Forever, Wait::AtMost).zero_as_no_wait();
                 }
                 outcome => return outcome.map(Some),
             }

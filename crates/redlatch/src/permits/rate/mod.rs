@@ -191,7 +191,7 @@ impl RateLimiter {
         let _under_way = core.keeper.begin();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
-        let wait = wait.or_look();
+        let wait = wait.zero_as_no_wait();
         let deadline = Deadline::new(core, wait);
         let id: Arc<[u8]> = Arc::from(&crate::randomness::identity().as_bytes()[..]);
         let mut taker = Taker { limiter: self, permits, id, deadline: &deadline };

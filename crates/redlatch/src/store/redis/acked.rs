@@ -55,11 +55,11 @@ const IDLE_TIME: Duration = Duration::from_secs(10);
 pub(super) type Listing = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = u32> + Send>> + Send>;
 
 /// One server's connections for these calls.
-pub(super) struct Desk {
+pub(super) struct AckPool {
     dial: Arc<Dial>,
     lives: Arc<Lives>,
     background: Handle,
-    seats: Arc<Semaphore>,
+    checkouts: Arc<Semaphore>,
     /// The places of those who have a connection and do not use it.
     waiting: Arc<Semaphore>,
     state: Mutex<State>,
@@ -87,8 +87,8 @@ struct Blocked {
 }
 
 /// The right to use one connection alone.
-struct Seat {
-    desk: Arc<Desk>,
+struct Checkout {
+    pool: Arc<AckPool>,
     blocked: Arc<Blocked>,
     /// An answer is outstanding. The next call would have to wait for it.
     asking: bool,
@@ -97,7 +97,7 @@ struct Seat {
     waits: bool,
 }
 
-impl Seat {
+impl Checkout {
     /// Waits for what the caller wants next; `None` if that is nothing. One who is not polled gives its place to others and keeps the
     /// connection, on which alone its replicas can be asked, as long as there is room for that.
     async fn next<T>(&mut self, mut order: oneshot::Receiver<T>) -> Option<T> {
@@ -110,7 +110,7 @@ impl Seat {
             tokio::select! {
                 biased;
                 order = &mut order => return order.ok(),
-                place = self.desk.waiting.clone().acquire_owned() => self.place = place.ok()?,
+                place = self.pool.waiting.clone().acquire_owned() => self.place = place.ok()?,
                 () = tokio::time::sleep(GIVEN_UP_TIME) => return None,
             }
             self.waits = true;
@@ -129,7 +129,7 @@ impl Seat {
     ) -> Result<(Reply, Result<u32, Fault>), Failure> {
         let link = self.blocked.link.clone();
         // The caller may not have been polled for a while, and nothing has been sent yet.
-        if self.desk.closed.is_cancelled() {
+        if self.pool.closed.is_cancelled() {
             return Err(closed_error().into());
         }
         if !link.is_usable() {
@@ -159,12 +159,12 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Checkout {
     fn drop(&mut self) {
         if self.asking {
             self.blocked.link.cut();
         } else {
-            self.desk.put_back(&self.blocked);
+            self.pool.put_back(&self.blocked);
         }
     }
 }
@@ -226,14 +226,14 @@ fn given_up() -> Error {
 }
 
 /// Does the work of one call, as far as its caller wants it done. A caller that goes while there is an answer to come has the connection cut.
-async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<Result<Ready, Failure>>) {
-    let seated = async {
-        let mut seat = desk.seat().await?;
-        let census = desk.prepare(&mut seat, count).await?;
-        Ok((seat, census))
+async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Sender<Result<Ready, Failure>>) {
+    let checked_out = async {
+        let mut checkout = pool.check_out().await?;
+        let census = pool.prepare(&mut checkout, count).await?;
+        Ok((checkout, census))
     };
-    let (mut seat, census) = match unless_gone(&mut tell, seated).await {
-        Some(Ok(seated)) => seated,
+    let (mut checkout, census) = match unless_gone(&mut tell, checked_out).await {
+        Some(Ok(checked_out)) => checked_out,
         Some(Err(failure)) => return drop(tell.send(Err(failure))),
         None => return,
     };
@@ -241,12 +241,12 @@ async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<
     if tell.send(Ok(Ready { orders })).is_err() {
         return;
     }
-    let Some(Order { mode, call, sent_on, listing, mut answer }) = seat.next(order).await else { return };
-    let ran = unless_gone(&mut answer, seat.run(mode, &call, sent_on, count, census)).await;
+    let Some(Order { mode, call, sent_on, listing, mut answer }) = checkout.next(order).await else { return };
+    let ran = unless_gone(&mut answer, checkout.run(mode, &call, sent_on, count, census)).await;
     let (reply, wanted) = match ran {
         Some(Ok(ran)) => ran,
         Some(Err(failure)) => {
-            drop(seat);
+            drop(checkout);
             return drop(answer.send(Err(failure)));
         }
         None => return,
@@ -255,7 +255,7 @@ async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<
     if answer.send(Ok((reply, questions))).is_err() {
         return;
     }
-    let Some(Question { within, mut answer }) = seat.next(question).await else { return };
+    let Some(Question { within, mut answer }) = checkout.next(question).await else { return };
     let listing = listing.filter(|_| count == ReplicaCount::All);
     let confirmed = async {
         let (mut wanted, mut left) = (wanted?, within);
@@ -267,12 +267,12 @@ async fn attend(desk: Arc<Desk>, count: ReplicaCount, mut tell: oneshot::Sender<
         }
         match wanted {
             0 => Ok(Replicas::new(0, 0)),
-            wanted => seat.confirm(wanted, left).await,
+            wanted => checkout.confirm(wanted, left).await,
         }
     };
     let Some(confirmed) = unless_gone(&mut answer, confirmed).await else { return };
     // The caller may want the connection again at once.
-    drop(seat);
+    drop(checkout);
     let _ = answer.send(confirmed);
 }
 
@@ -285,18 +285,18 @@ async fn unless_gone<T, U>(tell: &mut oneshot::Sender<U>, work: impl Future<Outp
     }
 }
 
-impl Desk {
+impl AckPool {
     pub(super) fn new(
         dial: Arc<Dial>,
         lives: Arc<Lives>,
         background: &Handle,
         closed: CancellationToken,
-    ) -> Arc<Desk> {
-        Arc::new(Desk {
+    ) -> Arc<AckPool> {
+        Arc::new(AckPool {
             dial,
             lives,
             background: background.clone(),
-            seats: Arc::new(Semaphore::new(SEATS_MAX)),
+            checkouts: Arc::new(Semaphore::new(SEATS_MAX)),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             state: Mutex::default(),
             waits: AtomicBool::new(false),
@@ -318,9 +318,9 @@ impl Desk {
     }
 
     /// Makes sure, once for each server, that it can be asked for its replicas.
-    async fn prepare(&self, seat: &mut Seat, count: ReplicaCount) -> Result<Census, Failure> {
+    async fn prepare(&self, checkout: &mut Checkout, count: ReplicaCount) -> Result<Census, Failure> {
         if !self.waits.load(Ordering::Relaxed) {
-            match seat.ask(&wait(0, 0)).await {
+            match checkout.ask(&wait(0, 0)).await {
                 Ok(_) => self.waits.store(true, Ordering::Relaxed),
                 Err(Failure::Refused { code, detail, .. }) => return Err(cannot_wait(&code, &detail)),
                 // Nothing has been asked for yet, so nothing can have run.
@@ -335,7 +335,7 @@ impl Desk {
         }
         let mut refusal = None;
         for census in [Census::Role, Census::Info] {
-            match seat.ask(&census.question()).await {
+            match checkout.ask(&census.question()).await {
                 Ok(reply) => {
                     census.read(&reply)?;
                     self.census.store(census.code(), Ordering::Relaxed);
@@ -359,12 +359,12 @@ impl Desk {
     }
 
     /// Waits for a connection of its own.
-    async fn seat(self: &Arc<Self>) -> Result<Seat, Fault> {
+    async fn check_out(self: &Arc<Self>) -> Result<Checkout, Fault> {
         let place = quiet(async || {
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => Err(closed_error()),
-                place = self.seats.clone().acquire_owned() => place.map_err(|_| closed_error()),
+                place = self.checkouts.clone().acquire_owned() => place.map_err(|_| closed_error()),
             }
         });
         let place = place.await?;
@@ -377,7 +377,7 @@ impl Desk {
             Some((blocked, _)) => blocked,
             None => self.open_one(age).await.map_err(Fault::NotSent)?,
         };
-        Ok(Seat { desk: self.clone(), blocked, asking: false, place, waits: false })
+        Ok(Checkout { pool: self.clone(), blocked, asking: false, place, waits: false })
     }
 
     /// Opens a connection, unless all are given up meanwhile.
@@ -426,7 +426,7 @@ impl Desk {
     }
 }
 
-impl Seat {
+impl Checkout {
     /// Asks the replicas for what was last done on this connection.
     async fn confirm(&mut self, wanted: u32, within: Duration) -> Result<Replicas, Fault> {
         // To the server 0 ms means for ever.
@@ -440,7 +440,7 @@ impl Seat {
                 None => Err(Fault::Unknown(protocol_error("WAIT", &reply))),
             },
             Err(Failure::Refused { code, detail, .. }) => {
-                self.desk.waits.store(false, Ordering::Relaxed);
+                self.pool.waits.store(false, Ordering::Relaxed);
                 Err(cannot_wait(&code, &detail).into())
             }
             Err(Failure::Fault(fault)) => Err(fault),
@@ -449,11 +449,11 @@ impl Seat {
 }
 
 /// Closes what has not been used for a while, until nothing is left.
-async fn sweep(desk: Weak<Desk>) {
+async fn sweep(pool: Weak<AckPool>) {
     loop {
         tokio::time::sleep(IDLE_TIME / 2).await;
-        let Some(desk) = desk.upgrade() else { return };
-        let mut state = desk.state();
+        let Some(pool) = pool.upgrade() else { return };
+        let mut state = pool.state();
         state.idle.retain(|(blocked, since)| blocked.link.is_usable() && since.elapsed() < IDLE_TIME);
         if state.idle.is_empty() {
             state.sweeping = false;

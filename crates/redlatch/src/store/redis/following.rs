@@ -407,17 +407,17 @@ impl Shared {
 impl Store for FollowingStore {
     fn run(&self, call: Call) -> RunFuture {
         let shared = self.shared.clone();
-        let (era, node) = shared.master.seat();
+        let (era, node) = shared.master.present();
         let first = Box::pin(node.run(call.clone()));
-        if let Some(reign) = call.in_reign {
-            return Box::pin(async move { shared.ask_in(reign, era, first).await });
+        if let Some(incarnation) = call.in_incarnation {
+            return Box::pin(async move { shared.ask_in(incarnation, era, first).await });
         }
         Box::pin(async move { shared.follow(era, first, |node, _| Box::pin(node.run(call.clone()))).await })
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let shared = self.shared.clone();
-        let (era, node) = shared.master.seat();
+        let (era, node) = shared.master.present();
         let first = Box::pin(shared.run_acked_at(&node, era, call.clone(), count, must));
         Box::pin(async move {
             let again =
@@ -457,9 +457,9 @@ impl Store for FollowingStore {
         self.shared.takeovers.load(Ordering::SeqCst)
     }
 
-    fn reign(&self, _key: &[u8]) -> u64 {
-        let (era, node) = self.shared.master.seat();
-        life::reign(era, node.life())
+    fn incarnation(&self, _key: &[u8]) -> u64 {
+        let (era, node) = self.shared.master.present();
+        life::incarnation(era, node.life())
     }
 
     fn distrust(&self, _key: &[u8]) {

@@ -1,7 +1,7 @@
 //! Which process answers at an address.
 //!
 //! A server that was started anew has the data that it could save. What its predecessor counted since may be missing, so a count
-//! belongs to one process, as it belongs to one master (`Store::reign`). Servers name their process (`run_id`); where an account may
+//! belongs to one process, as it belongs to one master (`Store::incarnation`). Servers name their process (`run_id`); where an account may
 //! not ask, the process is taken for the same one if another connection is answered after the new one was made.
 //!
 //! A process does not come back once another one has its place. If that happens again and again, several servers answer at the address in
@@ -51,13 +51,13 @@ pub(super) fn process(answer: &Reply) -> Process {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// One number for a master that may move (`seat`) and the life of its process.
-pub(super) fn reign(seat: u64, life: u32) -> u64 {
-    (seat << 32) | u64::from(life)
+/// One number for a master that may move (`era`) and the life of its process.
+pub(super) fn incarnation(era: u64, life: u32) -> u64 {
+    (era << 32) | u64::from(life)
 }
 
-pub(super) fn seat(reign: u64) -> u64 {
-    reign >> 32
+pub(super) fn era(incarnation: u64) -> u64 {
+    incarnation >> 32
 }
 
 /// A connection, which is to one process of the server.

@@ -36,13 +36,13 @@ impl Mastership {
     }
 
     /// The master, and how many there have been before.
-    pub(super) fn seat(&self) -> (u64, Arc<Node>) {
+    pub(super) fn present(&self) -> (u64, Arc<Node>) {
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
         (self.era(), node.clone())
     }
 
     pub(super) fn node(&self) -> Arc<Node> {
-        self.seat().1
+        self.present().1
     }
 
     pub(super) fn era(&self) -> u64 {

@@ -140,8 +140,8 @@ impl Store for RedisStore {
         Box::pin(async move { Ok(node.load_functions().await?) })
     }
 
-    fn reign(&self, _key: &[u8]) -> u64 {
-        life::reign(0, self.node.life())
+    fn incarnation(&self, _key: &[u8]) -> u64 {
+        life::incarnation(0, self.node.life())
     }
 
     fn distrust(&self, _key: &[u8]) {

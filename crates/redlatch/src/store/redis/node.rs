@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
-    acked::{Desk, Listing, Ready},
+    acked::{AckPool, Listing, Ready},
     failure::Failure,
     life::Lives,
     link::Link,
@@ -102,7 +102,7 @@ pub(super) struct Node {
     /// Which process answers here.
     lives: Arc<Lives>,
     /// The connections on which replicas are waited for.
-    desk: Arc<Desk>,
+    ack_pool: Arc<AckPool>,
     closed: CancellationToken,
 }
 
@@ -154,7 +154,7 @@ impl Node {
                 links: RwLock::new(Vec::new()),
                 open: Mutex::default(),
                 interruption,
-                desk: Desk::new(dial, lives.clone(), background, closed.clone()),
+                ack_pool: AckPool::new(dial, lives.clone(), background, closed.clone()),
                 lives,
                 closed,
             }
@@ -396,7 +396,7 @@ impl Node {
         if self.closed.is_cancelled() {
             return Err(closed_error().into());
         }
-        self.desk.clone().ready(count).await
+        self.ack_pool.clone().ready(count).await
     }
 
     fn run_boxed(self: &Arc<Self>, call: Call) -> RunFuture {
@@ -451,7 +451,7 @@ impl Node {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        if self.desk.is_waiting() {
+        if self.ack_pool.is_waiting() {
             return true;
         }
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
@@ -468,7 +468,7 @@ impl Node {
 
     /// Ends every connection; the next call makes a new one.
     pub(super) fn distrust(&self) {
-        self.desk.cut();
+        self.ack_pool.cut();
         // Dropped without the mutex.
         let _links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
         for link in self.open_links() {

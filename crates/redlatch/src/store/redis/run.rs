@@ -29,7 +29,10 @@ pub(super) async fn run_on(
     call: &Call,
     sent_on: bool,
 ) -> Result<Reply, Failure> {
-    if call.in_reign.is_some_and(|reign| life::reign(life::seat(reign), link.life()) != reign) {
+    if call
+        .in_incarnation
+        .is_some_and(|incarnation| life::incarnation(life::era(incarnation), link.life()) != incarnation)
+    {
         return Err(of_another_reign().into());
     }
     let outcome = if sent_on { link.ask_sent_on(&first).await } else { link.ask(&first).await };

@@ -55,7 +55,7 @@ pub(super) fn may_not_ask(failure: &Failure) -> bool {
 }
 
 /// Whether a refusal says that the server is in no cluster.
-pub(super) fn no_attempt_asks(detail: &str) -> bool {
+pub(super) fn says_it_is_no_cluster(detail: &str) -> bool {
     detail.contains("cluster support disabled")
 }
 

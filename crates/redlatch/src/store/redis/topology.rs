@@ -64,7 +64,7 @@ struct Table {
     /// Slots whose master was learned from a redirection: other nodes may not have heard of it yet.
     told: HashMap<u16, Told>,
     /// How often a slot has got another master, for those that have.
-    seats: HashMap<u16, u64>,
+    eras: HashMap<u16, u64>,
     replicas: Vec<(Addr, Option<Addr>)>,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
@@ -152,7 +152,7 @@ impl Topology {
                 owners: vec![NOBODY; SLOTS],
                 epochs: HashMap::new(),
                 told: HashMap::new(),
-                seats: HashMap::new(),
+                eras: HashMap::new(),
                 replicas: Vec::new(),
                 id: None,
             }),
@@ -289,7 +289,7 @@ impl Topology {
             }
             let after = table.epoch_of(slot);
             table.owners[usize::from(slot)] = table.place(&member);
-            *table.seats.entry(slot).or_default() += 1;
+            *table.eras.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
             table.told.insert(slot, Told { at: Instant::from_std(std::time::Instant::now()), after });
         }
@@ -379,12 +379,12 @@ impl Topology {
         .await;
     }
 
-    /// Resolves when a slot has neither the master that it had at this seat nor, right after that one, the `heir` that was getting it then.
+    /// Resolves when a slot has neither the master that it had at this era nor, right after that one, the `heir` that was getting it then.
     /// A master that lost the slot and has it again is not the one that it had.
-    pub(super) async fn loses(&self, slot: u16, seat: u64, heir: Option<&Addr>) {
+    pub(super) async fn loses(&self, slot: u16, era: u64, heir: Option<&Addr>) {
         let mut changes = self.changes();
         quiet(async || {
-            while self.is_served(slot, seat, heir) {
+            while self.is_served(slot, era, heir) {
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -394,11 +394,11 @@ impl Topology {
     }
 
     /// Whether a slot has one of these still.
-    pub(super) fn is_served(&self, slot: u16, seat: u64, heir: Option<&Addr>) -> bool {
+    pub(super) fn is_served(&self, slot: u16, era: u64, heir: Option<&Addr>) -> bool {
         let table = self.table();
-        let now = table.seats.get(&slot).copied().unwrap_or(0);
+        let now = table.eras.get(&slot).copied().unwrap_or(0);
         let is_heirs = || heir.is_some() && table.owner(slot).map(|owner| &owner.addr) == heir;
-        now == seat || (now == seat + 1 && is_heirs())
+        now == era || (now == era + 1 && is_heirs())
     }
 
     /// A timer that works in any runtime and in none.
@@ -451,15 +451,15 @@ impl Topology {
 
     /// How often a slot has got another master: one that lost it and got it back may lack what it had. Read after the owner, it is not
     /// that of an earlier one.
-    pub(super) fn seat(&self, slot: u16) -> u64 {
-        self.table().seats.get(&slot).copied().unwrap_or(0)
+    pub(super) fn era(&self, slot: u16) -> u64 {
+        self.table().eras.get(&slot).copied().unwrap_or(0)
     }
 
     /// The same, and which process of that master answers.
-    pub(super) fn reign(&self, slot: u16) -> u64 {
+    pub(super) fn incarnation(&self, slot: u16) -> u64 {
         let table = self.table();
-        let seat = table.seats.get(&slot).copied().unwrap_or(0);
-        life::reign(seat, table.owner(slot).map_or(0, |owner| owner.node.life()))
+        let era = table.eras.get(&slot).copied().unwrap_or(0);
+        life::incarnation(era, table.owner(slot).map_or(0, |owner| owner.node.life()))
     }
 
     /// How many changes of owners holders have been told of.

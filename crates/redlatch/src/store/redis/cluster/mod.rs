@@ -188,8 +188,8 @@ impl Store for ClusterStore {
         self.inner.topology.takeovers()
     }
 
-    fn reign(&self, key: &[u8]) -> u64 {
-        self.inner.topology.reign(slot_of(key))
+    fn incarnation(&self, key: &[u8]) -> u64 {
+        self.inner.topology.incarnation(slot_of(key))
     }
 
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {

@@ -83,10 +83,10 @@ impl Inner {
         let mut sent_on: Option<(Arc<Member>, Form, u64)> = None;
         let mut searching = None;
         loop {
-            // The seat is read before the master is looked up, so that the answer of an earlier one is not taken for its.
-            let (sent, form, seat) = match sent_on.take() {
-                Some((member, form, seat)) => (Some(member), form, seat),
-                None => (None, Form::default(), self.topology.seat(slot)),
+            // The era is read before the master is looked up, so that the answer of an earlier one is not taken for its.
+            let (sent, form, era) = match sent_on.take() {
+                Some((member, form, era)) => (Some(member), form, era),
+                None => (None, Form::default(), self.topology.era(slot)),
             };
             let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
@@ -97,8 +97,9 @@ impl Inner {
             };
             // Asked again once it is connected: a slot may go and come back meanwhile.
             let is_elsewhere = || {
-                call.in_reign
-                    .is_some_and(|reign| form.asking || self.topology.seat(slot) != life::seat(reign))
+                call.in_incarnation.is_some_and(|incarnation| {
+                    form.asking || self.topology.era(slot) != life::era(incarnation)
+                })
             };
             if is_elsewhere() {
                 return Err(of_another_reign());
@@ -115,7 +116,7 @@ impl Inner {
             }
             let outcome = match connected {
                 Ok(()) if is_elsewhere() => return Err(of_another_reign()),
-                Ok(()) => run(member.clone(), form, seat).await,
+                Ok(()) => run(member.clone(), form, era).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
             if outcome.is_err() {
@@ -126,7 +127,7 @@ impl Inner {
                 // got the slot and lost it since. And what cannot be asked for again is not better known by being forgotten.
                 Ok(_)
                     if !call.script.is_sent_once()
-                        && !self.topology.is_served(slot, seat, form.asking.then_some(&member.addr)) =>
+                        && !self.topology.is_served(slot, era, form.asking.then_some(&member.addr)) =>
                 {
                     let error = format!("slot {slot} got another master while it answered");
                     return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error).answered()));
@@ -164,14 +165,14 @@ impl Inner {
                     // Servers before 7 say so as soon as one of the keys is not there.
                     let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
                     sent_on = Some(match stays {
-                        true => (member, Form { asking: false, gathered: true }, seat),
-                        false => (self.topology.member(&to), Form { asking: true, gathered }, seat),
+                        true => (member, Form { asking: false, gathered: true }, era),
+                        false => (self.topology.member(&to), Form { asking: true, gathered }, era),
                     });
                 }
                 Some(Redirect::Split)
                     if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
-                    sent_on = Some((member, Form { asking: false, gathered: true }, seat));
+                    sent_on = Some((member, Form { asking: false, gathered: true }, era));
                 }
                 Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
                 Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {
@@ -238,7 +239,7 @@ impl Inner {
         call: &Call,
         count: ReplicaCount,
     ) -> Result<(Reply, Confirm), Fault> {
-        let run = |member: Arc<Member>, form: Form, seat: u64| async move {
+        let run = |member: Arc<Member>, form: Form, era: u64| async move {
             let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
             let (topology, asked) = (self.topology.clone(), member.addr.clone());
@@ -247,13 +248,13 @@ impl Inner {
             let (reply, confirm) =
                 ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.
-            Ok((reply, confirm, seat, asking.then(|| member.addr.clone())))
+            Ok((reply, confirm, era, asking.then(|| member.addr.clone())))
         };
-        let (reply, confirm, seat, heir) = self.route(slot, call, run).await?;
+        let (reply, confirm, era, heir) = self.route(slot, call, run).await?;
         let inner = self.clone();
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
-                let elsewhere = std::pin::pin!(inner.topology.loses(slot, seat, heir.as_ref()));
+                let elsewhere = std::pin::pin!(inner.topology.loses(slot, era, heir.as_ref()));
                 let (confirmed, elsewhere) = match select(confirm(within), elsewhere).await {
                     Either::Left((confirmed, elsewhere)) => (Some(confirmed), elsewhere.now_or_never()),
                     Either::Right(_) => (None, Some(())),
@@ -437,7 +438,7 @@ mod tests {
         let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
         let slot = slot_of(&key);
         let owner = topology.owner(slot).unwrap();
-        let call = Call::new(&COUNTER_GET).key(&key).int(0).in_reign(store.reign(&key));
+        let call = Call::new(&COUNTER_GET).key(&key).int(0).in_incarnation(store.incarnation(&key));
         is_held.store(true, Ordering::SeqCst);
         owner.node.distrust();
         let answer = tokio::spawn(store.run(call));

@@ -165,7 +165,7 @@ impl Dial {
         let is_stranger = match answer {
             Ok(answer) => Layout::read(&answer, self.addr()).is_none_or(|layout| !kin.knows(&layout.ids)),
             Err(failure) if slots::may_not_ask(&failure) => false,
-            Err(Failure::Refused { detail, .. }) if slots::no_attempt_asks(&detail) => true,
+            Err(Failure::Refused { detail, .. }) if slots::says_it_is_no_cluster(&detail) => true,
             Err(failure) => return Err(Fault::from(failure).into_error()),
         };
         kin.note(self.addr(), is_stranger);

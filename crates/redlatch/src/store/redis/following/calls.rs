@@ -51,7 +51,7 @@ impl Shared {
             if self.master.era() == era {
                 break;
             }
-            let (now, node) = self.master.seat();
+            let (now, node) = self.master.present();
             era = now;
             failure = match again(&node, era).await {
                 Ok(answer) => return self.believe(answer, era),
@@ -68,11 +68,11 @@ impl Shared {
     /// As [`follow`](Self::follow), for what no other master may be asked.
     pub(super) async fn ask_in(
         &self,
-        reign: u64,
+        incarnation: u64,
         era: u64,
         first: impl Future<Output = Result<Reply, Failure>>,
     ) -> Result<Reply, Fault> {
-        if life::seat(reign) != era {
+        if life::era(incarnation) != era {
             return Err(of_another_reign());
         }
         match first.await {

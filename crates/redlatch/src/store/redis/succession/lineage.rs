@@ -234,7 +234,7 @@ impl Memory {
             self.is_vacant = true;
             return Verdict::Nobody;
         };
-        if self.is_taken_by(master, said) { self.seat(master.clone()) } else { Verdict::Stays }
+        if self.is_taken_by(master, said) { self.install(master.clone()) } else { Verdict::Stays }
     }
 
     /// Those who claim, as they were heard last.
@@ -307,7 +307,7 @@ impl Memory {
         claim.history().is_some_and(|history| !self.histories.contains(&history.id))
     }
 
-    fn seat(&mut self, claim: Claim) -> Verdict {
+    fn install(&mut self, claim: Claim) -> Verdict {
         if self.present.as_ref().is_none_or(|present| present.addr != claim.addr) {
             self.histories.clear();
         }

@@ -37,7 +37,7 @@ impl Topology {
         let is_its = |slot: &u16| table.owner(*slot).is_some_and(|owner| Arc::ptr_eq(owner, member));
         let its: Vec<u16> = (0..SLOTS as u16).filter(is_its).collect();
         for slot in &its {
-            *table.seats.entry(*slot).or_default() += 1;
+            *table.eras.entry(*slot).or_default() += 1;
         }
         drop(table);
         self.changed();

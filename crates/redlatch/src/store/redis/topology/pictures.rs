@@ -147,7 +147,7 @@ impl Topology {
                 owners: vec![NOBODY; SLOTS],
                 epochs: layout.epochs,
                 told: HashMap::new(),
-                seats: table.seats.clone(),
+                eras: table.eras.clone(),
                 replicas: layout.replicas,
                 id,
             };
@@ -184,7 +184,7 @@ impl Topology {
             let moved = (0..SLOTS as u16).filter(|slot| !stays(slot));
             let moved: Vec<u16> = if table.masters.is_empty() { Vec::new() } else { moved.collect() };
             for slot in &moved {
-                *new.seats.entry(*slot).or_default() += 1;
+                *new.eras.entry(*slot).or_default() += 1;
             }
             *table = new;
             !moved.is_empty()
@@ -442,7 +442,7 @@ impl Member {
                         "CLUSTER SLOTS was answered with something else",
                     ))
                 }),
-            Err(Failure::Refused { detail, .. }) if slots::no_attempt_asks(&detail) => {
+            Err(Failure::Refused { detail, .. }) if slots::says_it_is_no_cluster(&detail) => {
                 let error = format!("{} is not a member of a cluster", self.addr);
                 Err(Blind::Failed(
                     Error::new(ErrorKind::InvalidUrl, error).remedy("use redis:// for a single server"),

@@ -178,20 +178,20 @@ async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {
 async fn no_reign_comes_twice_though_a_server_is_let_go_of_and_met_again() {
     let server = node();
     let (topology, first) = open(&server).await;
-    let mut reigns = HashSet::from([topology.reign(7)]);
+    let mut incarnations = HashSet::from([topology.incarnation(7)]);
     for _ in 0..3 {
         topology.members.lock().unwrap().remove(&first.addr);
         topology.install(
             topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")),
             By::Epochs,
         );
-        assert!(reigns.insert(topology.reign(7)), "{reigns:?}");
+        assert!(incarnations.insert(topology.incarnation(7)), "{incarnations:?}");
         // Nothing has changed this time.
         topology.install(
             topology.member(&first.addr).ask().await.unwrap_or_else(|_| panic!("a picture")),
             By::Epochs,
         );
-        assert!(reigns.contains(&topology.reign(7)));
+        assert!(incarnations.contains(&topology.incarnation(7)));
     }
     topology.close();
 }
@@ -222,17 +222,17 @@ async fn a_master_that_lost_its_slots_and_got_them_back_between_two_looks_begins
         }
     };
     three_more().await;
-    let (reign, mut changes) = (topology.reign(7), topology.changes());
+    let (incarnation, mut changes) = (topology.incarnation(7), topology.changes());
     three_more().await;
-    assert_eq!(topology.reign(7), reign);
+    assert_eq!(topology.incarnation(7), incarnation);
     *history.lock().unwrap() = "b".to_owned();
     three_more().await;
-    assert_ne!(topology.reign(7), reign);
+    assert_ne!(topology.incarnation(7), incarnation);
     assert!(changes.has_changed().unwrap(), "holders are told");
     changes.mark_unchanged();
-    let reign = topology.reign(7);
+    let incarnation = topology.incarnation(7);
     three_more().await;
-    assert_eq!(topology.reign(7), reign);
+    assert_eq!(topology.incarnation(7), incarnation);
     assert!(!changes.has_changed().unwrap());
     topology.close();
 }
@@ -244,10 +244,10 @@ async fn a_master_that_lost_its_slots_and_got_them_back_before_the_first_look_be
     let server = node_of(history.clone());
     let (topology, first) = open(&server).await;
     first.node.link().await.unwrap();
-    let reign = topology.reign(7);
+    let incarnation = topology.incarnation(7);
     *history.lock().unwrap() = "b".to_owned();
     topology.looked().await;
-    until("another reign", || topology.reign(7) != reign).await;
+    until("another incarnation", || topology.incarnation(7) != incarnation).await;
     topology.close();
 }
 
@@ -326,9 +326,9 @@ async fn a_picture_from_before_a_failover_is_not_believed() {
     let owner = |slot| topology.owner(slot).unwrap().addr.clone();
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Insistence), Judged::Believed);
     assert_eq!(topology.install(halves((3, 4), (2, 2)), By::Epochs), Judged::Believed);
-    let reign = topology.reign(7);
+    let incarnation = topology.incarnation(7);
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
-    assert_eq!((owner(7), topology.reign(7)), (at(3), reign));
+    assert_eq!((owner(7), topology.incarnation(7)), (at(3), incarnation));
     // What is known of epochs stays when a node may not tell them, and when it tells earlier ones.
     let mut untold = halves((3, 4), (2, 2));
     untold.epochs.clear();
@@ -353,7 +353,7 @@ async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
     let mut after = halves((3, 4), (2, 2));
     after.replicas = vec![(at(5), Some(at(3))), (at(6), Some(at(2))), (at(7), Some(at(2)))];
     assert_eq!(topology.install(after, By::Epochs), Judged::Believed);
-    let reign = topology.reign(7);
+    let incarnation = topology.incarnation(7);
     let mut partial = halves((3, 4), (2, 2));
     partial.runs.remove(0);
     partial.epochs.remove(&at(3));
@@ -363,7 +363,7 @@ async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
     assert_eq!((owner(7), owner(9_000)), (Some(at(3)), Some(at(2))));
     assert_eq!(topology.uncovered(), 0);
     assert_eq!((topology.replicas_of(&at(3)), topology.replicas_of(&at(2))), (1, 2));
-    assert_eq!(topology.reign(7), reign, "nothing has changed");
+    assert_eq!(topology.incarnation(7), incarnation, "nothing has changed");
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
     assert_eq!(owner(7), Some(at(3)));
     // What most masters insist on is taken as it is.

@@ -120,13 +120,41 @@ async fn a_promised_master_that_is_a_replica_again_is_left_though_few_sentinels_
         sentinel.say(|says| (says.id, says.others) = (id.into(), others.map(String::from).to_vec()));
     }
     let client = Client::connect(&url(&[&first, &second, &third])).await.unwrap();
+    let port = old.port().to_string();
+    let demote = || {
+        first.say(|says| says.silent = true);
+        chosen.cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+        chosen.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]).unwrap();
+    };
     first.say(|says| says.promotes = Some(chosen.port()));
     until("the promise", || uses(&client, chosen.port())).await;
-    first.say(|says| says.silent = true);
-    let port = old.port().to_string();
-    chosen.cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
-    chosen.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]).unwrap();
+    demote();
     until("the way back", || uses(&client, old.port())).await;
+    // So it is when the change was done and no other had heard of it.
+    chosen.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    first.say(|says| (says.promotes, says.port, says.epoch, says.silent) = (None, chosen.port(), 2, false));
+    until("the change", || uses(&client, chosen.port())).await;
+    demote();
+    until("the way back again", || uses(&client, old.port())).await;
+}
+
+/// Two sentinels that fail over while the other one is down name different masters in one epoch, for good. Clients stayed at the one that was made a replica, and every second new
+/// one did not connect, though all servers were well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_masters_in_one_epoch_the_one_that_is_a_master_is_used() {
+    let (one, two) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second] = [&one, &two].map(|server| FakeSentinel::start(server.port()));
+    second.say(|says| says.silent = true);
+    let client = Client::connect(&url(&[&first, &second])).await.unwrap();
+    client.lock("n").lock().await.unwrap().unlock().await.unwrap();
+    one.cmd(&["REPLICAOF", "127.0.0.1", &two.port().to_string()]).unwrap();
+    second.say(|says| says.silent = false);
+    until("the other one", || uses(&client, two.port())).await;
+    soon("a grant", client.lock("n").lock()).await.unwrap().unlock().await.unwrap();
+    for order in [[&first, &second], [&second, &first]] {
+        let new = soon("a connection", Client::connect(&url(&order))).await.unwrap();
+        assert!(uses(&new, two.port()));
+    }
 }
 
 /// The chosen replica hung, and the master was back: no new client connected for up to `failover-timeout`, though all sentinels named the master and it worked.

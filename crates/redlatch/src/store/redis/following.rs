@@ -36,7 +36,7 @@ use super::{
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
-    succession::{Claim, Verdict},
+    succession::{Claim, Said, Verdict},
     trial::Messages,
 };
 use crate::{
@@ -257,7 +257,7 @@ impl Shared {
         match self.master.judge(&said) {
             Verdict::Stays => {
                 *candidate = None;
-                self.is_promise_kept(limit).await;
+                self.is_master_still(&said, limit).await;
                 self.is_same_master().await;
                 self.reach(limit).await
             }
@@ -299,10 +299,11 @@ impl Shared {
         })
     }
 
-    /// A master that was promised and that nobody has confirmed yet is asked itself whether it still is one: if the source that promised it
-    /// has ended, the others may make it a replica again.
-    async fn is_promise_kept(&self, limit: Duration) {
-        if !self.master.is_promised() {
+    /// A master that was promised, of which nobody that is heard has told, or beside which another one is named by the same right, is asked itself whether it is one: the
+    /// others may have made it a replica again.
+    async fn is_master_still(&self, said: &Said, limit: Duration) {
+        let rival = self.master.rival(said);
+        if !self.master.is_promised() && !self.master.is_abandoned(said) && rival.is_none() {
             return;
         }
         let node = self.master();
@@ -313,8 +314,14 @@ impl Shared {
             Ok(Err(failure)) => Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly,
             Err(_) => false,
         };
-        if is_replica {
-            self.master.withdraw();
+        match rival {
+            _ if !is_replica => {}
+            None => self.master.withdraw(),
+            Some(rival) if self.master.yield_to(&rival) => {
+                let node = self.node_of(&rival, None);
+                self.move_to(&rival, node);
+            }
+            Some(_) => {}
         }
     }
 

@@ -80,6 +80,18 @@ impl Mastership {
         self.lock().withdraw();
     }
 
+    pub(super) fn is_abandoned(&self, said: &Said) -> bool {
+        self.lock().is_abandoned(said)
+    }
+
+    pub(super) fn rival(&self, said: &Said) -> Option<Claim> {
+        self.lock().rival(said)
+    }
+
+    pub(super) fn yield_to(&self, rival: &Claim) -> bool {
+        self.lock().yield_to(rival)
+    }
+
     /// Puts the server into its place that the claim is for, and returns which one had it. `None`, and no change, if the claim is out of date.
     pub(super) fn install(&self, claim: &Claim, node: Arc<Node>) -> Option<Arc<Node>> {
         let mut memory = self.lock();

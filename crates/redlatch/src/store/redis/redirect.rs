@@ -44,7 +44,9 @@ impl Redirect {
             "TRYAGAIN" => Redirect::Split,
             "LOADING" => Redirect::Later,
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => Redirect::Astray,
-            // Inside a script the text has no code of its own; servers before 7 put words before it.
+            // Inside a script the text has no code of its own; servers before 7 put words before it. The cluster does not go down in the middle of one, so its first
+            // write was refused.
+            _ if detail.contains("while the cluster is down") => Redirect::Astray,
             _ if detail.contains("non local key") => Redirect::Halfway,
             _ if detail.contains("during rehashing of the slot") => Redirect::Halfway,
             _ => return None,
@@ -84,6 +86,11 @@ mod tests {
             ("LOADING", "Redis is loading the dataset in memory", Some(Redirect::Later)),
             ("CLUSTERDOWN", "Hash slot not served", Some(Redirect::Astray)),
             ("READONLY", "You can't write against a read only replica.", Some(Redirect::Astray)),
+            (
+                "ERR",
+                "Script attempted to execute a write command while the cluster is down and readonly script: f, on @user_script:1.",
+                Some(Redirect::Astray),
+            ),
             (
                 "ERR",
                 "Script attempted to access a non local key in a cluster node script: f, on @user_script:1.",

@@ -92,7 +92,13 @@ impl Layout {
             for (at, node) in nodes.iter().enumerate() {
                 let parts = node.array()?;
                 let addr = match parts {
-                    [host, port, ..] => address(host.bytes(), u16::try_from(port.int()?).ok()?, asked),
+                    [host, port, rest @ ..] => {
+                        let host = match host.bytes() {
+                            Some(b"?") => ip(rest).or(host.bytes()),
+                            told => told,
+                        };
+                        address(host, u16::try_from(port.int()?).ok()?, asked)
+                    }
                     _ => return None,
                 };
                 if let Some(id) = parts.get(2).and_then(Reply::bytes) {
@@ -148,6 +154,13 @@ impl Layout {
     }
 }
 
+/// The IP address that a node tells besides, where hosts are to be told by name. One that is told no name is at that address all the same.
+fn ip(rest: &[Reply]) -> Option<&[u8]> {
+    let [_id, more, ..] = rest else { return None };
+    let pairs = more.array()?.chunks_exact(2);
+    pairs.filter(|pair| pair[0].bytes() == Some(b"ip")).find_map(|pair| pair[1].bytes())
+}
+
 /// The address that a node gives. An empty host is that of the node itself; `?` is one that it does not know.
 pub(super) fn address(host: Option<&[u8]>, port: u16, asked: &Addr) -> Option<Addr> {
     let host = match host {
@@ -197,6 +210,7 @@ mod tests {
     #[test]
     fn a_layout_names_masters_replicas_and_hosts_of_every_form() {
         let asked = tcp("seed", 7000);
+        let named = |ip: &str| Reply::Array(vec![text("ip"), text(ip)]);
         let reply = Reply::Array(vec![
             run(
                 0,
@@ -211,10 +225,20 @@ mod tests {
                     ]),
                 ],
             ),
-            run(5461, 5461, vec![Reply::Array(vec![Reply::Nil, Reply::Int(7001), text("b")])]),
+            run(
+                5461,
+                5461,
+                vec![Reply::Array(vec![Reply::Nil, Reply::Int(7001), text("b"), named("10.0.0.6")])],
+            ),
             run(5462, 9000, vec![Reply::Array(vec![text("?"), Reply::Int(7005), text("e")])]),
             run(9001, 9002, vec![Reply::Array(vec![text("::1"), Reply::Int(7006)])]),
-            run(9003, 16_383, vec![Reply::Array(vec![text("c.example"), Reply::Int(7002), text("c")])]),
+            // Told by names, of a node that has none.
+            run(
+                9003,
+                9003,
+                vec![Reply::Array(vec![text("?"), Reply::Int(7007), text("f"), named("10.0.0.7")])],
+            ),
+            run(9004, 16_383, vec![Reply::Array(vec![text("c.example"), Reply::Int(7002), text("c")])]),
         ]);
         let layout = Layout::read(&reply, &asked).unwrap();
         assert_eq!(
@@ -223,11 +247,12 @@ mod tests {
                 (0..=5460, tcp("seed", 7000)),
                 (5461..=5461, tcp("seed", 7001)),
                 (9001..=9002, tcp("::1", 7006)),
-                (9003..=16_383, tcp("c.example", 7002)),
+                (9003..=9003, tcp("10.0.0.7", 7007)),
+                (9004..=16_383, tcp("c.example", 7002)),
             ]
         );
         assert_eq!(layout.replicas, [(tcp("10.0.0.2", 7003), Some(tcp("seed", 7000)))]);
-        assert_eq!(layout.ids.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
+        assert_eq!(layout.ids.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "d", "e", "f"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod lineage;
 /// For how long most of those who know must contradict what is remembered, with one voice, until they are believed. Nothing in
 /// the normal course of things makes an epoch smaller: an operator has set them up anew.
 const RESET_TIME: Duration = Duration::from_secs(10);
-/// For how long they must contradict a promise whose sentinel is not heard any more. One that has kept it tells the others at once, and
+/// For how long they must contradict what only a sentinel has said that is not heard any more. One that has kept a promise tells the others at once, and
 /// each two seconds.
 const PROMISE_TIME: Duration = Duration::from_secs(4);
 /// How many histories of the present master are remembered.
@@ -121,6 +121,10 @@ pub(super) struct Memory {
     present: Option<Claim>,
     /// No server counts, because several claim. What is said next is compared with `present` all the same.
     is_vacant: bool,
+    /// Another source has named the present master since, so that the word of the one that did first is not all there is.
+    has_spread: bool,
+    /// The epoch of the master before this one.
+    before: Option<i64>,
     /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<Doubt>,
     /// The histories that the present master has told.
@@ -149,7 +153,12 @@ impl Memory {
         if said.claims.iter().any(is_own) || self.present.as_ref().is_some_and(is_own) {
             self.judge_servers(said, doubt, now)
         } else {
-            self.judge_sentinels(said, doubt, now)
+            let verdict = self.judge_sentinels(said, doubt, now);
+            self.has_spread |= self.present.as_ref().is_some_and(|present| {
+                let names_it = |claim: &Claim| claim.addr == present.addr && claim.rank() >= present.rank();
+                said.claims.iter().any(|claim| claim.by != present.by && names_it(claim))
+            });
+            verdict
         }
     }
 
@@ -170,12 +179,13 @@ impl Memory {
             present.right = Right::Epoch(after - 1);
         }
         let Some(best) = newest(&said.claims, self.present.as_ref()) else { return Verdict::Stays };
-        let Some(present) = &self.present else {
-            // Who has just come begins where the others are until the promise is kept.
-            let settled: Vec<Claim> =
-                said.claims.iter().filter(|claim| !claim.is_promise()).cloned().collect();
-            return self.take(newest(&settled, None).unwrap_or(best));
-        };
+        // Who has just come, or has left a promise that was not kept, begins where the others are until one is kept.
+        let settled: Vec<Claim> = said.claims.iter().filter(|claim| !claim.is_promise()).cloned().collect();
+        let settled = newest(&settled, self.present.as_ref());
+        let Some(present) = &self.present else { return self.take(settled.unwrap_or(best)) };
+        if let Some(settled) = settled.filter(|settled| settled.rank() > present.rank()) {
+            return self.take(settled);
+        }
         if best.rank() > present.rank() {
             // Who is promised the place that it has in a later epoch has lost it since.
             if best.is_promise() && best.addr == present.addr && best.rank().0 == present.rank().0 {
@@ -193,8 +203,7 @@ impl Memory {
             return Verdict::Stays;
         }
         let one_voice = said.claims.iter().all(|claim| claim.addr == best.addr && !claim.is_promise());
-        let is_abandoned = present.is_promise() && !said.claims.iter().any(|claim| claim.by == present.by);
-        let for_long = if is_abandoned { PROMISE_TIME } else { RESET_TIME };
+        let for_long = if self.is_abandoned(said) { PROMISE_TIME } else { RESET_TIME };
         // Of sentinels that tell no epochs those that are heard may be all that are left.
         let is_enough = 2 * said.claims.len() > said.asked || present.rank() == (-1, false);
         if one_voice && is_enough && self.insist(doubt, &best.addr, now) >= for_long {
@@ -205,9 +214,18 @@ impl Memory {
         Verdict::Stays
     }
 
+    /// Whether nobody that is heard has named the present master: the source that led the change may have ended before it told any other.
+    pub(super) fn is_abandoned(&self, said: &Said) -> bool {
+        self.present.as_ref().is_some_and(|present| {
+            let is_alone = present.is_promise() || !self.has_spread;
+            is_alone && !said.claims.is_empty() && !said.claims.iter().any(|claim| claim.by == present.by)
+        })
+    }
+
     /// What comes before it is no reason to doubt any more, nor to tell whether its data have changed.
     fn sits(&mut self, claim: &Claim) {
-        self.doubt = None;
+        (self.doubt, self.has_spread) = (None, false);
+        self.before = self.present.as_ref().map(|present| present.rank().0);
         self.histories.clear();
         self.present = Some(claim.clone());
     }
@@ -225,7 +243,7 @@ impl Memory {
             present.addr == claim.addr && (is_kept || present.right == claim.right)
         });
         if is_known {
-            self.present = Some(claim);
+            (self.present, self.has_spread) = (Some(claim), false);
             return Verdict::Stays;
         }
         self.sits(&claim);
@@ -266,13 +284,31 @@ impl Memory {
         newer
     }
 
-    /// The master that was promised says that it is none.
-    pub(super) fn withdraw(&mut self) {
-        if let Some(Claim { right: right @ Right::Promise { .. }, .. }) = &mut self.present
-            && let Right::Promise { after } = *right
-        {
-            *right = Right::Epoch(after - 1);
+    /// Another server that is called the master by the same right, so that only the two can tell which of them is.
+    pub(super) fn rival(&self, said: &Said) -> Option<Claim> {
+        let present = self.present.as_ref().filter(|present| matches!(present.right, Right::Epoch(_)))?;
+        let is_rival = |claim: &&Claim| claim.rank() == present.rank() && claim.addr != present.addr;
+        said.claims.iter().find(is_rival).cloned()
+    }
+
+    /// The present master says that it is none, and this one is its rival. `false` if another one has become the master meanwhile.
+    pub(super) fn yield_to(&mut self, rival: &Claim) -> bool {
+        let yields = self.present.as_ref().is_some_and(|present| present.rank() == rival.rank());
+        if yields {
+            self.sits(rival);
         }
+        yields
+    }
+
+    /// The present master, of which only one source has told, says that it is none: those count again that know nothing later than what was before.
+    pub(super) fn withdraw(&mut self) {
+        let Some(present) = &mut self.present else { return };
+        let before = match present.right {
+            Right::Promise { after } => after,
+            Right::Epoch(epoch) => self.before.unwrap_or(epoch - 1).min(epoch - 1),
+            Right::Own { .. } => return,
+        };
+        present.right = Right::Epoch(before - 1);
     }
 }
 

@@ -37,6 +37,7 @@ use crate::{
     quiet::quiet,
 };
 use pictures::{Contradiction, SCAN_TIMEOUT};
+use replicas::Replicas;
 
 /// The shortest time between two looks, whatever happens.
 const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -65,7 +66,9 @@ struct Table {
     told: HashMap<u16, Told>,
     /// How often a slot has got another master, for those that have.
     eras: HashMap<u16, u64>,
-    replicas: Vec<(Addr, Option<Addr>)>,
+    /// The epochs of masters that most have insisted are none: up to these a picture in which they take a slot is not believed.
+    refused: HashMap<Addr, u64>,
+    replicas: Replicas,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
 }
@@ -153,7 +156,8 @@ impl Topology {
                 epochs: HashMap::new(),
                 told: HashMap::new(),
                 eras: HashMap::new(),
-                replicas: Vec::new(),
+                refused: HashMap::new(),
+                replicas: Replicas::default(),
                 id: None,
             }),
             contradiction: Mutex::default(),
@@ -222,11 +226,9 @@ impl Topology {
             .collect()
     }
 
-    /// How many replicas of a master the cluster lists, without those that it holds for failed.
+    /// How many replicas of a master the cluster lists, without those that it holds for failed; and those of its predecessor that have not turned to it yet.
     pub(super) fn replicas_of(&self, master: &Addr) -> u32 {
-        let table = self.table();
-        let its = table.replicas.iter().filter(|(_, whose)| whose.as_ref() == Some(master));
-        u32::try_from(its.count()).unwrap_or(u32::MAX)
+        u32::try_from(self.table().replicas.count_of(master)).unwrap_or(u32::MAX)
     }
 
     /// How many slots nobody has.
@@ -288,6 +290,7 @@ impl Topology {
                 return;
             }
             let after = table.epoch_of(slot);
+            table.replicas.promoted(from, to);
             table.owners[usize::from(slot)] = table.place(&member);
             *table.eras.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
@@ -501,5 +504,6 @@ impl Drop for Ended<'_> {
 
 mod histories;
 mod pictures;
+mod replicas;
 #[cfg(test)]
 mod tests;

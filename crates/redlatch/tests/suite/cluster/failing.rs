@@ -333,3 +333,35 @@ async fn a_cluster_that_is_down_for_a_while_grants_nothing_and_costs_no_hold() {
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     other.unlock().await.unwrap();
 }
+
+/// With `cluster-allow-reads-when-down` a script begins, and its first write is refused by a text of its own. That was taken for an error of the script: a task that waited was
+/// refused, and a release was not sent again, so that the lock stayed until its lease ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_and_can_be_read_is_waited_for() {
+    let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
+    let client = builder(&cluster).connect().await.unwrap();
+    let [held, free]: [String; 2] = names_at(&cluster, 0, "x", 2).try_into().unwrap();
+    let guard = client.lock(held.as_str()).lock().await.unwrap();
+    let node = cluster.node(0);
+    node.cmd(&["CONFIG", "SET", "cluster-allow-reads-when-down", "yes"]).unwrap();
+    for other in [1, 2] {
+        cluster.node(other).pause().unwrap();
+    }
+    let state = || format!("{:?}", node.cmd(&["CLUSTER", "INFO"]).unwrap());
+    until("the cluster is down", || state().contains("cluster_state:fail")).await;
+    assert!(node.cmd(&["GET", &free]).is_ok(), "it can be read");
+    let refused = || node.cmd(&["INFO", "errorstats"]).map(|stats| format!("{stats:?}")).unwrap();
+    let before = refused();
+    let waiter = {
+        let lock = client.lock(free.as_str());
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let release = tokio::spawn(guard.unlock());
+    until("both were refused", || refused() != before && !waiter.is_finished()).await;
+    for other in [1, 2] {
+        cluster.node(other).resume().unwrap();
+    }
+    assert_eq!(soon("the release", release).await.unwrap().unwrap(), Unlocked::Released);
+    soon("a grant", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(!keys(node).contains(&held));
+}

@@ -114,7 +114,14 @@ impl First {
                 Ok(node)
             }
             Ok(Err(fault)) => {
-                let error = told(fault.into_error());
+                let error = fault.into_error();
+                // A replica, beside which another server is called the master by the same right.
+                if error.kind() == ErrorKind::ReadOnly
+                    && let Some(rival) = memory.rival(&said)
+                {
+                    memory.yield_to(&rival);
+                }
+                let error = told(error);
                 Err(if error.is_retryable() { Vain::Now(error) } else { Vain::ForGood(error) })
             }
             Err(_) => {

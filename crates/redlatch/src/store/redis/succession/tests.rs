@@ -260,6 +260,89 @@ fn a_promise_whose_sentinel_is_gone_is_given_up_when_most_contradict_it_for_long
     assert_eq!(port(&memory), 2);
 }
 
+/// The sentinel that led the change ended between its own word that the change was done and the first word of it to the others. Clients that had heard it stayed at the promoted
+/// server for ten seconds, beside those that came and asked the others.
+#[test]
+fn a_change_that_only_its_leader_has_told_is_given_up_as_soon_as_a_promise() {
+    let (now, later) = (Instant::now(), Instant::now() + PROMISE_TIME);
+    let mut others = said(3, &[(9, epoch(0)), (1, epoch(4)), (1, epoch(4))]);
+    others.claims.remove(0);
+    let settled = || {
+        let mut memory = promised();
+        assert_eq!(
+            memory.judge(&said(3, &[(2, epoch(5)), (1, epoch(4)), (1, epoch(4))]), now),
+            Verdict::Stays
+        );
+        memory
+    };
+    let mut memory = settled();
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&others, at), Verdict::Stays);
+    }
+    is(&memory.judge(&others, later), 1);
+    // So it is when no promise was heard before.
+    let mut memory = after(&[&[(1, epoch(4))]]);
+    is(&memory.judge(&said(3, &[(2, epoch(5)), (1, epoch(4))]), now), 2);
+    assert_eq!(memory.judge(&others, now), Verdict::Stays);
+    is(&memory.judge(&others, later), 1);
+    // Once another one has told it, too, only a reset contradicts it.
+    let mut memory = settled();
+    assert_eq!(memory.judge(&said(3, &[(2, epoch(5)), (2, epoch(5)), (1, epoch(4))]), now), Verdict::Stays);
+    for at in [now, later, now + RESET_TIME - Duration::from_millis(1)] {
+        assert_eq!(memory.judge(&others, at), Verdict::Stays);
+    }
+    is(&memory.judge(&others, now + RESET_TIME), 1);
+    // Those that are heard need not be most once it says itself that it is a replica.
+    let mut memory = settled();
+    let mut one = said(3, &[(9, epoch(0)), (1, epoch(4))]);
+    one.claims.remove(0);
+    for at in [now, later] {
+        assert_eq!(memory.judge(&one, at), Verdict::Stays);
+    }
+    assert!(memory.is_abandoned(&one));
+    memory.withdraw();
+    is(&memory.judge(&one, later), 1);
+    // Nor is it given up while its leader is heard.
+    let mut memory = settled();
+    for at in [now, later] {
+        assert_eq!(
+            memory.judge(&said(3, &[(2, epoch(5)), (1, epoch(4)), (1, epoch(4))]), at),
+            Verdict::Stays
+        );
+    }
+}
+
+/// A sentinel that leads a change and was stopped for a moment does nothing for half a minute and goes on naming its choice. The others made that one a replica again, and clients
+/// were granted nothing until the leader gave up.
+#[test]
+fn a_promise_that_is_not_kept_hides_nobody_who_is_the_master() {
+    let now = Instant::now();
+    let goes_on = said(3, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))]);
+    let mut memory = promised();
+    assert_eq!(memory.judge(&goes_on, now), Verdict::Stays);
+    assert_eq!(port(&memory), 2);
+    memory.withdraw();
+    is(&memory.judge(&goes_on, now), 1);
+    // It may be kept after all.
+    becomes(&mut memory, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))], 2);
+}
+
+/// Two sentinels that failed over while the other one was down name different masters in one epoch, for good.
+#[test]
+fn of_two_masters_in_one_epoch_the_one_that_is_a_replica_yields() {
+    let now = Instant::now();
+    let tie = said(2, &[(1, epoch(5)), (2, epoch(5))]);
+    let mut memory = after(&[&[(1, epoch(5))]]);
+    assert_eq!(memory.judge(&tie, now), Verdict::Stays);
+    let rival = memory.rival(&tie).unwrap();
+    assert_eq!(rival.addr, addr(2));
+    assert!(memory.yield_to(&rival));
+    assert_eq!((port(&memory), memory.judge(&tie, now)), (2, Verdict::Stays));
+    is(&memory.judge(&said(2, &[(3, epoch(6))]), now), 3);
+    assert!(!memory.yield_to(&rival), "another change has come first");
+    assert_eq!(memory.rival(&said(2, &[(3, epoch(6)), (1, epoch(5)), (2, promise(6))])), None);
+}
+
 /// An account that may not ask for epochs was led back to the old master at once by one sentinel that had heard of no change.
 #[test]
 fn without_epochs_most_sentinels_decide_at_once_and_fewer_when_no_others_are_heard_for_a_while() {

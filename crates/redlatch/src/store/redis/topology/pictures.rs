@@ -7,7 +7,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, PoisonError},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,7 @@ use super::{
         slots::{self, Layout, SLOTS},
     },
     Member, NOBODY, Table, Topology,
+    replicas::Replicas,
 };
 use crate::{
     config::addr::Addr,
@@ -41,7 +45,7 @@ pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60
 const SCANS_UNDER_WAY_MAX: usize = 3;
 /// How many answers without news end a look: the first may come from the master that was replaced, which has not heard of that.
 const VOICES: usize = 3;
-/// How many nodes are asked before a look counts as failed.
+/// How many nodes are asked before a look counts as failed, unless they contradict what is known: then all masters are.
 pub(super) const SCAN_NODES_MAX: usize = 12;
 /// How long the servers that a URL names have to say which cluster they are of, once one has.
 const SEEDS_TIME: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
@@ -96,15 +100,24 @@ impl Table {
                     // A node that has not heard of it yet is no older in the rest.
                     Some(told) if told.at.elapsed() < TOLD_TIME => false,
                     Some(told) => moves && told.after >= Some(*theirs),
+                    None if self.refused.get(addr) >= Some(theirs) => moves,
                     None => moves && self.epoch_of(slot) > Some(*theirs),
                 }
             })
         })
     }
 
+    /// The masters that lose slots to those of a picture with earlier epochs, and the epochs that count for nothing then. One of them that comes back would take
+    /// its slots again by its own picture, from some clients and not from others.
+    fn refused_by(&self, layout: &Layout) -> HashMap<Addr, u64> {
+        let runs = layout.runs.iter().flat_map(|(run, addr)| run.clone().map(move |slot| (slot, addr)));
+        let losers = runs.filter_map(|(slot, addr)| self.owner(slot).filter(|owner| owner.addr != *addr));
+        losers.filter_map(|owner| Some((owner.addr.clone(), *self.epochs.get(&owner.addr)?))).collect()
+    }
+
     /// A picture tells who has a slot. It does not tell that nobody has one: a node that has just joined knows of few masters. A slot that it
     /// lacks stays with its master, who refuses what is no longer its own; and with it stay the epoch by which the next picture is
-    /// judged. It may know of few replicas of the masters that it names, too, so all that are known stay. Whether there was such a slot.
+    /// judged. Whether there was such a slot.
     fn keeps_what_is_missing(&mut self, before: &Table) -> bool {
         let mut is_partial = false;
         for slot in 0..SLOTS {
@@ -115,13 +128,21 @@ impl Table {
                 is_partial = true;
             }
         }
-        if is_partial {
-            let is_told = |addr: &Addr| self.replicas.iter().any(|(told, _)| told == addr);
-            let missing: Vec<_> =
-                before.replicas.iter().filter(|(addr, _)| !is_told(addr)).cloned().collect();
-            self.replicas.extend(missing);
-        }
         is_partial
+    }
+
+    /// Who has the slots that a master of the table before had, if it has none any more.
+    fn heir(&self, before: &Table, master: &Addr) -> Option<Addr> {
+        if self.is_master(master) {
+            return None;
+        }
+        let had = |slot: &u16| before.owner(*slot).is_some_and(|owner| owner.addr == *master);
+        let slot = (0..SLOTS as u16).find(had)?;
+        self.owner(slot).map(|owner| owner.addr.clone())
+    }
+
+    fn is_master(&self, addr: &Addr) -> bool {
+        self.masters.iter().any(|master| master.addr == *addr)
     }
 }
 
@@ -141,21 +162,27 @@ impl Topology {
             if by == By::Epochs && table.is_later_than(&layout) {
                 return Judged::OutOfDate;
             }
-            let id = layout.ids.first().cloned();
+            let (id, now) = (layout.ids.first().cloned(), Instant::now());
+            let refused = match by {
+                By::Epochs => table.refused.clone(),
+                By::Insistence => table.refused_by(&layout),
+            };
             let mut new = Table {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 epochs: layout.epochs,
                 told: HashMap::new(),
                 eras: table.eras.clone(),
-                replicas: layout.replicas,
+                refused,
+                replicas: Replicas::told(layout.replicas, now),
                 id,
             };
             for (run, addr) in layout.runs {
                 let at = new.place(&self.member(&addr));
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
             }
-            if by == By::Epochs && new.keeps_what_is_missing(&table) {
+            let is_partial = by == By::Epochs && new.keeps_what_is_missing(&table);
+            if is_partial {
                 self.kin.admit_more(&layout.ids);
             } else {
                 self.kin.admit(&layout.ids);
@@ -169,6 +196,10 @@ impl Topology {
             }
             new.told = told;
             if by == By::Epochs {
+                let mut replicas = std::mem::take(&mut new.replicas);
+                let heir = |of: &Addr| new.heir(&table, of);
+                replicas.keep(&table.replicas, is_partial, heir, |addr| new.is_master(addr), now);
+                new.replicas = replicas;
                 // The picture of a node that was away may be out of date although it moves nothing.
                 for master in &new.masters {
                     if let Some(epoch) = table.epochs.get(&master.addr) {
@@ -208,18 +239,21 @@ impl Topology {
             }
             return;
         }
-        let mut known: Vec<Addr> = Vec::new();
-        {
+        let (masters, replicas): (Vec<Addr>, Vec<Addr>) = {
             let table = self.table();
-            known.extend(table.masters.iter().map(|member| member.addr.clone()));
-            known.extend(table.replicas.iter().map(|(addr, _)| addr.clone()));
-        }
-        let mut known = shuffled(known);
+            let masters = table.masters.iter().map(|member| member.addr.clone()).collect();
+            (masters, table.replicas.addrs().cloned().collect())
+        };
+        let mut known = shuffled(masters.iter().cloned().chain(replicas).collect());
         known.extend(self.seeds.iter().cloned());
         let mut seen = HashSet::new();
         known.retain(|addr| seen.insert(addr.clone()));
         known.truncate(SCAN_NODES_MAX);
-        let asked = futures_util::stream::iter(known)
+        // Only most of the masters are believed against what is known, and there may be many.
+        let others: Vec<Addr> = masters.into_iter().filter(|addr| !known.contains(addr)).collect();
+        let is_contradicted = AtomicBool::new(false);
+        let others = others.into_iter().take_while(|_| is_contradicted.load(Ordering::Relaxed));
+        let asked = futures_util::stream::iter(known.into_iter().chain(others))
             .map(|addr| {
                 let member = self.member(&addr);
                 async move { (tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await, member) }
@@ -237,10 +271,13 @@ impl Topology {
                 // A node that has been told to forget the others knows of nobody.
                 Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
                     Judged::Believed => {
-                        self.contradicts(None);
                         believed += 1;
+                        is_contradicted.store(false, Ordering::Relaxed);
                     }
-                    Judged::OutOfDate => against.push((member.addr.clone(), layout)),
+                    Judged::OutOfDate => {
+                        against.push((member.addr.clone(), layout));
+                        is_contradicted.store(believed == 0, Ordering::Relaxed);
+                    }
                     Judged::Strange => {
                         // Its connections are from before it changed sides, and the next ones will be refused.
                         member.node.distrust();
@@ -254,14 +291,13 @@ impl Topology {
                 Ok(Ok(_)) | Err(_) => {}
             }
         }
-        if believed > 0 {
-            return;
-        }
-        if let Some(layout) = self.insisted(against, Instant::now()) {
+        if let Some(layout) = self.insisted(against, believed == 0, Instant::now()) {
             tracing::warn!(
                 "most masters of the cluster insist on what contradicts their epochs, and are believed"
             );
             self.install(layout, By::Insistence);
+        } else if believed > 0 {
+            return;
         }
         self.forget();
     }
@@ -364,9 +400,11 @@ impl Topology {
         let masters: Vec<Arc<Member>> = self.masters().into_iter().map(|(_, member)| member).collect();
         let is_first = |member: &Arc<Member>| member.addr == *first;
         let mut answers = masters.iter().filter(|member| is_first(member)).count();
-        let others = masters.iter().filter(|member| !is_first(member)).take(SCAN_NODES_MAX);
-        let asked = others.map(async |member| tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await);
-        let mut asked = asked.collect::<FuturesUnordered<_>>();
+        let others: Vec<_> = masters.iter().filter(|member| !is_first(member)).cloned().collect();
+        let asked = futures_util::stream::iter(others)
+            .map(|member| async move { tokio::time::timeout(SCAN_TIMEOUT, member.ask()).await })
+            .buffer_unordered(SCAN_NODES_MAX);
+        let mut asked = std::pin::pin!(asked);
         while answers * 2 <= masters.len() {
             match asked.next().await {
                 // One that may not tell epochs is as likely to be the one that was away.
@@ -379,13 +417,14 @@ impl Topology {
         }
     }
 
-    fn contradicts(&self, contradiction: Option<Contradiction>) {
-        *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner) = contradiction;
-    }
-
     /// The picture that most of the known masters have shown in each look for long enough, against what is known; or most of those in it, if
-    /// nobody shows another one.
-    pub(super) fn insisted(&self, against: Vec<(Addr, Layout)>, now: Instant) -> Option<Layout> {
+    /// nobody shows another one, not even the one that is known.
+    pub(super) fn insisted(
+        &self,
+        against: Vec<(Addr, Layout)>,
+        are_all_against: bool,
+        now: Instant,
+    ) -> Option<Layout> {
         let masters: HashSet<Addr> =
             self.masters().into_iter().map(|(_, member)| member.addr.clone()).collect();
         let mut pictures: BTreeMap<String, (HashSet<Addr>, Layout)> = BTreeMap::new();
@@ -395,7 +434,7 @@ impl Topology {
                 pictures.entry(format!("{:?}", layout.runs)).or_insert_with(|| (HashSet::new(), layout));
             by.insert(addr);
         }
-        let one_voice = pictures.len() == 1;
+        let one_voice = are_all_against && pictures.len() == 1;
         let most = pictures.into_values().find(|(by, layout)| {
             let most_of = |masters: &HashSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
             // Those who are gone for good say nothing any more. Without contradiction most of those count that have slots now.

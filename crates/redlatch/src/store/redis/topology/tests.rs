@@ -372,6 +372,29 @@ async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
     topology.close();
 }
 
+/// `ReplicaAck::all()` was content with no replica at a master that had just taken over, because the others had not turned to it yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replicas_of_a_master_count_at_the_one_that_takes_over() {
+    let server = node();
+    for is_redirected in [false, true] {
+        let (topology, _first) = open(&server).await;
+        topology.closed.cancel();
+        let mut before = halves((1, 1), (2, 2));
+        before.replicas = vec![(at(6), Some(at(2))), (at(7), Some(at(2))), (at(5), Some(at(1)))];
+        assert_eq!(topology.install(before, By::Insistence), Judged::Believed);
+        let count = || [1, 2, 6].map(|port| topology.replicas_of(&at(port)));
+        if is_redirected {
+            topology.moved(9_000, &at(2), &at(6));
+            assert_eq!(count(), [1, 2, 1]);
+        }
+        assert_eq!(topology.install(halves((1, 1), (6, 3)), By::Epochs), Judged::Believed);
+        assert_eq!(count(), [0, 0, 1], "the master that stays has lost its replica");
+        assert_eq!(topology.install(halves((1, 1), (6, 3)), By::Epochs), Judged::Believed);
+        assert_eq!(count(), [0, 0, 1]);
+        topology.close();
+    }
+}
+
 /// Only what the master of a slot says gives it away at once: a node that was away sends calls to the masters that it knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_master_of_a_slot_gives_it_away() {
@@ -404,12 +427,12 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
     let against = |said: &[u16]| said.iter().map(|port| (at(*port), halves((2, 3), (1, 1)))).collect();
     let begin = Instant::now();
     let after = |times| begin + times * pictures::INSISTED_TIME;
-    assert_eq!(topology.insisted(against(&[1]), after(0)), None, "half of them");
-    assert_eq!(topology.insisted(against(&[1, 2]), after(1)), None, "since now");
+    assert_eq!(topology.insisted(against(&[1]), true, after(0)), None, "half of them");
+    assert_eq!(topology.insisted(against(&[1, 2]), true, after(1)), None, "since now");
     assert_eq!(topology.scan_interval(), pictures::CONTRADICTION_INTERVAL);
-    assert_eq!(topology.insisted(against(&[1]), after(2)), None, "not in each look");
-    assert_eq!(topology.insisted(against(&[1, 2]), after(2)), None);
-    assert!(topology.insisted(against(&[1, 2]), after(3)).is_some());
+    assert_eq!(topology.insisted(against(&[1]), true, after(2)), None, "not in each look");
+    assert_eq!(topology.insisted(against(&[1, 2]), true, after(2)), None);
+    assert!(topology.insisted(against(&[1, 2]), true, after(3)).is_some());
 }
 
 /// A master was lost for good, and its slots were given to another one by hand, with an earlier epoch. The lost one says nothing any more, so that
@@ -425,16 +448,95 @@ async fn what_all_insist_on_who_are_left_is_believed_after_a_while() {
     assert_eq!(topology.install(mended.clone(), By::Epochs), Judged::OutOfDate);
     let begin = Instant::now();
     let late = begin + pictures::INSISTED_TIME;
-    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], begin), None, "since now");
-    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], late), Some(mended.clone()));
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], true, begin), None, "since now");
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], true, late), Some(mended.clone()));
     // One that was cut off names the others as well, who do not say so.
     let before = halves((1, 1), (2, 2));
     for now in [begin, late] {
-        assert_eq!(topology.insisted(vec![(at(1), before.clone())], now), None);
+        assert_eq!(topology.insisted(vec![(at(1), before.clone())], true, now), None);
     }
     // Nor if another node says something else.
     for now in [begin, late] {
         let against = vec![(at(2), mended.clone()), (at(7), before.clone())];
-        assert_eq!(topology.insisted(against, now), None);
+        assert_eq!(topology.insisted(against, true, now), None);
     }
+}
+
+/// A master that had been frozen and forgotten came back when its slots had been given away by hand, with an earlier epoch. It showed clients from before what they knew, and took its
+/// slots again from those that had moved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_master_that_comes_back_takes_nothing_from_what_most_insist_on() {
+    let server = node();
+    let (topology, _first) = open(&server).await;
+    topology.closed.cancel();
+    topology.install(halves((1, 5), (2, 2)), By::Insistence);
+    let owner = |slot| topology.owner(slot).unwrap().addr.clone();
+    let mended = halves((2, 2), (4, 2));
+    assert_eq!(topology.install(mended.clone(), By::Epochs), Judged::OutOfDate);
+    // It is heard itself in each look.
+    let begin = Instant::now();
+    let late = begin + pictures::INSISTED_TIME;
+    let against = |by: &[u16]| by.iter().map(|port| (at(*port), mended.clone())).collect::<Vec<_>>();
+    for now in [begin, late] {
+        assert_eq!(topology.insisted(against(&[2]), false, now), None, "half of those that are known");
+    }
+    topology.install(halves((1, 5), (4, 2)), By::Epochs);
+    // A third one insists, too.
+    assert_eq!(topology.insisted(against(&[1, 4]), false, begin), None, "since now");
+    assert_eq!(topology.insisted(against(&[1, 4]), false, late), Some(mended.clone()));
+    assert_eq!(topology.install(mended.clone(), By::Insistence), Judged::Believed);
+    assert_eq!((owner(7), owner(9_000)), (at(2), at(4)));
+    // What it says now takes nothing back, unless it has got a later epoch.
+    assert_eq!(topology.install(mended, By::Epochs), Judged::Believed);
+    assert_eq!(topology.install(halves((1, 5), (4, 2)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(topology.install(halves((1, 6), (4, 2)), By::Epochs), Judged::Believed);
+    assert_eq!(owner(7), at(1));
+    topology.close();
+}
+
+/// A look asked twelve nodes at most, so that of more than 24 masters most never insisted, and who knew the epochs of before was granted nothing for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn most_masters_of_a_large_cluster_are_heard() {
+    const MASTERS: u16 = 30;
+    let ports: Arc<std::sync::OnceLock<Vec<u16>>> = Arc::default();
+    let are_reset = Arc::new(AtomicBool::new(false));
+    let nodes = [0; MASTERS as usize].map(|_| {
+        let (ports, are_reset) = (ports.clone(), are_reset.clone());
+        let server = FakeServer::start(move |request| {
+            let Some(ports) = ports.get().filter(|_| request[0].eq_ignore_ascii_case(b"cluster")) else {
+                return FakeReply::Default;
+            };
+            // After the reset the first one has lost its slots to the second.
+            let is_reset = are_reset.load(Ordering::SeqCst);
+            if !request[1].eq_ignore_ascii_case(b"slots") {
+                let epoch = if is_reset { 1 } else { 10 };
+                let line = |port| format!("{port} 127.0.0.1:{port}@2 master - 0 0 {epoch} connected\n");
+                return FakeReply::Reply(resp::bulk(ports.iter().map(line).collect::<String>()));
+            }
+            let runs: Vec<_> = (0..MASTERS)
+                .map(|run| {
+                    let port = ports[usize::from(if is_reset { run.max(1) } else { run })];
+                    let node =
+                        [resp::bulk("127.0.0.1"), resp::integer(port.into()), resp::bulk(port.to_string())];
+                    let slots = [run * 500, if run + 1 == MASTERS { 16_383 } else { run * 500 + 499 }];
+                    let [from, to] = slots.map(|slot| resp::integer(slot.into()));
+                    resp::array(&[from, to, resp::array(&node)])
+                })
+                .collect();
+            FakeReply::Reply(resp::array(&runs))
+        });
+        server.unwrap()
+    });
+    let port = |server: &FakeServer| server.url().rsplit(':').next().unwrap().parse().unwrap();
+    ports.set(nodes.iter().map(port).collect()).unwrap();
+    let (topology, _first) = open(&nodes[0]).await;
+    let asked = nodes.iter().filter(|node| node.count("CLUSTER") > 0).count();
+    assert!(asked * 2 > nodes.len(), "before the first lock: {asked}");
+    topology.closed.cancel();
+    topology.scan().await;
+    assert_eq!(topology.scan_interval(), Duration::from_secs(5), "nothing is contradicted");
+    are_reset.store(true, Ordering::SeqCst);
+    topology.scan().await;
+    assert_eq!(topology.scan_interval(), pictures::CONTRADICTION_INTERVAL, "most insist");
+    topology.close();
 }

@@ -25,7 +25,7 @@ pub enum ReplicaCount {
 ///
 /// None unless asked for. It is asked for at an acquire and concerns the grant alone, never renewals and releases. It makes it
 /// unlikely that a grant is forgotten when the master dies; it is no consensus, and does not make it impossible
-/// (`docs/safety.md`, replica acknowledgement).
+/// (`docs/topologies.md`, replica acknowledgement).
 ///
 /// # Example
 ///
@@ -75,7 +75,7 @@ impl ReplicaAck {
     }
 
     /// All replicas have to confirm: as many as the master has in sync when it grants, and no fewer than sentinels, the cluster
-    /// or the servers of the URL have in sight, where there are such (`docs/safety.md`, replica acknowledgement). Where there are
+    /// or the servers of the URL have in sight, where there are such (`docs/topologies.md`, replica acknowledgement). Where there are
     /// none this is met, so ask for [`at_least`](Self::at_least) where there must be one.
     pub fn all() -> Self {
         Self::of(Some(ReplicaCount::All))

@@ -1,5 +1,5 @@
 //! Wall clocks of servers that nobody looks after: they go back at times, and gain or lose less than the margin of a deadline.
-//! None goes forward by a step, which ends leases early (`docs/safety.md` says so).
+//! None goes forward by a step, which ends leases early (`docs/dangers.md` says so).
 
 use redlatch_testkit::server::RedisServer;
 

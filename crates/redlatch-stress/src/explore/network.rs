@@ -185,7 +185,7 @@ struct State {
     held_left: usize,
     /// Choices are made; otherwise everything is prompt.
     open: bool,
-    /// Something happened under an owner of several processes for which nothing is promised (`docs/safety.md`).
+    /// Something happened under an owner of several processes for which nothing is promised (`docs/dangers.md`).
     excused: bool,
     /// An owner is used by two processes.
     handed: bool,

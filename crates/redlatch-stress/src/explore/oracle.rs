@@ -1,7 +1,7 @@
 //! What must hold after each step, judged by the guards and by what the server has.
 //!
 //! Whether the server has a hold is judged, and for how long it keeps one is not: a renewal of an owner's earlier hold that arrives late has it keep the next
-//! one for longer (`docs/safety.md`, fixed holds of an owner that was handed out; `Pa u Pa!` with a held renewal shows it).
+//! one for longer (`docs/dangers.md`, fixed holds of an owner that was handed out; `Pa u Pa!` with a held renewal shows it).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Servers whose wall clock is not the machine's: `docs/safety.md`, *Clock steps*, and the margin of a deadline.
+//! Servers whose wall clock is not the machine's: `docs/dangers.md`, *Clock steps*, and the margin of a deadline.
 
 use std::{ops::AsyncFn, time::Duration};
 

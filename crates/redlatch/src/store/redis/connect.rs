@@ -229,7 +229,7 @@ impl Dial {
     }
 
     /// Whether a password leaves this machine unencrypted. That is told and not refused, because most fleets run in networks of
-    /// their own (`docs/safety.md`).
+    /// their own (`docs/dangers.md`).
     pub(super) fn shows_password(&self) -> bool {
         let Addr::Tcp { host, .. } = &self.server.addr else { return false };
         let ip: Result<std::net::IpAddr, _> = host.trim_start_matches('[').trim_end_matches(']').parse();

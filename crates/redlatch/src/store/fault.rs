@@ -102,6 +102,9 @@ impl fmt::Display for Fault {
 /// The local engine's word for what it has changed and could not write down.
 const UNSAVED: &str = "UNSAVED";
 
+/// A script's first write was refused, because `cluster-allow-reads-when-down` lets it begin.
+pub(crate) const CLUSTER_IS_DOWN: &str = "while the cluster is down";
+
 /// How much is repeated of what a server says.
 const TEXT_CHARS_MAX: usize = 300;
 
@@ -114,7 +117,9 @@ fn remedy(code: &str, lower: &str) -> Option<&'static str> {
         "MISCONF" | UNSAVED => "mend what keeps it from saving to disk; its log says what that is",
         "RECOVERING" => "wait until then; `redlatch engine logs` says what was lost",
         "NOREPLICAS" => "look at its replicas: fewer are in sync than min-replicas-to-write asks for",
-        "CLUSTERDOWN" => "look at the cluster (CLUSTER INFO): slots have no master, or most masters are gone",
+        _ if code == "CLUSTERDOWN" || lower.contains(CLUSTER_IS_DOWN) => {
+            "look at the cluster (CLUSTER INFO): slots have no master, or most masters are gone"
+        }
         "MASTERDOWN" => "connect to the master; this replica has lost it",
         "TRYAGAIN" => "try again when the slot has been moved",
         "BUSYKEY" => "choose another name, or remove the key",
@@ -149,6 +154,8 @@ impl ServerCode {
             // Words of Redis and Valkey for a call of several keys, in a script, of which not all are there while their slot
             // moves.
             _ if lower.contains("during rehashing of the slot") => ErrorKind::ServerBusy,
+            // The same of a cluster that is down and may be read.
+            _ if lower.contains(CLUSTER_IS_DOWN) => ErrorKind::ServerBusy,
             _ if lower.contains("undeclared key") || lower.contains("using the keys array") => {
                 ErrorKind::UndeclaredKey
             }

@@ -81,6 +81,10 @@ fn classes() -> Vec<(&'static str, ErrorKind)> {
         ("ASK 3999 127.0.0.1:1", InvalidUrl),
         ("MOVED 3999 127.0.0.1:1", InvalidUrl),
         ("CLUSTERDOWN The cluster is down", ServerBusy),
+        (
+            "ERR Script attempted to execute a write command while the cluster is down and readonly script: f, on @user_script:1.",
+            ServerBusy,
+        ),
         ("MASTERDOWN Link with MASTER is down", ServerBusy),
         ("UNKILLABLE Sorry the script already executed write commands", ServerBusy),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", WrongType),

@@ -4,7 +4,7 @@ use super::{
     Dial,
     slots::{SLOTS, address},
 };
-use crate::config::addr::Addr;
+use crate::{config::addr::Addr, store::fault::CLUSTER_IS_DOWN};
 
 /// Why a node did not run a script, as far as that says where or when to try again. In all cases but the last the script has
 /// not run.
@@ -46,7 +46,7 @@ impl Redirect {
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => Redirect::Astray,
             // Inside a script the text has no code of its own; servers before 7 put words before it. The cluster does not go down in the middle of one, so its first
             // write was refused.
-            _ if detail.contains("while the cluster is down") => Redirect::Astray,
+            _ if detail.contains(CLUSTER_IS_DOWN) => Redirect::Astray,
             _ if detail.contains("non local key") => Redirect::Halfway,
             _ if detail.contains("during rehashing of the slot") => Redirect::Halfway,
             _ => return None,

@@ -339,7 +339,9 @@ async fn a_cluster_that_is_down_for_a_while_grants_nothing_and_costs_no_hold() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_is_down_and_can_be_read_is_waited_for() {
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
-    let client = builder(&cluster).connect().await.unwrap();
+    // For longer than one call goes on.
+    let call_time = ms(500);
+    let client = builder(&cluster).response_timeout(call_time).connect().await.unwrap();
     let [held, free]: [String; 2] = names_at(&cluster, 0, "x", 2).try_into().unwrap();
     let guard = client.lock(held.as_str()).lock().await.unwrap();
     let node = cluster.node(0);
@@ -357,7 +359,9 @@ async fn a_cluster_that_is_down_and_can_be_read_is_waited_for() {
         tokio::spawn(async move { lock.lock().await })
     };
     let release = tokio::spawn(guard.unlock());
-    until("both were refused", || refused() != before && !waiter.is_finished()).await;
+    let begun = Instant::now();
+    until("both were refused", || refused() != before && begun.elapsed() > 3 * call_time).await;
+    assert!(!waiter.is_finished() && !release.is_finished());
     for other in [1, 2] {
         cluster.node(other).resume().unwrap();
     }

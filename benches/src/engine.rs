@@ -24,7 +24,7 @@ pub(crate) fn run(dir: &Path) -> Outcome<()> {
     let mut config = DaemonConfig::new(paths.socket, paths.dir, redlatch::scripts::EPOCH);
     config.allowed_scripts =
         redlatch::scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
-    config.undertaker = Some(Box::new(redlatch::store::Bequests));
+    config.undertaker = Some(Box::new(redlatch::store::DeadClientCleanup));
     config.idle_exit = Some(IDLE_EXIT);
     config.detach = true;
     config.ready = Some(Box::new(|| {

@@ -198,7 +198,7 @@ impl Keys {
         kind.mark(self.hash)
     }
 
-    /// The names, each of a kind, of which a key that a hold changes may be.
+    /// All names, each with its kind, that this key may belong to.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
         let own = LaneKind::OF_A_HASH.map(|kind| (key, kind));
         let times = before(PERMIT_TIMES.word(), key).map(|name| (name, LaneKind::Permits));

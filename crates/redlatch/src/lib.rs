@@ -57,7 +57,7 @@ mod jitter;
 mod keys;
 mod name;
 mod owner;
-mod quiet;
+mod panic_safe;
 pub mod randomness;
 mod replica_ack;
 

@@ -32,7 +32,7 @@ pub struct Owner(Arc<Inner>);
 /// | the owner is | because | so |
 /// |---|---|---|
 /// | nobody else's | nothing below is true | its hold goes from task to task without a round trip; a release removes its field |
-/// | handed_out | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
+/// | handed out | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
 /// | shared: foreign, shown or uncounted | it was read from text, written out as text, or has holds that this process does not count | another process may hold under it: releases count down |
 struct Inner {
     text: Arc<str>,
@@ -111,7 +111,7 @@ impl Owner {
     }
 
     /// Marks the owner as one under which there are holds that this process does not count.
-    pub(crate) fn share(&self) {
+    pub(crate) fn becomes_multi_process(&self) {
         self.0.uncounted.store(true, Ordering::Relaxed);
     }
 
@@ -122,14 +122,14 @@ impl Owner {
         if Arc::ptr_eq(&self.0, &asking.0) {
             return true;
         }
-        if asking.is_shared() && self.is_handed_out() {
-            self.share();
+        if asking.is_multi_process() && self.is_handed_out() {
+            self.becomes_multi_process();
         }
         self.is_handed_out()
     }
 
     pub(crate) fn is_handed_out(&self) -> bool {
-        self.0.handed_out.load(Ordering::Relaxed) || self.is_shared()
+        self.0.handed_out.load(Ordering::Relaxed) || self.is_multi_process()
     }
 
     /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
@@ -226,7 +226,7 @@ impl Owner {
     }
 
     /// Whether another process may hold under this owner too.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub(crate) fn is_multi_process(&self) -> bool {
         let noted = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         self.0.foreign || noted(&self.0.shown) || noted(&self.0.uncounted)
     }
@@ -359,10 +359,13 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
-        assert!(format!("{owner:?}").contains(":42") && !owner.is_shared(), "a log hands it to nobody");
+        assert!(
+            format!("{owner:?}").contains(":42") && !owner.is_multi_process(),
+            "a log hands it to nobody"
+        );
         let text = owner.to_text();
         assert_eq!(text, "1b671a64-40d5-491e-99b0-da01ff1f3341:42");
-        assert!(owner.is_shared(), "an owner that was shown may be in use elsewhere");
+        assert!(owner.is_multi_process(), "an owner that was shown may be in use elsewhere");
         let read: Owner = text.parse().unwrap();
         assert_eq!(read, owner);
         assert_eq!(read.number(), 42);
@@ -376,7 +379,7 @@ mod tests {
         let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
         let error = Error::new(ErrorKind::Timeout, "no answer").by(&owner);
         assert!(error.to_string().contains("1b671a64-40d5-491e-99b0-da01ff1f3341:42"));
-        assert!(!owner.is_shared(), "what it may have left is undone as ever");
+        assert!(!owner.is_multi_process(), "what it may have left is undone as ever");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{Client, Lease, LockKind, Owner, Wait, blocking, scripts, store::Bequests};
+use redlatch::{Client, Lease, LockKind, Owner, Wait, blocking, scripts, store::DeadClientCleanup};
 use redlatch_engine::{
     connect::LocalPaths,
     daemon::{self, DaemonConfig, ExitReason},
@@ -383,7 +383,7 @@ fn engine_of_boot(dir: &str, boot: &str) -> (std::thread::JoinHandle<ExitReason>
     let paths = LocalPaths::in_dir(dir.into(), None).unwrap();
     let mut config = DaemonConfig::new(paths.socket.clone(), paths.dir, scripts::EPOCH);
     config.allowed_scripts = scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
-    config.undertaker = Some(Box::new(Bequests));
+    config.undertaker = Some(Box::new(DeadClientCleanup));
     config.compat = true;
     config.boot_id = boot.to_owned();
     let (ready, is_ready) = mpsc::channel();

@@ -10,7 +10,7 @@ use std::{
 
 use redlatch::{
     scripts,
-    store::{Bequests, StoreUrl},
+    store::{DeadClientCleanup, StoreUrl},
 };
 use redlatch_engine::{
     connect::{LocalPaths, READY_LINE, ensure_running},
@@ -104,7 +104,7 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
         None if args.shared => None,
         None => Some(IDLE_EXIT),
     };
-    config.undertaker = Some(Box::new(Bequests));
+    config.undertaker = Some(Box::new(DeadClientCleanup));
     config.shared = args.shared;
     config.compat = args.compat;
     config.memory_max_bytes = args.memory_max.unwrap_or(daemon::MEMORY_MAX_BYTES);

@@ -32,7 +32,7 @@ pub(crate) fn run(dir: &Path) -> Outcome<bool> {
     let mut config = DaemonConfig::new(paths.socket, paths.dir, redlatch::scripts::EPOCH);
     config.allowed_scripts =
         redlatch::scripts::ALL.iter().map(|script| (script.name(), script.source())).collect();
-    config.undertaker = Some(Box::new(redlatch::store::Bequests));
+    config.undertaker = Some(Box::new(redlatch::store::DeadClientCleanup));
     config.ready = Some(Box::new(|| {
         print!("{READY_LINE}");
         let _ = std::io::stdout().flush();

@@ -4,7 +4,7 @@ use std::{fmt, future::IntoFuture, marker::PhantomData, sync::Arc, time::Duratio
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stake, block, is_of_this_thread, own_owner, thread_owner};
+use super::{DrainOnDrop, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
     DetachedHold, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
     core::Core,
@@ -301,7 +301,7 @@ impl<G: Hold> Acquire<'_, G> {
         Ok(guard.map(|inner| Guard {
             core: core.clone(),
             inner,
-            _stake: Stake::of(core),
+            _stake: DrainOnDrop::of(core),
             _whose: PhantomData,
         }))
     }
@@ -332,7 +332,7 @@ pub struct Guard<G = crate::Guard, T = OfThread> {
     pub(super) core: Arc<Core>,
     pub(super) inner: G,
     /// Goes last.
-    pub(super) _stake: Stake,
+    pub(super) _stake: DrainOnDrop,
     pub(super) _whose: PhantomData<T>,
 }
 

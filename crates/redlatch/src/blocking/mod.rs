@@ -58,28 +58,28 @@ const FAREWELL_MAX: Duration = Duration::from_millis(250);
 
 /// One of the blocking clients and guards of a client. The last one waits a moment for releases that are on their way: the process
 /// may be about to end.
-struct Stake(Arc<Core>);
+struct DrainOnDrop(Arc<Core>);
 
-impl fmt::Debug for Stake {
+impl fmt::Debug for DrainOnDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stake")
+        f.write_str("DrainOnDrop")
     }
 }
 
-impl Stake {
-    fn of(core: &Arc<Core>) -> Stake {
+impl DrainOnDrop {
+    fn of(core: &Arc<Core>) -> DrainOnDrop {
         core.blocking_handles.fetch_add(1, Ordering::SeqCst);
-        Stake(core.clone())
+        DrainOnDrop(core.clone())
     }
 }
 
-impl Clone for Stake {
+impl Clone for DrainOnDrop {
     fn clone(&self) -> Self {
-        Stake::of(&self.0)
+        DrainOnDrop::of(&self.0)
     }
 }
 
-impl Drop for Stake {
+impl Drop for DrainOnDrop {
     fn drop(&mut self) {
         let core = &self.0;
         if core.blocking_handles.fetch_sub(1, Ordering::SeqCst) > 1
@@ -96,7 +96,7 @@ impl Drop for Stake {
 
 /// A [`redlatch::Client`](crate::Client) for blocking code.
 #[derive(Clone)]
-pub struct Client(crate::Client, #[expect(dead_code, reason = "it counts until it goes")] Stake);
+pub struct Client(crate::Client, #[expect(dead_code, reason = "it counts until it goes")] DrainOnDrop);
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,7 +106,7 @@ impl fmt::Debug for Client {
 
 impl Client {
     fn new(client: crate::Client) -> Client {
-        let stake = Stake::of(&client.core);
+        let stake = DrainOnDrop::of(&client.core);
         Client(client, stake)
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stake, block};
+use super::{DrainOnDrop, block};
 use crate::{
     Lease, LockName, PermitLease, Unlocked, Wait,
     core::Core,
@@ -29,7 +29,7 @@ impl PermitSemaphore {
     pub fn acquire(&self) -> Result<PermitGuard, Error> {
         let inner = block(self.0.core(), self.0.acquire())?;
         let core = self.0.core();
-        Ok(PermitGuard { core: core.clone(), inner, _stake: Stake::of(core) })
+        Ok(PermitGuard { core: core.clone(), inner, _stake: DrainOnDrop::of(core) })
     }
 
     /// Takes one permit if one is free now; see [`redlatch::PermitSemaphore::try_acquire`](crate::PermitSemaphore::try_acquire).
@@ -238,7 +238,7 @@ impl PermitRequest<'_> {
                 () = cancelled => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")),
             }
         })?;
-        Ok(guard.map(|inner| PermitGuard { core: core.clone(), inner, _stake: Stake::of(core) }))
+        Ok(guard.map(|inner| PermitGuard { core: core.clone(), inner, _stake: DrainOnDrop::of(core) }))
     }
 }
 
@@ -248,7 +248,7 @@ pub struct PermitGuard {
     core: Arc<Core>,
     inner: crate::PermitGuard,
     /// Goes last.
-    _stake: Stake,
+    _stake: DrainOnDrop,
 }
 
 impl fmt::Debug for PermitGuard {

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use super::{OfNoThread, OfThread, Stake, block, is_of_this_thread, own_owner, thread_owner};
+use super::{DrainOnDrop, OfNoThread, OfThread, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
     DetachedHold, Lease, LockName, LostMember, Member, Owner, ReplicaAck, UnlockReport, Wait,
     error::Error,
@@ -140,7 +140,7 @@ impl<S: SetMarker> AcquireSet<'_, S> {
 
     fn run_as<T>(self) -> Result<Option<SetGuard<S, T>>, Error> {
         let core = self.inner.set.members[0].core.clone();
-        let stake = Stake::of(&core);
+        let stake = DrainOnDrop::of(&core);
         Ok(block(&core, self.inner.into_future())?.map(|guard| SetGuard(guard, stake, PhantomData)))
     }
 }
@@ -148,7 +148,7 @@ impl<S: SetMarker> AcquireSet<'_, S> {
 /// A [`redlatch::kinds::SetGuard`](kinds::SetGuard) for blocking code; `S` is the kind of set. It stays on the thread that took it,
 /// whose hold it is, unless it was taken with [`run_to_send`](AcquireSet::run_to_send).
 #[must_use = "dropping the guard releases every member at once"]
-pub struct SetGuard<S: SetMarker, T = OfThread>(kinds::SetGuard<S>, Stake, PhantomData<T>);
+pub struct SetGuard<S: SetMarker, T = OfThread>(kinds::SetGuard<S>, DrainOnDrop, PhantomData<T>);
 
 impl<S: SetMarker, T> fmt::Debug for SetGuard<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -94,7 +94,7 @@ impl Core {
         );
         let Some(owner) = &request.owner else { return Ok(()) };
         // Holds of a shared owner may be noted with another value of it.
-        if !owner.is_shared() && !owner.is_holding() {
+        if !owner.is_multi_process() && !owner.is_holding() {
             return Ok(());
         }
         let Some(other_kind) = request.keys.other_kind() else { return Ok(()) };
@@ -132,7 +132,7 @@ impl Core {
             Enter::Queue(line) => {
                 let mut place = LaneSlot::queued(self, line);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
-                self.keeper.note_call();
+                self.keeper.arm_stall_check();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {

@@ -10,11 +10,11 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
-    confirm::Unconfirmed,
     contest::{Attempt, Contender},
-    gate::Supply,
+    gate::Availability,
     lanes::kinds::upgrade_refused,
     lease::{Lease, SentAt},
+    replica_confirm::Unconfirmed,
     undo::Certainty,
     upgrade::Reading,
     wait::Deadline,
@@ -68,7 +68,7 @@ pub(super) struct Acquirer {
 }
 
 impl Contender for Acquirer {
-    type Prize = Arc<Lease>;
+    type Gain = Arc<Lease>;
 
     fn key(&self) -> &[u8] {
         &self.request.keys.key
@@ -82,21 +82,21 @@ impl Contender for Acquirer {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
-    fn supply(&self) -> Supply {
+    fn supply(&self) -> Availability {
         if !self.request.recipe.leaves_nothing(&self.owner, self.value) {
-            return Supply::MayBeEnough;
+            return Availability::MayBeEnough;
         }
         let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
-        Supply::Nothing { again_after: Some(Duration::from_millis(lease_ms)) }
+        Availability::Nothing { again_after: Some(Duration::from_millis(lease_ms)) }
     }
 
-    fn woken_by(&mut self, notify: impl FnOnce() -> Arc<Notify>) {
+    fn set_notify(&mut self, notify: impl FnOnce() -> Arc<Notify>) {
         self.wake = self.lines_up().then(notify);
     }
 
-    fn expects_hand_over(&mut self) -> bool {
+    fn expect_hand_over(&mut self) -> bool {
         matches!(self.line, Line::Inside(_))
-            && self.core.lanes.expects_hand_over(&self.request.keys, &self.owner)
+            && self.core.lanes.expect_hand_over(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
@@ -108,7 +108,7 @@ impl Contender for Acquirer {
         }
     }
 
-    fn outcome_unknown(&mut self) {
+    fn mark_outcome_unknown(&mut self) {
         self.outcome_unknown = true;
     }
 }
@@ -157,9 +157,10 @@ impl Acquirer {
         // Only asked of an owner that reads and wants to write.
         let reads_ended = self.gives_back();
         let sent_at = core.sent_at(&request.keys);
-        let shared = owner.is_shared() || core.own_write_lease(&request.keys, owner).is_some();
-        let call = request.acquire_call(owner, self.count_ahead, shared, core);
-        let context = SendContext { shared, lines_up: self.lines_up(), sent_at };
+        let may_hold_already =
+            owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
+        let call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
+        let context = SendContext { may_hold_already, lines_up: self.lines_up(), sent_at };
         let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
         if let Err(fault) = &outcome
             && fault.is_migrating()
@@ -170,7 +171,7 @@ impl Acquirer {
         let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         self.value = reply.value;
         match reply.count {
-            UPGRADE => self.upgrade(reads_ended).await,
+            UPGRADE_REFUSED => self.upgrade(reads_ended).await,
             0 if reply.value <= BEHIND => Ok(Attempt::Behind { count_ahead: reply.value < BEHIND }),
             0 => Ok(busy(reply.value)),
             ..0 => Err(Fault::Server(refusal(reply.count))),
@@ -214,7 +215,7 @@ impl Acquirer {
         lease.note_replicas(replicated.or(request.inherited_ack));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
-        if owner.is_shared() && reply.count > 1 {
+        if owner.is_multi_process() && reply.count > 1 {
             lease.entered_in(sent_at.incarnation, true);
         }
         Ok(lease)
@@ -306,7 +307,7 @@ impl Drop for Acquirer {
 }
 
 /// The refusal of a write hold to an owner that has a read hold.
-const UPGRADE: i64 = -2;
+const UPGRADE_REFUSED: i64 = -2;
 
 /// Not yet; a TTL below 0 says nothing about when.
 fn busy<T>(ttl_ms: i64) -> Attempt<T> {
@@ -327,7 +328,7 @@ impl Request {
         &self,
         owner: &Owner,
         count_ahead: bool,
-        first_only: bool,
+        refuse_if_owned: bool,
         core: &Core,
     ) -> Call {
         let args = AcquireArgs {
@@ -335,7 +336,7 @@ impl Request {
             fenced: self.fenced,
             waits: self.wait != Wait::No,
             count_ahead,
-            first_only,
+            refuse_if_owned,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),
         };

@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
     owner::Owner,
-    recipes::Heir,
+    recipes::TransferTarget,
     store::Fault,
 };
 
@@ -68,7 +68,7 @@ impl Core {
     ) -> Result<(Taken, Option<OwnerBlock>), Fault> {
         let DetachedHold { term, fenced, .. } = *left;
         let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
-        let heir = Heir::adopting(&own, term, fenced);
+        let heir = TransferTarget::adopting(&own, term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
         let reply = self.run_undoing(call, own.number(), false, &block).await;
@@ -150,7 +150,7 @@ impl Core {
         let over_ms = self.now_ms().saturating_add(left.term.lease_ms.max(0) as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
-            let call = left.recipe.transfer(&left.keys, own, &Heir::former(&left.owner, left.term));
+            let call = left.recipe.transfer(&left.keys, own, &TransferTarget::former(&left.owner, left.term));
             let fault = match self.run_checked(call, left.owner.number(), true).await {
                 Ok(reply) => return reply.get(1) == Some(&1),
                 Err(fault) => fault,

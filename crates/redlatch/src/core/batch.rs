@@ -12,13 +12,13 @@ use futures_util::future::join_all;
 use super::{
     Core, Grant, Request,
     acquire::LaneSlot,
-    confirm::Unconfirmed,
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
     lease::{Lease, SentAt},
     owners::{AttemptMode, OwnerBlock, OwnerTurn},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
+    replica_confirm::Unconfirmed,
     request::all_noted,
     undo::Certainty,
     wait::Deadline,
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
-    recipes::{Expected, LeaseTerm},
+    recipes::{ExpectedHolds, LeaseTerm},
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
     store::{Arg, Call, Confirm, Fault, Reply},
 };
@@ -51,13 +51,13 @@ struct Group<'a> {
     granted: bool,
 }
 
-enum Prize {
+enum SetGain {
     All(Vec<Arc<Lease>>),
     Busy(usize),
 }
 
 impl Contender for Group<'_> {
-    type Prize = Prize;
+    type Gain = SetGain;
 
     fn key(&self) -> &[u8] {
         &self.requests[0].keys.key
@@ -67,11 +67,11 @@ impl Contender for Group<'_> {
         None
     }
 
-    async fn attempt(&mut self) -> Result<Attempt<Prize>, Fault> {
+    async fn attempt(&mut self) -> Result<Attempt<SetGain>, Fault> {
         self.core.ask_for_all(self.requests, &self.owner, self.deadline).await
     }
 
-    fn outcome_unknown(&mut self) {
+    fn mark_outcome_unknown(&mut self) {
         self.outcome_unknown = true;
     }
 }
@@ -106,7 +106,7 @@ impl Core {
         let Some(first) = requests.first() else { return Ok(Batch::Taken(Vec::new())) };
         let owner = first.owner.clone().unwrap_or_else(|| self.fresh_owner());
         // Whether another process holds under it is asked for each lock.
-        if owner.is_shared() {
+        if owner.is_multi_process() {
             return Ok(Batch::OneByOne);
         }
         let now_ms = self.now_ms();
@@ -144,8 +144,8 @@ impl Core {
             Group { core: self, requests, owner, deadline, outcome_unknown: false, granted: false };
         let prize = all_noted(requests, pin!(self.contest(&mut group, first.wait, deadline, false))).await;
         let leases = match prize.map_err(|error| error.on(&first.keys.name))? {
-            Some(Prize::All(leases)) => leases,
-            Some(Prize::Busy(at)) => return Ok(Batch::Busy(at)),
+            Some(SetGain::All(leases)) => leases,
+            Some(SetGain::Busy(at)) => return Ok(Batch::Busy(at)),
             None => return Ok(Batch::Busy(0)),
         };
         group.granted = true;
@@ -174,7 +174,7 @@ impl Core {
         requests: &[Arc<Request>],
         owner: &Owner,
         deadline: &Deadline,
-    ) -> Result<Attempt<Prize>, Fault> {
+    ) -> Result<Attempt<SetGain>, Fault> {
         let first = &requests[0];
         let sent_at = self.sent_at(&first.keys);
         let mut call =
@@ -184,7 +184,7 @@ impl Core {
         }
         let call =
             call.number(owner.number()).text(owner.field()).int(first.term.lease_ms).flag(first.fenced);
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
@@ -212,7 +212,7 @@ impl Core {
             [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
                 let at = which as usize - 1;
                 tracing::debug!(lock = %requests[at].keys.name, ttl_ms, "one of several locks is busy");
-                return Ok(Attempt::Won(Prize::Busy(at)));
+                return Ok(Attempt::Won(SetGain::Busy(at)));
             }
             [_, -1, which, _] if (1..=requests.len() as i64).contains(&which) => {
                 let error =
@@ -248,7 +248,7 @@ impl Core {
             self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, sent_at).await?;
             return Ok(Attempt::TooLate);
         }
-        Ok(Attempt::Won(Prize::All(leases)))
+        Ok(Attempt::Won(SetGain::All(leases)))
     }
 
     /// What is done with the answer of a request for several locks that nobody waits for any more.
@@ -314,7 +314,7 @@ impl Core {
             let simple = lease.recipe.batches()
                 && !lease.was_reentered()
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
-                && !lease.owner.is_shared();
+                && !lease.owner.is_multi_process();
             match step {
                 ReleaseStep::Release { lane_waits, block } if simple && block.no_attempt_asks() => {
                     together.push(Ending { at, lease, lane_waits, block })
@@ -361,8 +361,8 @@ impl Core {
             call = call.text(lease.owner.field());
             call.args.push(channel.map_or(Arg::Static(""), Arg::Bytes));
             call = match expected(lease) {
-                Expected::Any => call.constant(""),
-                Expected::Count(count) => call.int(count.into()),
+                ExpectedHolds::Any => call.constant(""),
+                ExpectedHolds::Count(count) => call.int(count.into()),
             };
         }
         let sent: Vec<_> = group.iter().map(|ending| ending.block.sent()).collect();

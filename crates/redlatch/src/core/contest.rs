@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::{AskTurn, Supply},
+    gate::{AskTurn, Availability},
     last_poll::{LastPoll, POLL_DUE_MS},
     wait::{Deadline, Waiter},
 };
@@ -58,7 +58,7 @@ pub(crate) enum Attempt<T> {
 /// A contender.
 pub(crate) trait Contender: Send {
     /// What there is to win.
-    type Prize: Send;
+    type Gain: Send;
 
     /// The key that is asked about.
     fn key(&self) -> &[u8];
@@ -73,24 +73,24 @@ pub(crate) trait Contender: Send {
     }
 
     /// After a win: what is left for others who want the same. Only kinds with a gate tell.
-    fn supply(&self) -> Supply {
-        Supply::MayBeEnough
+    fn supply(&self) -> Availability {
+        Availability::MayBeEnough
     }
 
     /// What wakes this contender from its sleep, for those that tasks of this process may serve.
-    fn woken_by(&mut self, _notify: impl FnOnce() -> Arc<Notify>) {}
+    fn set_notify(&mut self, _notify: impl FnOnce() -> Arc<Notify>) {}
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn expects_hand_over(&mut self) -> bool {
+    fn expect_hand_over(&mut self) -> bool {
         false
     }
 
     /// Asks the server once. A future that is dropped must undo what it may have done.
-    fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Prize>, Fault>> + Send;
+    fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Gain>, Fault>> + Send;
 
     /// An attempt may have succeeded unseen.
-    fn outcome_unknown(&mut self);
+    fn mark_outcome_unknown(&mut self);
 }
 
 impl Core {
@@ -101,7 +101,7 @@ impl Core {
         wait: Wait,
         deadline: &Deadline,
         after_others: bool,
-    ) -> Result<Option<C::Prize>, Error> {
+    ) -> Result<Option<C::Gain>, Error> {
         let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
         match &gate {
@@ -117,15 +117,15 @@ impl Core {
         wait: Wait,
         deadline: &Deadline,
         after_others: bool,
-    ) -> Result<Option<C::Prize>, Error> {
+    ) -> Result<Option<C::Gain>, Error> {
         let mut waiter = Waiter::default();
-        contender.woken_by(|| waiter.notify());
+        contender.set_notify(|| waiter.notify());
         let mut trouble = Trouble::default();
-        // Bounds each attempt. Without waiting there is no bound at first; after an attempt that failed it is the response timeout, in which the
+        // TurnLimits each attempt. Without waiting there is no bound at first; after an attempt that failed it is the response timeout, in which the
         // same owner asks again.
         let mut limit = *deadline;
         let (mut turn, mut first_refusal) = (None, true);
-        let mut last = Last::Nothing;
+        let mut last = LastOutcome::Nothing;
         if after_others {
             if let Some(channel) = contender.channel() {
                 waiter.subscribe(self, channel);
@@ -154,12 +154,12 @@ impl Core {
             let takeovers = self.store.takeovers();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
-                contender.outcome_unknown();
+                contender.mark_outcome_unknown();
                 return match last {
-                    // It was busy nearly all the time that there was; this look was one more.
-                    Last::Busy if time_is_short => Ok(None),
-                    Last::Trouble(error) => Err(error),
-                    Last::Busy | Last::Nothing => Err(Error::new(
+                    // The attempts before were answered busy; only the last one ran out of time.
+                    LastOutcome::Busy if time_is_short => Ok(None),
+                    LastOutcome::Trouble(error) => Err(error),
+                    LastOutcome::Busy | LastOutcome::Nothing => Err(Error::new(
                         ErrorKind::Timeout,
                         "the server did not answer within the time allowed for waiting",
                     )),
@@ -177,7 +177,7 @@ impl Core {
                 }
                 Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
                     trouble = Trouble::default();
-                    last = Last::Busy;
+                    last = LastOutcome::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
                         return self.busy_or_outage(contender.key(), deadline);
                     }
@@ -192,14 +192,14 @@ impl Core {
                     }
                     // What is missed meanwhile is found by the look after the subscription.
                     if std::mem::take(&mut first_refusal)
-                        && contender.expects_hand_over()
+                        && contender.expect_hand_over()
                         && waiter.await_hand_over(self, HAND_OVER_WAIT, deadline).await?
                     {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
                     if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.note(sent_ms, Supply::Nothing { again_after: hint });
+                        turn.note(sent_ms, Availability::Nothing { again_after: hint });
                     }
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
@@ -213,7 +213,7 @@ impl Core {
                 }
                 Ok(Attempt::PassedOver | Attempt::OwnerBusy) => return Ok(None),
                 Ok(Attempt::TooLate) => {
-                    last = Last::Nothing;
+                    last = LastOutcome::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
                         return Err(Error::new(ErrorKind::Timeout, "the grant took longer than its lease")
                             .remedy("use a longer lease, or look at the server's load"));
@@ -224,7 +224,7 @@ impl Core {
                     turn = None;
                     let unknown = fault.is_unknown();
                     if unknown {
-                        contender.outcome_unknown();
+                        contender.mark_outcome_unknown();
                     }
                     let error = fault.into_error();
                     if wait != Wait::No
@@ -241,7 +241,7 @@ impl Core {
                     if deadline.is_over(self) {
                         return Err(error);
                     }
-                    last = Last::Trouble(error);
+                    last = LastOutcome::Trouble(error);
                     if wait == Wait::No && limit.left(self).is_none() {
                         limit = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
                     }
@@ -271,8 +271,9 @@ impl Core {
             return Ok(None);
         };
         let hears_ms = waiter.hears_since_ms();
-        let rest = hears_ms.map_or(Supply::MayBeEnough, |hears_ms| turn.supply(hears_ms, self.now_ms()));
-        if let Supply::Nothing { again_after } = rest {
+        let rest =
+            hears_ms.map_or(Availability::MayBeEnough, |hears_ms| turn.supply(hears_ms, self.now_ms()));
+        if let Availability::Nothing { again_after } = rest {
             waiter.wait_for_change(self, again_after, deadline).await?;
         }
         Ok(Some(turn))
@@ -305,7 +306,7 @@ struct Gated {
 }
 
 /// What the last answer said.
-enum Last {
+enum LastOutcome {
     Nothing,
     Busy,
     Trouble(Error),

@@ -192,8 +192,8 @@ fn with_keys(call: &Call, declaring: &'static Declaring, keys: &[Arc<[u8]>], who
 /// The keys that were missing among those declared, together with all others that are needed; `None` if the script has run.
 fn wanted(call: &Call, reply: &Reply) -> Option<Vec<Arc<[u8]>>> {
     // The echo shows that the answer belongs to this call; whatever else it may be is judged by the reader of the reply.
-    let [Reply::Bytes(echo), Reply::Array(keys)] = reply.array()? else { return None };
-    if call.args.first().map(text).as_ref() != Some(echo) {
+    let [Reply::Bytes(request_id), Reply::Array(keys)] = reply.array()? else { return None };
+    if call.args.first().map(text).as_ref() != Some(request_id) {
         return None;
     }
     keys.iter().map(|key| key.bytes().map(Arc::from)).collect()

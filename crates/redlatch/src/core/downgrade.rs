@@ -12,7 +12,7 @@ use super::{
     wait::Deadline,
 };
 use crate::{
-    core::lost::lost_error,
+    core::loss_reason::lost_error,
     error::{Error, ErrorKind},
     jitter::jittered,
     recipes::{LeaseTerm, READ},
@@ -211,7 +211,7 @@ impl Core {
     fn check_count(&self, writing: &Lease) -> Result<(), Error> {
         let is_uncounted = !writing.is_counted_in(self.store.incarnation(&writing.keys.key));
         let is_last = writing.holds().count <= 1;
-        if writing.owner.is_shared() && (is_uncounted || (is_last && writing.is_count_in_doubt())) {
+        if writing.owner.is_multi_process() && (is_uncounted || (is_last && writing.is_count_in_doubt())) {
             let what = "an earlier re-entry or release of this owner was never answered, and another process may hold under it";
             return Err(Error::new(ErrorKind::OwnerInDoubt, what).remedy("acquire the read lock anew"));
         }

@@ -69,7 +69,7 @@ pub(crate) struct Gates {
 
 /// What an answer told about what is left for others who want the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Supply {
+pub(crate) enum Availability {
     /// There may be enough.
     MayBeEnough,
     /// There is not, until a message comes, or until this time has passed, where it is known.
@@ -111,8 +111,8 @@ impl AskTurn {
     }
 
     /// Notes what a request of that moment left to others.
-    pub(crate) fn note(&self, sent_ms: u64, rest: Supply) {
-        let Supply::Nothing { again_after } = rest else { return };
+    pub(crate) fn note(&self, sent_ms: u64, rest: Availability) {
+        let Availability::Nothing { again_after } = rest else { return };
         self.gate.nothing_left_ms.fetch_max(sent_ms, Ordering::Relaxed);
         if let Some(after) = again_after {
             let at_ms = sent_ms.saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
@@ -124,18 +124,18 @@ impl AskTurn {
     }
 
     /// What a waiter may trust in that hears messages since `hears_ms`.
-    pub(crate) fn supply(&self, hears_ms: u64, now_ms: u64) -> Supply {
+    pub(crate) fn supply(&self, hears_ms: u64, now_ms: u64) -> Availability {
         let nothing_left_ms = self.gate.nothing_left_ms.load(Ordering::Relaxed);
         if hears_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
-            return Supply::MayBeEnough;
+            return Availability::MayBeEnough;
         }
         let again_ms = self.gate.again_ms.load(Ordering::Relaxed);
         if again_ms > nothing_left_ms && again_ms <= now_ms {
             // Something has come free since, and nobody has looked.
-            return Supply::MayBeEnough;
+            return Availability::MayBeEnough;
         }
         let again_after = (again_ms > now_ms).then(|| Duration::from_millis(again_ms - now_ms));
-        Supply::Nothing { again_after }
+        Availability::Nothing { again_after }
     }
 }
 
@@ -230,8 +230,8 @@ mod tests {
         (Arc::from(&b"x"[..]), n)
     }
 
-    fn nothing(again_after: Option<Duration>) -> Supply {
-        Supply::Nothing { again_after }
+    fn nothing(again_after: Option<Duration>) -> Availability {
+        Availability::Nothing { again_after }
     }
 
     #[tokio::test]
@@ -284,11 +284,11 @@ mod tests {
     #[tokio::test]
     async fn what_is_known_of_the_rest_is_passed_on() {
         let turn = Gates::default().turn(key(1), Arc::default()).await;
-        assert_eq!(turn.supply(5, 5), Supply::MayBeEnough, "nobody has asked");
+        assert_eq!(turn.supply(5, 5), Availability::MayBeEnough, "nobody has asked");
         turn.note(10, nothing(Some(Duration::from_millis(100))));
         assert_eq!(
             turn.supply(10, 20),
-            Supply::MayBeEnough,
+            Availability::MayBeEnough,
             "a message of the same moment may have been missed"
         );
         assert_eq!(turn.supply(9, 20), nothing(Some(Duration::from_millis(90))));
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(turn.supply(9, 200), nothing(None), "an end that has passed says nothing");
         turn.note(300, nothing(Some(Duration::from_millis(50))));
         assert_eq!(turn.supply(9, 349), nothing(Some(Duration::from_millis(1))));
-        assert_eq!(turn.supply(9, 350), Supply::MayBeEnough, "it has ended since");
+        assert_eq!(turn.supply(9, 350), Availability::MayBeEnough, "it has ended since");
     }
 
     #[tokio::test]
@@ -308,9 +308,9 @@ mod tests {
         turn.note(10, nothing(None));
         assert_eq!(turn.supply(9, 20), nothing(None));
         turn.asks(20);
-        assert_eq!(turn.supply(9, 20), Supply::MayBeEnough);
+        assert_eq!(turn.supply(9, 20), Availability::MayBeEnough);
         turn.note(15, nothing(None));
-        assert_eq!(turn.supply(9, 30), Supply::MayBeEnough, "that was asked before");
+        assert_eq!(turn.supply(9, 30), Availability::MayBeEnough, "that was asked before");
         turn.note(20, nothing(None));
         assert_eq!(turn.supply(9, 30), nothing(None), "the server answers");
     }

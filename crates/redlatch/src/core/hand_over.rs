@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, LossReason},
     owner::Owner,
-    recipes::{Heir, LeaseTerm},
+    recipes::{LeaseTerm, TransferTarget},
 };
 
 impl Core {
@@ -31,12 +31,12 @@ impl Core {
         let cannot = next.request.ack.is_some()
             || lease.was_reentered()
             || lease.outcome_unknown.load(Ordering::Relaxed)
-            || lease.owner.is_shared();
+            || lease.owner.is_multi_process();
         // A task whose owner other processes may use, too, asks by itself: a request of its own may be on its way, and would count a second hold.
-        let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_shared()) else {
+        let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_multi_process()) else {
             drop(next_block);
             let outcome = self.release_whole(lease, false, block).await;
-            self.lanes.handed_over(&lease.keys, Some(next));
+            self.lanes.hand_over_finished(&lease.keys, Some(next));
             return outcome;
         };
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
@@ -44,7 +44,7 @@ impl Core {
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
-            let heir = Heir::after(&lease.owner, &owner, term, fenced);
+            let heir = TransferTarget::after(&lease.owner, &owner, term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
         match self.run_ending(call, lease.owner.number(), false, block).await {
@@ -73,11 +73,11 @@ impl Core {
                         None
                     }
                 };
-                self.lanes.handed_over(&lease.keys, waits_on);
+                self.lanes.hand_over_finished(&lease.keys, waits_on);
                 Ok((Unlocked::Released, 0))
             }
             outcome => {
-                self.lanes.handed_over(&lease.keys, Some(next));
+                self.lanes.hand_over_finished(&lease.keys, Some(next));
                 let read = outcome.and_then(|items| self.released_as(lease, ReleaseMode::AllHolds, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
@@ -96,7 +96,7 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         let NextTask { queued: next, block: next_block } = *next_task;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
-        if to.is_shared() || next.request.ack.is_some() {
+        if to.is_multi_process() || next.request.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
             // wants its grant confirmed by replicas, because nobody would ask them for this one.
             drop(next_block);
@@ -107,7 +107,11 @@ impl Core {
         let (term, fenced) = (next.request.term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
-            lease.recipe.transfer(&lease.keys, &lease.owner, &Heir::after(&lease.owner, &to, term, fenced))
+            lease.recipe.transfer(
+                &lease.keys,
+                &lease.owner,
+                &TransferTarget::after(&lease.owner, &to, term, fenced),
+            )
         };
         match self.run_ending(call, to.number(), false, &block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {

@@ -24,14 +24,14 @@ use tokio::{
 };
 
 use super::{
-    Core, first_step, last_poll::POLL_DUE_MS, lease::Lease, scan_timer::ScanTimer, watch::WATCH_SOON_MS,
+    Core, last_poll::POLL_DUE_MS, lease::Lease, scan_timer::ScanTimer, start_thread, watch::WATCH_SOON_MS,
 };
 use crate::{
     call_hook::CallHook,
     catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
     fork,
-    quiet::{Signal, Timer},
+    panic_safe::{Signal, Timer},
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -98,7 +98,7 @@ impl Keeper {
         })?;
         let keeper = Keeper::on(runtime.handle().clone());
         let shared = keeper.shared.clone();
-        first_step::run_thread("redlatch-keeper", move || {
+        start_thread::run_thread("redlatch-keeper", move || {
             // The runtime must be driven as long as anything uses its timers or connections.
             runtime.block_on(async move {
                 while !shared.stopped.load(Ordering::Acquire) {
@@ -183,15 +183,15 @@ impl Keeper {
     }
 
     /// A call is being made.
-    pub(crate) fn note_call(&self) {
-        self.shared.note_call();
+    pub(crate) fn arm_stall_check(&self) {
+        self.shared.arm_stall_check();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.note_call())
+        CallHook::new(move || shared.arm_stall_check())
     }
 
     /// Where lanes note the leases that come into being.
@@ -240,7 +240,7 @@ impl Shared {
         self.scan_timer.wake();
     }
 
-    fn note_call(&self) {
+    fn arm_stall_check(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use super::{Request, lease::Lease, scan_timer::ScanTimer};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
-/// How many of those who expect a hand_over are woken when a release handed over to none of them.
+/// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
 const EXPECTING_WOKEN_MAX: usize = 4;
 
 /// What a waiting task is handed.
@@ -116,7 +116,7 @@ pub(super) struct Lane {
     lease: Option<Arc<Lease>>,
     /// What is done at the server for those in line.
     pub(super) state: LaneState,
-    pub(super) passing: Passing,
+    pub(super) local_turn: LocalTurn,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
     rare_parts: Option<Box<RareParts>>,
 }
@@ -165,7 +165,7 @@ impl Lane {
         self.lease.is_none() && !self.is_busy() && self.rare_parts().is_none()
     }
 
-    /// Whether who comes now leads. A lease that was displaced leaves nothing to those who would stand in line behind it.
+    /// Whether a task that comes now becomes the leader. A lease that was displaced leaves nothing to tasks that would queue behind it.
     pub(super) fn is_free(&self) -> bool {
         self.lease.is_none() && !self.is_busy() && self.rare_parts().queue.is_empty()
     }
@@ -327,7 +327,7 @@ impl Lane {
 
 /// How long this process has been passing the lock around.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Passing {
+pub(super) struct LocalTurn {
     pub(super) since_ms: u64,
     pub(super) passes: u32,
 }

@@ -22,7 +22,7 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Displaced, HandOver, InLine, Lane, LaneState, Passing, Queued, Wakes},
+    lane::{Displaced, HandOver, InLine, Lane, LaneState, LocalTurn, Queued, Wakes},
     last_poll::POLL_DUE_MS,
     lease::{LastInterruption, Lease},
     owners::{OwnerBlock, OwnerTurn, Owners},
@@ -101,15 +101,15 @@ enum Next {
     Step(LaneStep),
 }
 
-pub(crate) struct Bounds {
-    pub(crate) passing_ms_max: u64,
+pub(crate) struct TurnLimits {
+    pub(crate) turn_ms_max: u64,
     pub(crate) passes_max: u32,
 }
 
 /// The lanes of one client.
 pub(crate) struct Lanes {
     shards: Box<[Mutex<Shard>]>,
-    bounds: Bounds,
+    bounds: TurnLimits,
     scan_timer: Arc<ScanTimer>,
     owners: Arc<Owners>,
     /// A task may stand in line behind a hold: the keeper has the server tell of it (`lookout.rs`).
@@ -159,7 +159,7 @@ impl Hasher for NameHash {
 }
 
 impl Lanes {
-    pub(crate) fn new(bounds: Bounds, scan_timer: Arc<ScanTimer>, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(bounds: TurnLimits, scan_timer: Arc<ScanTimer>, owners: Arc<Owners>) -> Self {
         Lanes {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bounds,
@@ -282,7 +282,7 @@ impl Lanes {
         }
     }
 
-    /// A grant has come from the server, to the task that made the request `leader` if that one leads. Returns the leases of other
+    /// A grant has come from the server. `leader`: the request of the task that led, if the grant is its own. Returns the leases of other
     /// owners that this grant has displaced. The error is a lease that the server was seen to have after this grant was asked for: then the
     /// server does not have this one any more.
     pub(super) fn granted(
@@ -296,7 +296,7 @@ impl Lanes {
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.state = LaneState::Nothing;
-            lane.passing = Passing { since_ms: now_ms, passes: 0 };
+            lane.local_turn = LocalTurn { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
         if lease.recipe.lane() != LanePolicy::AllContend {
@@ -397,7 +397,7 @@ impl Lanes {
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lease.recipe.lane() != LanePolicy::OneContends {
-                if !lease.owner.is_shared()
+                if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
                     lane.rare_parts_mut().handing_over += 1;
@@ -445,15 +445,15 @@ impl Lanes {
         drop_after_unlock: &mut Vec<OwnerBlock>,
     ) -> Next {
         let ReleaseTime { now_ms, .. } = at;
-        let passing_over = now_ms.saturating_sub(lane.passing.since_ms) >= self.bounds.passing_ms_max
-            || lane.passing.passes >= self.bounds.passes_max;
-        if passing_over || lease.owner.is_shared() {
+        let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.bounds.turn_ms_max
+            || lane.local_turn.passes >= self.bounds.passes_max;
+        if turn_is_over || lease.owner.is_multi_process() {
             return Next::Step(LaneStep::Release { lane_waits: true });
         }
         let Some(next) = self.next_task(lane, lease, now_ms, drop_after_unlock) else {
             return Next::Step(LaneStep::Release { lane_waits: true });
         };
-        lane.passing.passes += 1;
+        lane.local_turn.passes += 1;
         if !is_passable(lease, &next.queued, at) {
             return Next::Step(LaneStep::Transfer(Box::new(next)));
         }

@@ -82,7 +82,7 @@ impl LastPoll {
     /// Does some work, and notes each poll of it. The work stays where its caller has it: taken by value it would
     /// double the size of the future.
     pub(super) async fn noting_polls<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
-        /// A waker may have the task behind it, and this may outlive what its task waits for, in a line under a mutex.
+        /// Drops the waker, which may keep the task alive, while this entry stays in a queue.
         struct Forgets<'a>(&'a AtomicWaker);
 
         impl Drop for Forgets<'_> {

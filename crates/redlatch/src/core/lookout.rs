@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{Core, lease::Lease};
 use crate::config::POLL_INTERVAL_MAX;
 
-/// The line of a hold is worth a look when the hold was last seen on the server so long ago. Locks that pass from task to task are seen
+/// The keeper listens for the waiters of a hold that was last seen on the server so long ago. Locks that pass from task to task are seen
 /// more often.
 pub(super) const UNSEEN_MS_MIN: u64 = 200;
 /// How often a hold is looked at whose channel tells everything. The rest is a matter of renewals.
@@ -71,7 +71,7 @@ impl Drop for Listening {
         self.lease.schedule.watched_out_for.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
-            self.core.keeper.note_call();
+            self.core.keeper.arm_stall_check();
         }
     }
 }

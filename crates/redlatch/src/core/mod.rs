@@ -8,14 +8,9 @@ mod acquirer;
 pub(crate) mod adopt;
 pub(crate) mod batch;
 mod batch_status;
-pub(crate) mod bell;
-mod confirm;
 pub(crate) mod contest;
 mod declare;
 mod downgrade;
-mod echo;
-mod ended;
-mod first_step;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
 pub(crate) mod gate;
@@ -25,20 +20,25 @@ pub(crate) mod lane;
 pub(crate) mod lanes;
 mod last_poll;
 pub(crate) mod lease;
-mod leave;
 mod lookout;
-pub(crate) mod lost;
+mod loss;
+pub(crate) mod loss_reason;
+pub(crate) mod multi_process;
+pub(crate) mod multi_subscription;
 mod outage;
 pub(crate) mod owners;
 pub(crate) mod reenter;
 pub(crate) mod release;
+mod release_one;
 mod renewal;
+mod replica_confirm;
 mod request;
+mod request_ids;
 mod reused_owner;
 mod scan_timer;
 mod send;
-pub(crate) mod shared_owner;
 mod shutdown;
+mod start_thread;
 mod undo;
 mod upgrade;
 pub(crate) mod wait;
@@ -53,7 +53,7 @@ pub use self::request::Wait;
 use self::{
     gate::Gates,
     keeper::Keeper,
-    lanes::{Bounds, Lanes},
+    lanes::{Lanes, TurnLimits},
     lease::{LastInterruption, Lease, SentAt},
     owners::Owners,
 };
@@ -67,7 +67,7 @@ use crate::{
     fork::{self, OfProcess, Successor, Successors},
     keys::Keys,
     owner::{Identity, Owner},
-    quiet::Signal,
+    panic_safe::Signal,
     store::{self, Store},
 };
 
@@ -77,7 +77,7 @@ pub(crate) struct Core {
     pub(crate) id: Arc<str>,
     identity: Identity,
     /// The numbers of its requests.
-    request_ids: echo::Echoes,
+    request_ids: request_ids::RequestIds,
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) store: OfProcess<Arc<dyn Store>>,
@@ -134,7 +134,7 @@ impl Core {
         ancestor_ids: Vec<Arc<str>>,
     ) -> Arc<Core> {
         let bounds =
-            Bounds { passing_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
+            TurnLimits { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
         let strictness = declare::Strictness::of(&config.url);
         let clock = config.clock.clone();
         let owners = Owners::new(move || clock.boot_ms());
@@ -144,7 +144,7 @@ impl Core {
             me: me.clone(),
             id: identity.id.clone(),
             identity,
-            request_ids: echo::Echoes::default(),
+            request_ids: request_ids::RequestIds::default(),
             config,
             origin,
             store: OfProcess::new(store),
@@ -283,7 +283,7 @@ impl Core {
         if self.is_closed() {
             return Err(self.closed_error());
         }
-        self.check_process().map_err(|error| first_step::no_thread().unwrap_or(error))
+        self.check_process().map_err(|error| start_thread::no_thread().unwrap_or(error))
     }
 
     /// Whether an owner is this client's own.
@@ -298,14 +298,14 @@ impl Core {
         if self.has_made(owner) {
             return Ok(());
         }
-        // Also as text: the parent does not know that a child has written its owner out. A client that was made in the child knows no ancestor_ids,
+        // Also as text: the parent does not know that a child has written its owner out. A client that was made in the child knows no ids of ancestors,
         // and text tells it nothing.
         if !self.ancestor_ids.iter().any(of) && !owner.is_inherited() {
             if owner.is_foreign() {
                 return Ok(());
             }
             // Another client's of this process, which does not know how often this one holds, nor this one of the other.
-            owner.hand_out().share();
+            owner.hand_out().becomes_multi_process();
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")

@@ -92,7 +92,7 @@ impl Requests {
         self.failed_ms.load(Ordering::Relaxed) != 0 || is_silent
     }
 
-    /// The outage that a task meets that came at that moment and waits for an answer of the server.
+    /// The outage as a task sees it that has waited for an answer of the server since `came_ms`.
     fn outage(&self, came_ms: u64, now_ms: u64) -> Option<Outage> {
         let under_way = self.under_way.load(Ordering::Acquire) > 0;
         let (since_ms, failed_ms) =
@@ -157,7 +157,7 @@ impl Outages {
     }
 
     /// Makes a request of which it is noted whether it is answered.
-    pub(super) fn noted<T: 'static>(
+    pub(super) fn tracked<T: 'static>(
         &self,
         shard: u16,
         run: BoxFuture<'static, Result<T, Fault>>,

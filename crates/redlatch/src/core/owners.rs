@@ -19,7 +19,7 @@ use crate::{
     error::{Error, ErrorKind},
     keys::{Keys, LaneKind},
     owner::Owner,
-    quiet::{NextChange, Signal},
+    panic_safe::{NextChange, Signal},
     randomness::Salted,
     store::Fault,
 };

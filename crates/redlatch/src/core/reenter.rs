@@ -109,7 +109,7 @@ impl Core {
                 self.owners.block(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
             }
             // What is counted too often under a shared owner would outlast its last guard.
-            if self.now_ms() >= over_ms || (fault.is_unknown() && owner.is_shared()) {
+            if self.now_ms() >= over_ms || (fault.is_unknown() && owner.is_multi_process()) {
                 return Err(fault.into_error());
             }
             self.keeper.sleep(jittered(Duration::from_millis(delay_ms))).await;
@@ -124,7 +124,7 @@ impl Core {
             return;
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
-        let call = lease.recipe.leave(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
+        let call = lease.recipe.release_one(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
         let _ = self.count_down(call, Some(incarnation), owner.number(), false, block).await;
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     keys::Keys,
     owner::Owner,
-    recipes::{Expected, LeaseTerm},
+    recipes::{ExpectedHolds, LeaseTerm},
     scripts,
     store::{Call, Fault, Reply},
 };
@@ -134,7 +134,7 @@ impl Core {
         lane_waits: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
@@ -226,7 +226,7 @@ impl Core {
                     self.lanes.requeue(&lease.keys, next.queued);
                     self.lanes.release_finished(&lease.keys, false);
                 }
-                LaneStep::HandOver(next) => self.lanes.handed_over(&lease.keys, Some(next.queued)),
+                LaneStep::HandOver(next) => self.lanes.hand_over_finished(&lease.keys, Some(next.queued)),
                 LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
                 LaneStep::Passed => self.keeper.recheck(),
@@ -239,7 +239,7 @@ impl Core {
                 // The doubt may have come this very moment.
                 self.check_if_unseen(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
-                self.keeper.note_call();
+                self.keeper.arm_stall_check();
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {
@@ -310,7 +310,7 @@ impl Core {
     /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
     /// request is sent once.
     pub(super) fn release_mode(&self, lease: &Lease) -> ReleaseMode {
-        if lease.owner.is_shared() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
+        if lease.owner.is_multi_process() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             ReleaseMode::OneHold
         } else {
             ReleaseMode::AllHolds
@@ -323,7 +323,7 @@ impl Core {
         let (publish, mode) = (self.store.publish_command(), self.release_mode(lease));
         let call = match mode {
             ReleaseMode::OneHold => {
-                lease.recipe.leave(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
+                lease.recipe.release_one(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
             }
             ReleaseMode::AllHolds => {
                 lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease))
@@ -446,8 +446,8 @@ impl Core {
 
 /// What a release that removes all holds of a lease is to find. An owner that can be used again can be handed to another process while
 /// the release is on its way, and what that process enters meanwhile is not to go.
-pub(super) fn expected(lease: &Lease) -> Expected {
-    Expected::of(&lease.owner, || lease.holds().expected())
+pub(super) fn expected(lease: &Lease) -> ExpectedHolds {
+    ExpectedHolds::of(&lease.owner, || lease.holds().expected())
 }
 
 /// What a release found, and how many others heard of it.

@@ -24,7 +24,7 @@ use futures_util::{
 
 use crate::{
     jitter::jittered,
-    recipes::Meant,
+    recipes::ExpiryCheck,
     replica_ack::{Replicas, Replication},
     store::Fault,
 };
@@ -225,7 +225,9 @@ impl Core {
         let (keys, owner) = lease.keys_and_owner();
         let call = |meant| lease.recipe.shorten(keys, owner, time_ms, meant);
         let Some(ends_ms) = ends_ms else {
-            return Ok(self.run_checked(call(Meant::Any), owner.number(), false).await?.get(1) == Some(&1));
+            return Ok(
+                self.run_checked(call(ExpiryCheck::Any), owner.number(), false).await?.get(1) == Some(&1)
+            );
         };
         // Another server has another clock, and may not have the hold.
         let incarnation = self.store.incarnation(&keys.key);
@@ -233,7 +235,11 @@ impl Core {
         let shortening = async {
             for _ in 0..SHORTENINGS_MAX {
                 let asked = self
-                    .run_checked(call(Meant::WhichEnd).in_incarnation(incarnation), owner.number(), false)
+                    .run_checked(
+                        call(ExpiryCheck::WhichEnd).in_incarnation(incarnation),
+                        owner.number(),
+                        false,
+                    )
                     .await?;
                 let end_ms = asked.get(1).copied().unwrap_or_default();
                 // What has an end is this hold only if it was good when it was asked for.
@@ -243,7 +249,7 @@ impl Core {
                 if end_ms.abs_diff(*first_ms.get_or_insert(end_ms)) > SAME_END_MS {
                     break;
                 }
-                let call = call(Meant::EndsAt(end_ms)).in_incarnation(incarnation);
+                let call = call(ExpiryCheck::EndsAt(end_ms)).in_incarnation(incarnation);
                 match self.run_checked(call, owner.number(), false).await?.get(1) {
                     Some(&1) => return Ok(true),
                     Some(&2) => {}
@@ -270,12 +276,12 @@ impl Core {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
         if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
             return Ok((false, None));
         }
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         Ok((true, Some(confirm(ack.within).await?)))
     }
 

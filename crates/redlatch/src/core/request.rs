@@ -31,16 +31,16 @@ pub(crate) struct Request {
     /// The pauses between looks, for kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) after_waiters_of: Option<Arc<Keys>>,
+    pub(crate) yields_to: Option<Arc<Keys>>,
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
-    /// Its owner has the write hold that this read hold is taken beside.
+    /// A read hold that the owner of the write lock takes beside it.
     pub(crate) under_own_write_lock: bool,
-    /// What replicas have confirmed of the hold that this one is to stand for.
+    /// The replica acknowledgement that it inherits from the hold in whose place it comes.
     pub(crate) inherited_ack: Option<Confirmed>,
     /// Whether the task that asks is still polled.
     pub(crate) last_poll: LastPoll,
-    /// Its owner may have been given the lock unseen.
+    /// A transfer to its owner was not answered, and may have succeeded.
     pub(crate) outcome_unknown: OutcomeUnknown,
 }
 
@@ -73,7 +73,7 @@ impl Request {
             wait,
             reentrant: true,
             backoff: None,
-            after_waiters_of: None,
+            yields_to: None,
             ack: None,
             under_own_write_lock: false,
             inherited_ack: None,
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// As [`LastPoll::noting`] for several requests that one task makes.
+/// As [`LastPoll::noting_polls`] for several requests that one task makes.
 pub(super) async fn all_noted<T>(
     requests: &[Arc<Request>],
     mut work: Pin<&mut impl Future<Output = T>>,

@@ -6,8 +6,8 @@ use super::{
     Core, Grant, Request, Wait,
     acquire::Entered,
     lease::Lease,
+    multi_process::already_held,
     owners::{AttemptMode, OwnerTurn},
-    shared_owner::already_held,
     wait::{Deadline, Waiter},
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-use super::{Core, echo::Echo, owners::OwnerBlock};
+use super::{Core, owners::OwnerBlock, request_ids::RequestId};
 use crate::{
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
@@ -17,14 +17,15 @@ use crate::{
 pub(crate) type Numbers = SmallVec<[i64; 4]>;
 
 impl Core {
-    /// Sends one call of a script and returns its reply. The call gets a number of its own (`echo.rs`), and it is noted whether the server
+    /// Sends one call of a script and returns its reply. The call gets a number of its own (`request_ids.rs`), and it is noted whether the server
     /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). A call over the keeper's connection ends
     /// the watching of its keys there, which then begins anew (`watch.rs`).
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
-        let run = Echo::awaited(echo, self.outages.noted(shard, self.run_here(call)), |reply| reply);
+        let run =
+            RequestId::awaited(request_id, self.outages.tracked(shard, self.run_here(call)), |reply| reply);
         self.watched_after(keys, run)
     }
 
@@ -43,9 +44,11 @@ impl Core {
 
     /// The same for those that have the keys watched anew themselves.
     pub(super) fn run_as_keeper_unwatched(&self, mut call: Call) -> RunFuture {
-        let echo = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
-        Echo::awaited(echo, self.outages.noted(shard, self.run_as_keeper_here(call)), |reply| reply)
+        RequestId::awaited(request_id, self.outages.tracked(shard, self.run_as_keeper_here(call)), |reply| {
+            reply
+        })
     }
 
     fn run_as_keeper_here(&self, call: Call) -> RunFuture {
@@ -57,10 +60,10 @@ impl Core {
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
-        let echo = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.number(&mut call);
         let shard = self.shard_of(&call);
-        let run = self.outages.noted(shard, self.run_acked_here(call, count, must));
-        let run = Echo::awaited(echo, run, |(reply, _)| reply);
+        let run = self.outages.tracked(shard, self.run_acked_here(call, count, must));
+        let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
         self.watched_after(keys, run)
     }
 
@@ -73,7 +76,7 @@ impl Core {
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn query(&self, call: Call) -> RunFuture {
-        self.outages.noted(self.shard_of(&call), self.store.run(call)).boxed()
+        self.outages.tracked(self.shard_of(&call), self.store.run(call)).boxed()
     }
 
     fn shard_of(&self, call: &Call) -> u16 {
@@ -82,12 +85,12 @@ impl Core {
 
     /// The same at the server of one shard.
     pub(crate) fn query_in(&self, shard: u16, call: Call) -> RunFuture {
-        self.outages.noted(shard, self.store.run_at(shard, call)).boxed()
+        self.outages.tracked(shard, self.store.run_at(shard, call)).boxed()
     }
 
     /// The same over the connection of the background thread.
     pub(super) fn query_as_keeper(&self, call: Call) -> RunFuture {
-        self.outages.noted(self.shard_of(&call), self.store.run_as_keeper(call)).boxed()
+        self.outages.tracked(self.shard_of(&call), self.store.run_as_keeper(call)).boxed()
     }
 
     /// Runs a script whose reply begins with a number that we sent.
@@ -99,7 +102,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call) };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
@@ -109,7 +112,7 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }

@@ -17,7 +17,7 @@ use crate::{
     config::FAIR_WAIT,
     jitter::jittered,
     owner::Owner,
-    recipes::{Expected, LanePolicy, LeaseTerm},
+    recipes::{ExpectedHolds, LanePolicy, LeaseTerm},
     store::Fault,
 };
 
@@ -118,12 +118,12 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
             if self.own_write_lease(&request.keys, owner).is_some() {
                 // Counted down late, it would be the read hold that another process enters under the writer's owner.
-                if !owner.is_shared() {
+                if !owner.is_multi_process() {
                     self.undo_when_let_go(request, owner, over_ms);
                 }
                 return matches!(certainty, Certainty::Granted(_));
             }
-            if owner.is_shared() {
+            if owner.is_multi_process() {
                 break;
             }
             let undoing =
@@ -139,7 +139,7 @@ impl Core {
                 Undone::Unknown => return false,
             }
         }
-        if !owner.is_shared() {
+        if !owner.is_multi_process() {
             return false;
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
@@ -174,7 +174,7 @@ impl Core {
                 let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
                 let publish = core.store.publish_command();
                 let lease_ms = request.term.lease_ms;
-                let call = request.recipe.leave(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
+                let call = request.recipe.release_one(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
                 if let Err(fault) = core.run_checked(call, owner.number(), true).await {
                     tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
                 }
@@ -210,7 +210,8 @@ impl Core {
                 if core.own_write_lease(&request.keys, &owner).is_some() {
                     continue;
                 }
-                if owner.is_shared() || core.lanes.find(&request.keys).iter().any(|held| held.owner == owner)
+                if owner.is_multi_process()
+                    || core.lanes.find(&request.keys).iter().any(|held| held.owner == owner)
                 {
                     // Another process may read under it, or it is this one's and goes with that.
                     return;
@@ -246,14 +247,15 @@ impl Core {
             if matches!(what, What::OneHold { .. }) && is_over() {
                 return Undone::Unknown;
             }
-            if what == What::Everything && owner.is_shared() {
+            if what == What::Everything && owner.is_multi_process() {
                 return Undone::Shared;
             }
             let publish = self.store.publish_command();
             // What the owner may have been granted can be handed to another process while this is on its way.
-            let expected = Expected::of(owner, || count);
-            let leave =
-                |known| request.recipe.leave(&request.keys, owner, publish, known, request.term.lease_ms);
+            let expected = ExpectedHolds::of(owner, || count);
+            let leave = |known| {
+                request.recipe.release_one(&request.keys, owner, publish, known, request.term.lease_ms)
+            };
             let call = match what {
                 What::Everything => request.recipe.undo(&request.keys, owner, publish, expected),
                 What::Place => leave(HOLDS_STAY),
@@ -263,7 +265,7 @@ impl Core {
             let takeovers = self.store.takeovers();
             let fault = match self.run_undoing(call, owner.number(), true, block).await {
                 Ok(reply) => match reply[..] {
-                    [_, -1, _] if !counts && owner.is_shared() => return Undone::Shared,
+                    [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
                     // They are all this process's.
                     [_, -1, counted] if !counts => {
@@ -319,7 +321,7 @@ impl Core {
                     let over_ms = core.now_ms().saturating_add(lease.longest_ms().max(0) as u64);
                     return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
                 }
-                if lease.owner.is_shared() {
+                if lease.owner.is_multi_process() {
                     return;
                 }
                 if core.has_lease(&lease.keys, &lease.owner) {

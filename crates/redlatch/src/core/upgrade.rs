@@ -6,7 +6,7 @@ use super::{Core, Request, Wait, renewal::SAME_END_MS};
 use crate::{
     keys::{Keys, LaneKind},
     owner::Owner,
-    recipes::{Meant, READ, Recipe},
+    recipes::{ExpiryCheck, READ, Recipe},
     store::{Fault, Reply},
 };
 
@@ -60,7 +60,7 @@ impl Core {
         readers: &Arc<Keys>,
         owner: &Owner,
     ) -> Result<(i64, Duration), Fault> {
-        let asked = READ.shorten(readers, owner, 0, Meant::WhichEnd);
+        let asked = READ.shorten(readers, owner, 0, ExpiryCheck::WhichEnd);
         let end_ms =
             self.run_checked(asked, owner.number(), false).await?.get(1).copied().unwrap_or_default();
         let reply = self.run(READ.query(readers, owner.field())).await?;

@@ -35,7 +35,7 @@ pub(crate) struct Description {
     /// The channels on which a release is told.
     pub(crate) channels: &'static [Place],
     /// Whether each of its waiters listens on a channel of its own, below those.
-    pub(crate) told_apart: bool,
+    pub(crate) channel_per_waiter: bool,
     /// Whether it asks how many listen to channels.
     pub(crate) counts_listeners: bool,
     /// What a look finds it as.
@@ -64,7 +64,7 @@ impl Description {
             has_holds: false,
             keys: &[Place::Name],
             channels: &[],
-            told_apart: false,
+            channel_per_waiter: false,
             counts_listeners: false,
             found: None,
             redisson: Redisson { commands: &[], keys: &[] },
@@ -125,7 +125,7 @@ impl LockKind {
     pub(crate) fn channels(self) -> Vec<Place> {
         // Those who wait for a lock listen also in the moment in which it is free.
         let found = if self == LockKind::Free { LockKind::Lock } else { self };
-        let kinds = table::TABLE.iter().filter(|kind| kind.found == Some(found) && !kind.told_apart);
+        let kinds = table::TABLE.iter().filter(|kind| kind.found == Some(found) && !kind.channel_per_waiter);
         let mut channels: Vec<Place> = kinds.flat_map(|kind| kind.channels).copied().collect();
         channels.dedup();
         channels

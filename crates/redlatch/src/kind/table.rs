@@ -110,7 +110,7 @@ pub(super) static TABLE: [Description; 11] = [
         has_holds: true,
         keys: &[Place::Name, QUEUE, QUEUE_TIMES, FORCED],
         channels: &[LOCK_CHANNEL],
-        told_apart: true,
+        channel_per_waiter: true,
         found: Some(LockKind::Fair),
         redisson: Redisson {
             commands: &["exists", "hexists", "hincrby", "get", "set", "zrange", "zincrby"],

@@ -10,7 +10,7 @@ use crate::{
     config::{MEMBER_TIMEOUT_MAX, MEMBER_TIMEOUT_MIN, QUORUM_DRIFT},
     core::{
         Grant, Request,
-        bell::Bell,
+        multi_subscription::MultiSubscription,
         wait::{ANSWER_TIME, Deadline},
     },
     error::{Error, ErrorKind},
@@ -270,8 +270,8 @@ impl LockSet<Quorum> {
         Ok((requests, limit))
     }
 
-    fn bell(&self) -> Bell {
-        let mut bell = Bell::default();
+    fn bell(&self) -> MultiSubscription {
+        let mut bell = MultiSubscription::default();
         for member in self.members.iter() {
             if let Some(channel) = member.recipe.channel(&member.keys, &member.core.fresh_owner()) {
                 bell.listen(&member.core, channel);

@@ -168,7 +168,7 @@ impl CountDownLatch {
 struct Passer<'a>(&'a CountDownLatch);
 
 impl Contender for Passer<'_> {
-    type Prize = ();
+    type Gain = ();
 
     fn key(&self) -> &[u8] {
         self.0.0.key()
@@ -183,7 +183,7 @@ impl Contender for Passer<'_> {
         Ok(if item(&reply, 2) > 0 { Attempt::Busy(None) } else { Attempt::Won(()) })
     }
 
-    fn outcome_unknown(&mut self) {}
+    fn mark_outcome_unknown(&mut self) {}
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
-        gate::Supply,
+        gate::Availability,
         wait::Deadline,
     },
     error::{Error, ErrorKind},
@@ -342,7 +342,7 @@ struct Taker<'a> {
 
 impl Contender for Taker<'_> {
     /// Errors that another try would not mend are a prize too: they end the contest.
-    type Prize = Result<(), Error>;
+    type Gain = Result<(), Error>;
 
     fn key(&self) -> &[u8] {
         self.semaphore.0.key()
@@ -356,11 +356,15 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
-    fn supply(&self) -> Supply {
-        if self.left < self.permits { Supply::Nothing { again_after: None } } else { Supply::MayBeEnough }
+    fn supply(&self) -> Availability {
+        if self.left < self.permits {
+            Availability::Nothing { again_after: None }
+        } else {
+            Availability::MayBeEnough
+        }
     }
 
-    async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
+    async fn attempt(&mut self) -> Result<Attempt<Self::Gain>, Fault> {
         let permits = self.permits;
         self.incarnation = self.semaphore.0.incarnation();
         let taken = move |reply: &[i64]| if item(reply, 1) == 1 { permits } else { 0 };
@@ -386,5 +390,5 @@ impl Contender for Taker<'_> {
         }
     }
 
-    fn outcome_unknown(&mut self) {}
+    fn mark_outcome_unknown(&mut self) {}
 }

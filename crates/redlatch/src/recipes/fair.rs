@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AcquireArgs, Expected, Forcing, Heir, LanePolicy, PLAIN, Recipe};
+use super::{AcquireArgs, ExpectedHolds, Forcing, LanePolicy, PLAIN, Recipe, TransferTarget};
 use crate::{
     call::Call,
     config::FAIR_WAIT,
@@ -38,10 +38,10 @@ impl Recipe for FairRecipe {
             .constant(args.publish)
             .int(args.redisson_wait_ms)
             .flag(args.count_ahead);
-        if args.first_only { call.flag(true) } else { call }
+        if args.refuse_if_owned { call.flag(true) } else { call }
     }
 
-    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         let call = FairRecipe::call(&scripts::FAIR_UNDO, keys, owner, false);
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
@@ -50,14 +50,14 @@ impl Recipe for FairRecipe {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, false);
         let call = call.bytes(keys.channel()).constant(publish);
         expected.append_to(call.constant("").constant("0").constant("0"))
     }
 
     /// A waiter in a queue that is elsewhere finds the lock free by looking, as after the end of a lease.
-    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: ExpectedHolds) -> Option<Call> {
         Some(PLAIN.release(keys, owner, "", expected))
     }
 
@@ -66,15 +66,22 @@ impl Recipe for FairRecipe {
         keys: &Keys,
         owner: &Owner,
         publish: &'static str,
-        expected: Expected,
-        heir: &Heir<'_>,
+        expected: ExpectedHolds,
+        heir: &TransferTarget<'_>,
     ) -> Call {
         let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
         let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
         expected.append_to(call.int(heir.lease_ms).flag(heir.fenced))
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> Call {
         FairRecipe::call(&scripts::FAIR_LEAVE, keys, owner, false)
             .bytes(keys.channel())
             .constant(publish)
@@ -82,7 +89,7 @@ impl Recipe for FairRecipe {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
         // Those who wait are not told: they wait for the holder, and it is another one.
         PLAIN.transfer(keys, from, heir)
     }

@@ -20,7 +20,7 @@ pub(crate) use spin::SPIN;
 
 use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 
-/// What makes one kind of lock: its scripts and its channel. Each call begins with a number, which `core/echo.rs` makes the request's own
+/// What makes one kind of lock: its scripts and its channel. Each call begins with a number, which `core/request_ids.rs` makes the request's own
 /// and its reply repeats.
 pub(crate) trait Recipe: Send + Sync + 'static {
     /// How the tasks of one process get along.
@@ -33,7 +33,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call;
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
-    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn undo(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         self.release(keys, owner, publish, expected)
     }
 
@@ -46,11 +46,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
 
     /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`, or `{number, -1, count}` if it counts another number.
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call;
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call;
 
-    /// As [`release`](Self::release), with no other key than the hash, for the time in which the others may be elsewhere: it is
-    /// as if the lease ended now, and nobody is told. `None` where that cannot be done.
-    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: Expected) -> Option<Call> {
+    /// As [`release`](Self::release) while a slot is on its way and the other keys may be at another node: touches the hash alone, as if the
+    /// lease ended now, and publishes nothing. `None` where that cannot be done.
+    fn release_silently(&self, keys: &Keys, owner: &Owner, expected: ExpectedHolds) -> Option<Call> {
         let _ = (keys, owner, expected);
         None
     }
@@ -61,19 +61,26 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         keys: &Keys,
         owner: &Owner,
         publish: &'static str,
-        expected: Expected,
-        heir: &Heir<'_>,
+        expected: ExpectedHolds,
+        heir: &TransferTarget<'_>,
     ) -> Call {
         let _ = heir;
         self.release(keys, owner, publish, expected)
     }
 
     /// One hold less. Replies `{number, holds left or -1, receivers}`.
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call;
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> Call;
 
     /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
     /// hash belongs to a lock of another kind.
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call;
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call;
 
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
@@ -86,7 +93,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 
     /// Leaves a hold for a time that may be shorter than what is left of it. Replies `{number, 1 or 0}`, 2 when its end has moved, and
     /// `{number, end}` to a question for its end.
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: ExpiryCheck) -> Call {
         meant.append_to(Call::new(&scripts::SHORTEN).key(&keys.key), owner, time_ms)
     }
 
@@ -169,7 +176,7 @@ pub(crate) struct AcquireArgs {
     pub(crate) count_ahead: bool,
     /// Another process may hold under the owner, and then this is no repeat: a hold of the owner that is there is not entered, and the
     /// reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
-    pub(crate) first_only: bool,
+    pub(crate) refuse_if_owned: bool,
     /// What each of those waiters of Redisson subtracts.
     pub(crate) redisson_wait_ms: i64,
     pub(crate) publish: &'static str,
@@ -177,31 +184,31 @@ pub(crate) struct AcquireArgs {
 
 /// How many holds of its owner a release expects on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedHolds {
     /// It removes whatever is counted.
     Any,
     /// It removes nothing if another number is counted: the owner may be handed to another process while the request is on its way.
     Count(u32),
 }
 
-impl Expected {
+impl ExpectedHolds {
     /// What is expected of an owner with so many holds of this process. It is asked for when the request is made, and not before.
     pub(crate) fn of(owner: &Owner, count: impl FnOnce() -> u32) -> Self {
-        if owner.is_handed_out() { Expected::Count(count()) } else { Expected::Any }
+        if owner.is_handed_out() { ExpectedHolds::Count(count()) } else { ExpectedHolds::Any }
     }
 
     /// What a call ends with that asks for a count.
     pub(crate) fn append_to(self, call: Call) -> Call {
         match self {
-            Expected::Any => call,
-            Expected::Count(count) => call.int(count.into()),
+            ExpectedHolds::Any => call,
+            ExpectedHolds::Count(count) => call.int(count.into()),
         }
     }
 }
 
 /// Which hold a request is meant for that may come late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meant {
+pub(crate) enum ExpiryCheck {
     /// Whatever the owner has: no other process knows it.
     Any,
     /// It asks when the hold ends by the server's clock, and changes nothing.
@@ -210,19 +217,19 @@ pub(crate) enum Meant {
     EndsAt(i64),
 }
 
-impl Meant {
+impl ExpiryCheck {
     fn append_to(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
         let call = call.number(owner.number()).text(owner.field()).int(time_ms);
         match self {
-            Meant::Any => call,
-            Meant::WhichEnd => call.int(0),
-            Meant::EndsAt(end_ms) => call.int(end_ms),
+            ExpiryCheck::Any => call,
+            ExpiryCheck::WhichEnd => call.int(0),
+            ExpiryCheck::EndsAt(end_ms) => call.int(end_ms),
         }
     }
 }
 
 /// Who is to have a lock next. Its constructors say what for: the next task, an adoption, or giving back. That decides how many of the giver's holds move.
-pub(crate) struct Heir<'a> {
+pub(crate) struct TransferTarget<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) lease_ms: i64,
     pub(crate) fenced: bool,
@@ -239,22 +246,22 @@ enum Moves {
     Back,
 }
 
-impl<'a> Heir<'a> {
+impl<'a> TransferTarget<'a> {
     /// A task that gets the lock of `giver`, which gives it back. If the giver's owner was handed out, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
     pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
         let moves = if giver.is_handed_out() { Moves::One } else { Moves::All };
-        Heir { owner, lease_ms: term.lease_ms, fenced, moves }
+        TransferTarget { owner, lease_ms: term.lease_ms, fenced, moves }
     }
 
     /// A client that takes up a hold that was left.
     pub(crate) fn adopting(owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
-        Heir { owner, lease_ms: term.lease_ms, fenced, moves: Moves::One }
+        TransferTarget { owner, lease_ms: term.lease_ms, fenced, moves: Moves::One }
     }
 
     /// The owner that a hold was taken from, which gets it back.
     pub(crate) fn former(owner: &'a Owner, term: LeaseTerm) -> Self {
-        Heir { owner, lease_ms: term.lease_ms, fenced: false, moves: Moves::Back }
+        TransferTarget { owner, lease_ms: term.lease_ms, fenced: false, moves: Moves::Back }
     }
 
     /// What a call that moves a hold ends with.

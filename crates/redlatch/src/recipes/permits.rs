@@ -6,7 +6,7 @@ use crate::{
     call::{Call, PUBLISH_LATER},
     keys::Keys,
     owner::Owner,
-    recipes::{AcquireArgs, Expected, GateKey, Heir, LanePolicy, Recipe},
+    recipes::{AcquireArgs, ExpectedHolds, GateKey, LanePolicy, Recipe, TransferTarget},
     scripts::{self, Script},
 };
 
@@ -77,16 +77,16 @@ impl Recipe for PermitsRecipe {
         self.take(keys, owner, lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: ExpectedHolds) -> Call {
         give(keys, owner, publish, ["1", "0"])
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: u32, _: i64) -> Call {
+    fn release_one(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: u32, _: i64) -> Call {
         give(keys, owner, publish, ["0", "-1"])
     }
 
     /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.
-    fn transfer(&self, keys: &Keys, _: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, _: &Owner, heir: &TransferTarget<'_>) -> Call {
         self.take(keys, heir.owner, heir.lease_ms)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AcquireArgs, Expected, Heir, Recipe};
+use super::{AcquireArgs, ExpectedHolds, Recipe, TransferTarget};
 use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 
 /// The scripts and the channel of the plain lock.
@@ -16,19 +16,26 @@ impl Recipe for PlainRecipe {
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
         let call = if args.fenced { call.key(keys.token()) } else { call };
         let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
-        if args.first_only { call.flag(true) } else { call }
+        if args.refuse_if_owned { call.flag(true) } else { call }
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         Call::new(&scripts::ENTER).key(&keys.key).number(owner.number()).text(owner.field()).int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         let call = Call::new(&scripts::RELEASE).key(&keys.key).number(owner.number()).text(owner.field());
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> Call {
         Call::new(&scripts::LEAVE)
             .key(&keys.key)
             .number(owner.number())
@@ -39,7 +46,7 @@ impl Recipe for PlainRecipe {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         heir.append_to(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AcquireArgs, Expected, Forcing, Heir, LanePolicy, Meant, Recipe};
+use super::{AcquireArgs, ExpectedHolds, ExpiryCheck, Forcing, LanePolicy, Recipe, TransferTarget};
 use crate::{
     call::Call,
     keys::Keys,
@@ -33,7 +33,7 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireAr
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
     let call = if args.fenced { call.key(keys.token()) } else { call };
     let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
-    if args.first_only { call.flag(true) } else { call }
+    if args.refuse_if_owned { call.flag(true) } else { call }
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
@@ -69,16 +69,23 @@ impl Recipe for ReadRecipe {
         call.int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         expected.append_to(release(&scripts::READ_RELEASE, keys, owner, publish))
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> Call {
         release(&scripts::READ_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
     /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         let call = call.number(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
@@ -92,7 +99,7 @@ impl Recipe for ReadRecipe {
         holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: ExpiryCheck) -> Call {
         meant.append_to(call(&scripts::READ_SHORTEN, keys), owner, time_ms)
     }
 
@@ -119,15 +126,22 @@ impl Recipe for WriteRecipe {
         call.int(lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         expected.append_to(release(&scripts::WRITE_RELEASE, keys, owner, publish))
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, publish: &'static str, known: u32, lease_ms: i64) -> Call {
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        publish: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> Call {
         release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if heir.fenced { call.key(keys.token()) } else { call };
         heir.append_to(
@@ -140,7 +154,7 @@ impl Recipe for WriteRecipe {
         holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
-    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: Meant) -> Call {
+    fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: ExpiryCheck) -> Call {
         meant.append_to(call(&scripts::WRITE_SHORTEN, keys), owner, time_ms)
     }
 

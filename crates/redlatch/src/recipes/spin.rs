@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AcquireArgs, Expected, Forcing, Heir, PLAIN, Recipe};
+use super::{AcquireArgs, ExpectedHolds, Forcing, PLAIN, Recipe, TransferTarget};
 use crate::{call::Call, keys::Keys, owner::Owner};
 
 /// The scripts of the plain lock, without messages.
@@ -22,15 +22,15 @@ impl Recipe for SpinRecipe {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
-    fn release(&self, keys: &Keys, owner: &Owner, _: &'static str, expected: Expected) -> Call {
+    fn release(&self, keys: &Keys, owner: &Owner, _: &'static str, expected: ExpectedHolds) -> Call {
         PLAIN.release(keys, owner, SILENT, expected)
     }
 
-    fn leave(&self, keys: &Keys, owner: &Owner, _: &'static str, known: u32, lease_ms: i64) -> Call {
-        PLAIN.leave(keys, owner, SILENT, known, lease_ms)
+    fn release_one(&self, keys: &Keys, owner: &Owner, _: &'static str, known: u32, lease_ms: i64) -> Call {
+        PLAIN.release_one(keys, owner, SILENT, known, lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &Heir<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
         PLAIN.transfer(keys, from, heir)
     }
 

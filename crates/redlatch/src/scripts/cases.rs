@@ -244,7 +244,7 @@ fn every_script_says_what_a_repeat_does_and_does_it() {
         let makes_up = says.contains("sent once") || says.contains("undone by its id");
         assert!(said != Again::Counts || makes_up, "{}: {says}", script.name());
         assert_eq!(script.is_sent_once(), says.contains("sent once"));
-        let both = script.telling_both().unwrap();
+        let both = script.plain_and_sharded().unwrap();
         assert_eq!(both.is_sent_once(), script.is_sent_once());
         if let Some(declaring) = script.declaring() {
             assert_eq!(declaring.script.is_sent_once(), script.is_sent_once());

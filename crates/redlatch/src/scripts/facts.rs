@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fact {
     /// It touches keys that it does not name, or several keys with one command: it is not sent to a node that may lack some of them.
-    Ungathered,
+    NeedsDeclaredKeys,
     /// Its callers go on in another way while the keys are in two places.
-    DoneOtherwise,
+    HasMigrationFallback,
     /// It can be sent with its first key alone declared: what it needs of the others it reads before it writes.
     LooksFirst,
     /// It calls commands that a server without free memory refuses, and gives something back, which such a server should let it do.

@@ -47,12 +47,12 @@ pub fn library() -> String {
 /// The other forms of a script.
 fn forms(script: &Script) -> impl Iterator<Item = &'static Script> {
     let declaring = script.declaring().map(|declaring| &declaring.script);
-    [telling_both(script), declaring, declaring.and_then(telling_both)].into_iter().flatten()
+    [plain_and_sharded(script), declaring, declaring.and_then(plain_and_sharded)].into_iter().flatten()
 }
 
 /// The form of a script that publishes both ways, if it publishes at all.
-fn telling_both(script: &Script) -> Option<&'static Script> {
-    script.telling_both().filter(|_| script.source().contains("pcall(ARGV["))
+fn plain_and_sharded(script: &Script) -> Option<&'static Script> {
+    script.plain_and_sharded().filter(|_| script.source().contains("pcall(ARGV["))
 }
 
 fn flags(script: &Script) -> String {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn the_library_has_a_function_for_every_script() {
         let text = library();
-        let both = ALL.iter().filter(|script| telling_both(script).is_some()).count();
+        let both = ALL.iter().filter(|script| plain_and_sharded(script).is_some()).count();
         let forms: usize = ALL.iter().map(|script| forms(script).count()).sum();
         assert!(both > 20, "most scripts that give something back tell of it");
         assert_eq!(text.matches("redis.register_function").count(), ALL.len() + forms + 1);

@@ -32,11 +32,11 @@ pub struct Script {
     function: OnceBox<String>,
     sent_once: OnceBool,
     /// The same with a beginning that can publish both ways.
-    telling_both: Option<&'static Script>,
+    plain_and_sharded: Option<&'static Script>,
     /// The same with a beginning that sees to it that all keys are declared.
     declaring: Option<&'static Declaring>,
     /// The same with a beginning that takes its keys from the arguments.
-    gathering: Option<&'static Script>,
+    keys_in_args: Option<&'static Script>,
     facts: &'static [Fact],
 }
 
@@ -56,9 +56,9 @@ impl Script {
     const fn new(
         name: &'static str,
         source: &'static str,
-        telling_both: Option<&'static Script>,
+        plain_and_sharded: Option<&'static Script>,
         declaring: Option<&'static Declaring>,
-        gathering: Option<&'static Script>,
+        keys_in_args: Option<&'static Script>,
         facts: &'static [Fact],
     ) -> Self {
         Script {
@@ -67,9 +67,9 @@ impl Script {
             sha1: OnceBox::new(),
             function: OnceBox::new(),
             sent_once: OnceBool::new(),
-            telling_both,
+            plain_and_sharded,
             declaring,
-            gathering,
+            keys_in_args,
             facts,
         }
     }
@@ -81,14 +81,14 @@ impl Script {
 
     /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the
     /// script touches others besides its keys, or several of them at once.
-    pub(crate) fn gathering(&self) -> Option<&'static Script> {
-        let may = self.declaring.is_none() && !self.is(Fact::Ungathered);
-        self.gathering.filter(|_| may)
+    pub(crate) fn keys_in_args(&self) -> Option<&'static Script> {
+        let may = self.declaring.is_none() && !self.is(Fact::NeedsDeclaredKeys);
+        self.keys_in_args.filter(|_| may)
     }
 
     /// Whether those who run it want to know at once that its keys are in two places, because they can go on in another way.
     pub(crate) fn is_done_otherwise(&self) -> bool {
-        self.declaring.is_some() || self.is(Fact::DoneOtherwise)
+        self.declaring.is_some() || self.is(Fact::HasMigrationFallback)
     }
 
     /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it
@@ -109,8 +109,8 @@ impl Script {
     }
 
     /// The same script for calls whose publish command is [`BOTH`].
-    pub(crate) fn telling_both(&self) -> Option<&'static Script> {
-        self.telling_both
+    pub(crate) fn plain_and_sharded(&self) -> Option<&'static Script> {
+        self.plain_and_sharded
     }
 
     /// The file name without its ending.
@@ -166,13 +166,13 @@ macro_rules! text {
 
 /// The script with a beginning before its text.
 macro_rules! begun {
-    (($file:literal $($common:literal)?) $ending:literal, $($beginning:literal),+; $both:expr, $gathering:expr, $facts:expr) => {
+    (($file:literal $($common:literal)?) $ending:literal, $($beginning:literal),+; $both:expr, $keys_in_args:expr, $facts:expr) => {
         Script::new(
             concat!($file, $ending),
             concat!($(include_str!($beginning),)+ text!($file $($common)?)),
             $both,
             None,
-            $gathering,
+            $keys_in_args,
             $facts,
         )
     };
@@ -209,13 +209,13 @@ macro_rules! scripts {
         $($(#[$doc])* pub static $ident: Script = Script::new(
             $file,
             text!($file $($common)?),
-            Some(&telling_both::$ident),
+            Some(&plain_and_sharded::$ident),
             declaring!(($file $($common)?) $($whose &[$($($declared),*)?])?),
-            Some(&gathering::$ident),
+            Some(&keys_in_args::$ident),
             &[$($($fact),*)?],
         );)*
 
-        mod telling_both {
+        mod plain_and_sharded {
             use super::{Fact::*, Script};
 
             $(pub(super) static $ident: Script = begun!(
@@ -224,7 +224,7 @@ macro_rules! scripts {
             );)*
         }
 
-        mod gathering {
+        mod keys_in_args {
             use super::Script;
 
             $(pub(super) static $ident: Script =
@@ -245,11 +245,11 @@ macro_rules! scripts {
 
 scripts! {
     /// Take a free lock.
-    ACQUIRE = "acquire" is [DoneOtherwise, ForTokens(&["get", "set", "time"])],
+    ACQUIRE = "acquire" is [HasMigrationFallback, ForTokens(&["get", "set", "time"])],
     /// Release a hold that has its owner field for itself.
     RELEASE = "release",
     /// Take several free locks or none.
-    ACQUIRE_ALL = "acquire_all" is [Ungathered, ForTokens(&["get", "set", "time"])],
+    ACQUIRE_ALL = "acquire_all" is [NeedsDeclaredKeys, ForTokens(&["get", "set", "time"])],
     /// Release several locks.
     RELEASE_ALL = "release_all",
     /// Enter once more.
@@ -257,7 +257,7 @@ scripts! {
     /// Give back one hold of several.
     LEAVE = "leave" is [GivesBack],
     /// Refresh many leases.
-    RENEW = "renew" is [DoneOtherwise],
+    RENEW = "renew" is [HasMigrationFallback],
     /// Leave a hold for a shorter time.
     SHORTEN = "shorten",
     /// Pass a lock to the next owner.
@@ -267,9 +267,9 @@ scripts! {
     /// Say how holds ended that are no longer there.
     LOST = "lost",
     /// Take a fair lock or line up for it.
-    FAIR_ACQUIRE = "fair_acquire" is [DoneOtherwise, ForTokens(&["get", "set"])],
+    FAIR_ACQUIRE = "fair_acquire" is [HasMigrationFallback, ForTokens(&["get", "set"])],
     /// Release a fair lock.
-    FAIR_RELEASE = "fair_release" is [DoneOtherwise, GivesBack, ForTokens(&["get", "set"])],
+    FAIR_RELEASE = "fair_release" is [HasMigrationFallback, GivesBack, ForTokens(&["get", "set"])],
     /// Give back one hold of a fair lock.
     FAIR_LEAVE = "fair_leave" is [GivesBack],
     /// Take an owner out of a fair lock.
@@ -277,9 +277,9 @@ scripts! {
     /// Delete a fair lock.
     FAIR_FORCE = "fair_force" is [GivesBack],
     /// Read one name whole, whatever kind of lock it is.
-    SHOW = "show" is [Ungathered],
+    SHOW = "show" is [NeedsDeclaredKeys],
     /// Read a page of names that look like locks.
-    LIST = "list" is [Ungathered, CrossesSlots],
+    LIST = "list" is [NeedsDeclaredKeys, CrossesSlots],
     /// Read TTL and hold count.
     QUERY = "query",
     /// Take items from a stock.
@@ -307,11 +307,11 @@ scripts! {
     /// Give permits of a rate limiter back.
     RATE_RELEASE = "rate_release" is [GivesBack],
     /// Set or change a rate.
-    RATE_SET = "rate_set" is [Ungathered],
+    RATE_SET = "rate_set" is [NeedsDeclaredKeys],
     /// Read a rate limiter.
     RATE_SHOW = "rate_show",
     /// Delete a rate limiter.
-    RATE_DELETE = "rate_delete" is [Ungathered],
+    RATE_DELETE = "rate_delete" is [NeedsDeclaredKeys],
     /// Take a read hold.
     READ_ACQUIRE = "read_acquire" is [TouchesTimeouts, ForTokens(&["get", "time"])] touching "2" is [LooksFirst],
     /// Take a read hold once more.
@@ -325,7 +325,7 @@ scripts! {
     /// Leave a read hold for a shorter time.
     READ_SHORTEN = "read_shorten" after "readers.lua" touching "all",
     /// Refresh many read holds.
-    READ_RENEW = "read_renew" is [TouchesTimeouts] touching "3" is [LooksFirst, DoneOtherwise],
+    READ_RENEW = "read_renew" is [TouchesTimeouts] touching "3" is [LooksFirst, HasMigrationFallback],
     /// Take the write hold.
     WRITE_ACQUIRE = "write_acquire" is [ForTokens(&["get", "set", "time"])] touching "2" is [LooksFirst],
     /// Take the write hold once more.
@@ -335,7 +335,7 @@ scripts! {
     /// Give back one write hold of several.
     WRITE_LEAVE = "write_leave" is [GivesBack] touching "2",
     /// Refresh many write holds.
-    WRITE_RENEW = "write_renew" is [DoneOtherwise],
+    WRITE_RENEW = "write_renew" is [HasMigrationFallback],
     /// Leave a write hold for a shorter time.
     WRITE_SHORTEN = "write_shorten" touching "2",
     /// Pass the write hold to the next owner.
@@ -349,13 +349,13 @@ scripts! {
     /// Give leased permits back.
     PERMIT_GIVE = "permit_give" is [GivesBack],
     /// Set the leases of permits anew.
-    PERMIT_RENEW = "permit_renew" is [DoneOtherwise, GivesBack],
+    PERMIT_RENEW = "permit_renew" is [HasMigrationFallback, GivesBack],
     /// Count leased permits.
     PERMIT_LOOK = "permit_look",
     /// Set how many leased permits there are.
     PERMIT_SET = "permit_set",
     /// Delete leased permits.
-    PERMIT_END = "permit_end" is [Ungathered, GivesBack],
+    PERMIT_END = "permit_end" is [NeedsDeclaredKeys, GivesBack],
 }
 
 #[cfg(test)]
@@ -373,16 +373,16 @@ mod tests {
                 .map(|rest| rest.split(')').next().unwrap_or_default())
                 .any(|keys| keys.contains("unpack") || keys.matches(',').count() > 1);
             if several {
-                assert!(script.gathering().is_none(), "{}", script.name());
+                assert!(script.keys_in_args().is_none(), "{}", script.name());
             }
         }
-        assert!(FAIR_ACQUIRE.gathering().is_some() && PERMIT_TAKE.gathering().is_some());
-        assert!(FAIR_RELEASE.telling_both().unwrap().gathering().is_some());
+        assert!(FAIR_ACQUIRE.keys_in_args().is_some() && PERMIT_TAKE.keys_in_args().is_some());
+        assert!(FAIR_RELEASE.plain_and_sharded().unwrap().keys_in_args().is_some());
         // Only in the form that names the timeout keys.
-        assert!(READ_ACQUIRE.gathering().is_none());
+        assert!(READ_ACQUIRE.keys_in_args().is_none());
         let declaring = &READ_ACQUIRE.declaring().unwrap().script;
-        assert!(declaring.gathering().is_some() && declaring.looks_first());
-        assert!(declaring.telling_both().unwrap().gathering().is_some());
+        assert!(declaring.keys_in_args().is_some() && declaring.looks_first());
+        assert!(declaring.plain_and_sharded().unwrap().keys_in_args().is_some());
     }
 
     #[test]

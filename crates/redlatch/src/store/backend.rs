@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Why a call was not sent that is right for one server only.
-pub(crate) fn of_another_reign() -> Fault {
+pub(crate) fn of_stale_incarnation() -> Fault {
     let error = "another server answers now, which may lack what was granted";
     Fault::NotSent(Error::new(ErrorKind::Unreachable, error).elsewhere())
 }

@@ -20,7 +20,7 @@ use crate::{
     acl::Kind,
     config::{Config, url::StoreUrl},
     error::{Error, ErrorKind},
-    quiet::quiet,
+    panic_safe::panic_safe,
     replica_ack::ReplicaCount,
 };
 
@@ -91,7 +91,7 @@ impl Shared {
             Err(store) => return Ok(store),
         };
         let outcome =
-            quiet(async || opening.wait_for(Option::is_some).await.map(|outcome| outcome.clone())).await;
+            panic_safe(async || opening.wait_for(Option::is_some).await.map(|outcome| outcome.clone())).await;
         match outcome {
             Ok(Some(outcome)) => outcome.map_err(Fault::NotSent),
             _ => Err(Fault::NotSent(closed())),

@@ -16,9 +16,9 @@ pub use backend::{
     AckedFuture, Change, ChangeHook, Confirm, ConfirmFuture, DiagnoseFuture, Event, Listener,
     ListenersFuture, LoadFuture, RunFuture, Store, SubscribeFuture, Subscription, WatchFuture,
 };
-pub(crate) use backend::{of_another_reign, without_replicas};
+pub(crate) use backend::{of_stale_incarnation, without_replicas};
 pub use fault::Fault;
-pub use local::Bequests;
+pub use local::DeadClientCleanup;
 pub(crate) use open::{is_at_hand, open, open_lazily};
 pub(crate) use redis::slot_of;
 

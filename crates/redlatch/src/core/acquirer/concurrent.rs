@@ -25,7 +25,7 @@ pub(super) struct Concurrent {
 
 impl Concurrent {
     pub(super) fn new(core: &Core, request: &Request) -> Self {
-        let yields_until_ms = request.after_waiters_of.as_ref().map_or(0, |_| core.now_ms() + YIELD_MS_MAX);
+        let yields_until_ms = request.yields_to.as_ref().map_or(0, |_| core.now_ms() + YIELD_MS_MAX);
         Concurrent { yields_until_ms, is_counted: false }
     }
 }
@@ -33,17 +33,17 @@ impl Concurrent {
 impl Acquirer {
     /// Asks once, unless tasks of this process go first that wait to write.
     pub(super) async fn ask_beside_others(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
-        if let Some(first) = &self.request.after_waiters_of
+        if let Some(first) = &self.request.yields_to
             && self.core.now_ms() < self.concurrent.yields_until_ms
             && self.core.lanes.is_wanted(first, &self.owner, self.core.now_ms())
         {
             return Ok(Attempt::Busy(Some(YIELD_LOOK)));
         }
         let outcome = self.try_once().await;
-        let Request { wait, after_waiters_of, .. } = &*self.request;
+        let Request { wait, yields_to, .. } = &*self.request;
         if matches!(outcome, Ok(Attempt::Busy(_)))
             && *wait != Wait::No
-            && after_waiters_of.is_none()
+            && yields_to.is_none()
             && !self.concurrent.is_counted
         {
             // The lane learns that a reader waits at the server, and lets it go first after its next release there.

@@ -6,9 +6,9 @@ use super::AcquireReply;
 use crate::{
     core::{
         Core, Request,
-        confirm::Answered,
         flight::{AfterDrop, Flight, Work},
         lease::SentAt,
+        replica_confirm::Answered,
         undo::Certainty,
     },
     keys::LaneKind,
@@ -29,19 +29,19 @@ impl Core {
         call: Call,
         context: SendContext,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
-        let SendContext { shared, .. } = context;
-        if request.ack.is_none() && !shared {
-            self.keeper.note_call();
+        let SendContext { may_hold_already, .. } = context;
+        if request.ack.is_none() && !may_hold_already {
+            self.keeper.arm_stall_check();
             let flight = Flight::new(self, self.run(call), || {
                 Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });
             return (flight.await, None);
         }
-        let work = self.clone().send_acquire_shared(request.clone(), owner.clone(), call, shared);
+        let work = self.clone().send_acquire_checked(request.clone(), owner.clone(), call, may_hold_already);
         let flight = Flight::new(self, Box::pin(work), || {
             let after = self.abandoned(request, owner, context);
             let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
-            if request.ack.is_some() || owner.is_shared() {
+            if request.ack.is_some() || owner.is_multi_process() {
                 return Some(AfterDrop::Then(Box::new(move |outcome| after(Ok(unread(outcome))))));
             }
             Some(AfterDrop::Within(
@@ -128,7 +128,7 @@ impl Core {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendContext {
     /// Another process may hold under the owner, or come to do so meanwhile.
-    pub(super) shared: bool,
+    pub(super) may_hold_already: bool,
     pub(super) lines_up: bool,
     pub(super) sent_at: SentAt,
 }

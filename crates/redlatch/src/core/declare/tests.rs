@@ -10,7 +10,7 @@ use crate::{
     Client,
     keys::{Keys, LaneKind},
     owner::Owner,
-    recipes::{AcquireArgs, Expected, Forcing, LeaseTerm, READ, Recipe},
+    recipes::{AcquireArgs, ExpectedHolds, Forcing, LeaseTerm, READ, Recipe},
     scripts::{READ_ACQUIRE, READ_RELEASE},
 };
 
@@ -36,7 +36,7 @@ fn asking(lease_ms: i64) -> AcquireArgs {
         fenced: false,
         waits: false,
         count_ahead: false,
-        first_only: false,
+        refuse_if_owned: false,
         redisson_wait_ms: 0,
         publish: "publish",
     }
@@ -69,7 +69,7 @@ impl Rig {
     }
 
     fn release(&self, number: i64) -> Call {
-        READ.release(&self.keys, &owner(number), "publish", Expected::Any)
+        READ.release(&self.keys, &owner(number), "publish", ExpectedHolds::Any)
     }
 
     /// The TTL of the hash, and the holds of an owner.

@@ -34,7 +34,7 @@ impl Lanes {
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn expects_hand_over(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn expect_hand_over(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut shard = self.shard(keys);
         let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
@@ -54,7 +54,7 @@ impl Lanes {
     }
 
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
-    pub(crate) fn handed_over(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
+    pub(crate) fn hand_over_finished(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
         let wakes = self.change(keys, |lane| {
             let rare_parts = lane.rare_parts_mut();
             rare_parts.handing_over = rare_parts.handing_over.saturating_sub(1);

@@ -6,7 +6,7 @@ use crate::{
     core::{
         Request, Wait,
         lane::InLine,
-        lanes::{Bounds, Enter},
+        lanes::{Enter, TurnLimits},
         owners::Owners,
     },
     error::LossReason,
@@ -27,7 +27,7 @@ struct Rig {
 /// A lock that is held in a lane.
 fn rig() -> Rig {
     let owners = Owners::new(|| 0);
-    let bounds = Bounds { passing_ms_max: 10_000, passes_max: 10_000 };
+    let bounds = TurnLimits { turn_ms_max: 10_000, passes_max: 10_000 };
     let lanes = Lanes::new(bounds, Arc::default(), owners);
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease = held(&keys);

@@ -19,7 +19,7 @@ use crate::{
     error::LossReason,
     keys::Keys,
     owner::Owner,
-    quiet::Signal,
+    panic_safe::Signal,
     recipes::{LeaseTerm, Recipe},
     replica_ack::Confirmed,
 };
@@ -484,12 +484,12 @@ impl Lease {
 
     /// The server of this incarnation has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
     /// owner another process holds.
-    pub(super) fn entered_in(&self, incarnation: u64, guest: bool) {
+    pub(super) fn entered_in(&self, incarnation: u64, entered_others: bool) {
         let reentries = self.reentries();
         let before = reentries.entered_in.swap(incarnation, Ordering::AcqRel);
         // What was entered before may have been lost since, and stays so.
-        reentries.scattered.fetch_or(before != NEVER && before != incarnation, Ordering::AcqRel);
-        reentries.guest.fetch_or(guest, Ordering::AcqRel);
+        reentries.spans_incarnations.fetch_or(before != NEVER && before != incarnation, Ordering::AcqRel);
+        reentries.entered_others.fetch_or(entered_others, Ordering::AcqRel);
     }
 
     /// The incarnation in which all that was entered is counted; `None` if nothing was.
@@ -501,14 +501,15 @@ impl Lease {
     /// Whether the server of this incarnation has counted all that was entered. Another one may lack some of it, and what it counts may be
     /// another process's.
     pub(super) fn is_counted_in(&self, incarnation: u64) -> bool {
-        let scattered =
-            self.reentries_if_any().is_some_and(|reentries| reentries.scattered.load(Ordering::Acquire));
-        !scattered && self.counted_in().is_none_or(|counted| counted == incarnation)
+        let spans_incarnations = self
+            .reentries_if_any()
+            .is_some_and(|reentries| reentries.spans_incarnations.load(Ordering::Acquire));
+        !spans_incarnations && self.counted_in().is_none_or(|counted| counted == incarnation)
     }
 
     /// Whether another process held under the owner before this lease began.
     pub(super) fn entered_others_hold(&self) -> bool {
-        self.reentries_if_any().is_some_and(|reentries| reentries.guest.load(Ordering::Acquire))
+        self.reentries_if_any().is_some_and(|reentries| reentries.entered_others.load(Ordering::Acquire))
     }
 
     pub(crate) fn was_reentered(&self) -> bool {

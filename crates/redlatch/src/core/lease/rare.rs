@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::watch;
 
 use super::{Lease, detached::DetachedHold, lengths::Lengths};
-use crate::{error::LossReason, quiet::quiet, recipes::LeaseTerm, replica_ack::Confirmed};
+use crate::{error::LossReason, panic_safe::panic_safe, recipes::LeaseTerm, replica_ack::Confirmed};
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -56,9 +56,9 @@ pub(crate) struct Reentries {
     /// The [incarnation](crate::store::Store::incarnation) of the last entry, or [`NEVER`].
     pub(super) entered_in: AtomicU64,
     /// It was entered in several incarnations.
-    pub(super) scattered: AtomicBool,
+    pub(super) spans_incarnations: AtomicBool,
     /// Another process held under the owner before.
-    pub(super) guest: AtomicBool,
+    pub(super) entered_others: AtomicBool,
     /// How many requests are under way or about to be sent that change the count.
     changes: watch::Sender<u32>,
     lengths: Mutex<Lengths>,
@@ -69,10 +69,18 @@ pub(super) const NEVER: u64 = u64::MAX;
 impl Reentries {
     /// Those of a lease that has one guard, with this term.
     pub(super) fn of(first: LeaseTerm) -> Self {
-        let (next, counting, scattered, guest, changes) = Default::default();
+        let (next, counting, spans_incarnations, entered_others, changes) = Default::default();
         let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();
         let lengths = Mutex::new(Lengths { renewed_ms, longest_ms: first.lease_ms });
-        Reentries { next, counting, entered_in: AtomicU64::new(NEVER), scattered, guest, changes, lengths }
+        Reentries {
+            next,
+            counting,
+            entered_in: AtomicU64::new(NEVER),
+            spans_incarnations,
+            entered_others,
+            changes,
+            lengths,
+        }
     }
 
     /// Notes a request that changes the count, until what it answers is dropped.
@@ -84,7 +92,7 @@ impl Reentries {
     /// Waits until no such request is under way.
     async fn stays(&self) {
         // An error says that it is gone with all that waits for it.
-        quiet(async || drop(self.changes.subscribe().wait_for(|changes| *changes == 0).await)).await;
+        panic_safe(async || drop(self.changes.subscribe().wait_for(|changes| *changes == 0).await)).await;
     }
 
     pub(super) fn lengths(&self) -> MutexGuard<'_, Lengths> {

@@ -160,7 +160,7 @@ impl LockHandle {
             fenced: fenced || self.fenced,
             reentrant: self.reentrant,
             backoff: self.backoff,
-            after_waiters_of: self.after_waiters_of.clone(),
+            yields_to: self.yields_to.clone(),
             ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
         })
     }

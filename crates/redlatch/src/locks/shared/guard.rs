@@ -10,9 +10,9 @@ use crate::{
         Core,
         flight::Driven,
         lease::Lease as CoreLease,
-        lost::lost_error,
+        loss_reason::lost_error,
+        multi_process::already_held,
         release::{Caller, Unlocked},
-        shared_owner::already_held,
     },
     error::{Error, ErrorKind, LossReason},
     fork,
@@ -305,7 +305,7 @@ impl Guard {
         let remaining = self.remaining();
         if !self.core.is_forked() {
             // From now on there is a hold of this owner that no guard counts, so releases leave it on the server.
-            self.lease.owner.share();
+            self.lease.owner.becomes_multi_process();
             if self.lease.is_count_in_doubt() {
                 // What was not answered may arrive in the owner's next hold.
                 self.core.owners.block(&self.lease.keys, &self.lease.owner).unanswered();

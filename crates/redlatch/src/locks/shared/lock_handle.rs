@@ -35,7 +35,7 @@ pub(crate) struct LockHandle {
     /// The pauses of kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) after_waiters_of: Option<Arc<Keys>>,
+    pub(crate) yields_to: Option<Arc<Keys>>,
 }
 
 impl LockHandle {
@@ -52,7 +52,7 @@ impl LockHandle {
             fenced: false,
             reentrant: true,
             backoff: None,
-            after_waiters_of: None,
+            yields_to: None,
         }
     }
 
@@ -116,7 +116,7 @@ impl LockHandle {
 
     pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
         self.ready()?;
-        self.core.keeper.note_call();
+        self.core.keeper.arm_stall_check();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
         let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {
@@ -178,7 +178,7 @@ impl LockHandle {
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.owner_here(owner)?;
         let block = self.core.owners.block(&self.keys, owner);
-        let call = self.recipe.leave(&self.keys, owner, self.core.store.publish_command(), 0, 0);
+        let call = self.recipe.release_one(&self.keys, owner, self.core.store.publish_command(), 0, 0);
         let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
         let work = async move {
             // An attempt that asks may come to have a guard.

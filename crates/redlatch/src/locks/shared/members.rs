@@ -20,7 +20,7 @@ use crate::{
     locks::shared::{lock_handle::LockHandle, protect::protected},
     name::LockName,
     owner::{Owner, Stay},
-    quiet::Signal,
+    panic_safe::Signal,
     recipes::LeaseTerm,
     replica_ack::ReplicaAck,
 };

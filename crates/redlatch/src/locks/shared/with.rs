@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Acquire, Hold};
 use crate::{
-    core::{lost::lost_error, release::Unlocked},
+    core::{loss_reason::lost_error, release::Unlocked},
     error::Error,
 };
 

@@ -358,7 +358,7 @@ impl Taker<'_> {
 
 impl Contender for Taker<'_> {
     /// Errors that another try would not mend end the contest too, and so does the news that it would take too long.
-    type Prize = Result<bool, Error>;
+    type Gain = Result<bool, Error>;
 
     fn key(&self) -> &[u8] {
         self.limiter.0.key()
@@ -369,7 +369,7 @@ impl Contender for Taker<'_> {
         None
     }
 
-    async fn attempt(&mut self) -> Result<Attempt<Self::Prize>, Fault> {
+    async fn attempt(&mut self) -> Result<Attempt<Self::Gain>, Fault> {
         let (limiter, permits) = (self.limiter, self.permits);
         let args = |call| limiter.keyed(call).int(permits).bytes(&self.id);
         let asked = limiter.0.ask(&scripts::RATE_TAKE, args, |number| self.abandoned(number));
@@ -399,5 +399,5 @@ impl Contender for Taker<'_> {
         }
     }
 
-    fn outcome_unknown(&mut self) {}
+    fn mark_outcome_unknown(&mut self) {}
 }

@@ -20,12 +20,12 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
-pub use undertaker::Bequests;
+pub use undertaker::DeadClientCleanup;
 
 use self::lifeline::Lifeline;
 use super::{
     Store,
-    redis::{Dial, Greeter, RedisStore},
+    redis::{Dial, LocalEngineHooks, RedisStore},
 };
 use crate::{
     config::{
@@ -94,7 +94,7 @@ impl LocalGreeter {
     }
 }
 
-impl Greeter for LocalGreeter {
+impl LocalEngineHooks for LocalGreeter {
     fn reach(&self) -> Pin<Box<dyn Future<Output = Option<UnixStream>> + Send + '_>> {
         Box::pin(async { self.answered().await.ok().flatten() })
     }

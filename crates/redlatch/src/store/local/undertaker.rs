@@ -7,7 +7,7 @@ use crate::{
     kind::place::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
     name::LockName,
     owner::Owner,
-    recipes::{Expected, FAIR, PermitsRecipe, READ, Recipe, WRITE, members},
+    recipes::{ExpectedHolds, FAIR, PermitsRecipe, READ, Recipe, WRITE, members},
     scripts,
     store::{Arg, Call},
 };
@@ -27,9 +27,9 @@ const PERMITS_AT_ONCE: usize = 1_000;
 
 /// Gives back what dead clients of the local engine held, by the scripts of each kind.
 #[derive(Debug, Clone, Copy)]
-pub struct Bequests;
+pub struct DeadClientCleanup;
 
-impl Undertaker for Bequests {
+impl Undertaker for DeadClientCleanup {
     fn queues_begin_with(&self) -> &'static [u8] {
         QUEUES
     }
@@ -51,14 +51,14 @@ impl Undertaker for Bequests {
                 // Nothing tells a fair lock from any other while nobody queues.
                 let keys = keys(&trace.key, LaneKind::Fair);
                 let told = Step::Publish { channel: keys.channel().to_vec(), payload: "0" };
-                vec![script(FAIR.undo(&keys, &owner, "publish", Expected::Any)), told]
+                vec![script(FAIR.undo(&keys, &owner, "publish", ExpectedHolds::Any)), told]
             }
             TracePlace::ReadWrite if is_write => {
                 vec![script(WRITE.release(
                     &keys(&trace.key, LaneKind::Write),
                     &owner,
                     "publish",
-                    Expected::Any,
+                    ExpectedHolds::Any,
                 ))]
             }
             TracePlace::ReadWrite => {
@@ -66,12 +66,12 @@ impl Undertaker for Bequests {
                     &keys(&trace.key, LaneKind::Read),
                     &owner,
                     "publish",
-                    Expected::Any,
+                    ExpectedHolds::Any,
                 ))]
             }
             TracePlace::Queue => {
                 let keys = keys(queued_for(&trace.key), LaneKind::Fair);
-                vec![script(FAIR.undo(&keys, &owner, "publish", Expected::Any))]
+                vec![script(FAIR.undo(&keys, &owner, "publish", ExpectedHolds::Any))]
             }
             _ => Vec::new(),
         }
@@ -124,7 +124,7 @@ fn permits_behind(key: &[u8], is_there: &mut dyn FnMut(&[u8]) -> bool) -> Option
 /// Gives permits back whose ids are these digits.
 fn give(keys: &Keys, digits: &str) -> Step {
     let permits = PermitsRecipe::for_publishing("publish");
-    script(permits.release(keys, &Owner::of_permits(digits, 0), "publish", Expected::Any))
+    script(permits.release(keys, &Owner::of_permits(digits, 0), "publish", ExpectedHolds::Any))
 }
 
 /// The digits of a permit's id. Older releases of Redisson have written the digits themselves.

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
-    quiet::quiet,
+    panic_safe::panic_safe,
     replica_ack::{ReplicaCount, Replicas},
     store::{Call, Confirm, Fault, Reply, protocol_error},
 };
@@ -123,7 +123,7 @@ impl Checkout {
         &mut self,
         mode: ScriptMode,
         call: &Call,
-        sent_on: bool,
+        after_asking: bool,
         count: ReplicaCount,
         census: Census,
     ) -> Result<(Reply, Result<u32, Fault>), Failure> {
@@ -137,7 +137,7 @@ impl Checkout {
             return Err(Fault::NotSent(error).into());
         }
         self.asking = true;
-        let script = run_on(&link, mode, first_try(mode, call), call, sent_on);
+        let script = run_on(&link, mode, first_try(mode, call), call, after_asking);
         // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
         let (reply, wanted) = match count {
             ReplicaCount::AtLeast(n) => (script.await, Ok(n)),
@@ -179,7 +179,7 @@ pub(super) struct Ready {
 struct Order {
     mode: ScriptMode,
     call: Call,
-    sent_on: bool,
+    after_asking: bool,
     listing: Option<Listing>,
     answer: oneshot::Sender<Result<(Reply, oneshot::Sender<Question>), Failure>>,
 }
@@ -191,17 +191,17 @@ struct Question {
 }
 
 impl Ready {
-    /// Runs a script whose change replicas are to confirm. `sent_on`: another node has named this one for this once. `listing`:
+    /// Runs a script whose change replicas are to confirm. `after_asking`: another node has named this one for this once. `listing`:
     /// who knows of replicas that the master itself may have lost sight of.
     pub(super) async fn run(
         self,
         mode: ScriptMode,
         call: &Call,
-        sent_on: bool,
+        after_asking: bool,
         listing: Option<Listing>,
     ) -> Result<(Reply, Confirm), Failure> {
         let (answer, answered) = oneshot::channel();
-        let order = Order { mode, call: call.clone(), sent_on, listing, answer };
+        let order = Order { mode, call: call.clone(), after_asking, listing, answer };
         self.orders.send(order).map_err(|_| Fault::NotSent(given_up()))?;
         let (reply, questions) = answered.await.map_err(|_| Fault::Unknown(background_gone()))??;
         let confirm: Confirm = Box::new(move |within| {
@@ -241,8 +241,10 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
     if tell.send(Ok(Ready { orders })).is_err() {
         return;
     }
-    let Some(Order { mode, call, sent_on, listing, mut answer }) = checkout.next(order).await else { return };
-    let ran = unless_gone(&mut answer, checkout.run(mode, &call, sent_on, count, census)).await;
+    let Some(Order { mode, call, after_asking, listing, mut answer }) = checkout.next(order).await else {
+        return;
+    };
+    let ran = unless_gone(&mut answer, checkout.run(mode, &call, after_asking, count, census)).await;
     let (reply, wanted) = match ran {
         Some(Ok(ran)) => ran,
         Some(Err(failure)) => {
@@ -360,7 +362,7 @@ impl AckPool {
 
     /// Waits for a connection of its own.
     async fn check_out(self: &Arc<Self>) -> Result<Checkout, Fault> {
-        let place = quiet(async || {
+        let place = panic_safe(async || {
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => Err(closed_error()),

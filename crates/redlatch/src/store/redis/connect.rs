@@ -25,7 +25,7 @@ use tokio_rustls::client::TlsStream;
 use super::{
     certificates::Certificates,
     changes::Changes,
-    kin::Kin,
+    known_nodes::KnownNodes,
     password::PasswordFile,
     timer,
     tls::{self, Trouble},
@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// A hook that looks at each new connection to the local engine: starts the daemon before, checks its version after.
-pub(crate) trait Greeter: Send + Sync {
+pub(crate) trait LocalEngineHooks: Send + Sync {
     /// A connection to an engine that is there and has answered on it. Nothing where that fails: then `prepare` sees to it, or says why
     /// not.
     fn reach(&self) -> Pin<Box<dyn Future<Output = Option<UnixStream>> + Send + '_>>;
@@ -75,13 +75,13 @@ pub(crate) struct Dial {
     connect_timeout: Duration,
     /// Whose timers count: those of the caller's runtime may stand still, or not be there.
     timers: Handle,
-    greeter: Option<Arc<dyn Greeter>>,
+    greeter: Option<Arc<dyn LocalEngineHooks>>,
     master_only: bool,
     /// Why there is no server to connect to.
     refusal: Option<Box<Error>>,
     /// The listener that servers tell of changes, if they are to. Copies of the dial for other addresses share it.
     changes: Option<Arc<Changes>>,
-    kin: Option<Arc<Kin>>,
+    known_nodes: Option<Arc<KnownNodes>>,
     baseline: Baseline,
     calls: CallHook,
 }
@@ -134,7 +134,7 @@ impl Dial {
             master_only: false,
             refusal: None,
             changes: None,
-            kin: None,
+            known_nodes: None,
             baseline: Baseline::default(),
             calls: config.calls.clone(),
         };
@@ -200,8 +200,8 @@ impl Dial {
     }
 
     /// Refuses each connection to a server that is in no cluster with these: it would serve their slots without their locks.
-    pub(super) fn among(mut self, kin: Arc<Kin>) -> Self {
-        self.kin = Some(kin);
+    pub(super) fn among(mut self, known_nodes: Arc<KnownNodes>) -> Self {
+        self.known_nodes = Some(known_nodes);
         self
     }
 
@@ -209,7 +209,7 @@ impl Dial {
         &self.server.addr
     }
 
-    pub(crate) fn with_greeter(mut self, greeter: Arc<dyn Greeter>) -> Self {
+    pub(crate) fn with_greeter(mut self, greeter: Arc<dyn LocalEngineHooks>) -> Self {
         self.greeter = Some(greeter);
         self
     }
@@ -220,7 +220,7 @@ impl Dial {
     }
 
     /// What looks at connections to the local engine, where it is one.
-    pub(super) fn greeter(&self) -> Option<&dyn Greeter> {
+    pub(super) fn greeter(&self) -> Option<&dyn LocalEngineHooks> {
         self.greeter.as_deref()
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use redis::RedisError;
 
-use crate::{catch_panic::catch_panic, quiet::Signal};
+use crate::{catch_panic::catch_panic, panic_safe::Signal};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 

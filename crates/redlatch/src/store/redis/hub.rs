@@ -80,7 +80,7 @@ impl Hub {
     }
 
     /// A hub for channels whose messages are words: each of them means that anything may have happened.
-    pub(super) fn of_news(dial: Arc<Dial>, background: &Handle) -> Hub {
+    pub(super) fn for_opaque_messages(dial: Arc<Dial>, background: &Handle) -> Hub {
         Self::start_with(dial, background, true)
     }
 

@@ -30,7 +30,7 @@ use crate::{
 const PROOF_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A process that comes back within this time is counted. An address that is given to another server and back is older by then.
-const TURN_TIME: Duration = Duration::from_secs(60);
+const RETURN_TIME: Duration = Duration::from_secs(60);
 /// How many have to come back, one after the other, until it is clear that they answer in turn.
 const TURNS_MIN: u32 = 2;
 /// For how long one process alone has to answer after that until it is used again.
@@ -271,7 +271,7 @@ impl Met {
             && self
                 .earlier
                 .iter()
-                .any(|(earlier, at)| earlier == process && now.saturating_duration_since(*at) < TURN_TIME);
+                .any(|(earlier, at)| earlier == process && now.saturating_duration_since(*at) < RETURN_TIME);
         self.turns = if is_back { self.turns + 1 } else { 0 };
         self.earlier.retain(|(earlier, _)| earlier != process);
         if let Some(before) = self.process.take() {

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
-    quiet::quiet,
+    panic_safe::panic_safe,
     replica_ack::ReplicaCount,
     scripts,
     store::{Call, Confirm, Fault, Reply, RunFuture, without_replicas},
@@ -280,7 +280,7 @@ impl Node {
                 tell.send_replace(Some(outcome));
             });
         }
-        let outcome = quiet(async || {
+        let outcome = panic_safe(async || {
             tokio::select! {
                 biased;
                 outcome = pending.wait_for(Option::is_some) => Ok(outcome.map(|outcome| outcome.clone())),
@@ -403,11 +403,15 @@ impl Node {
         Box::pin(self.run(call).map_err(Fault::from))
     }
 
-    /// As [`run`](Self::run), for those who may have to ask elsewhere. `sent_on`: another node has named this one for this once.
-    pub(super) async fn run_here(self: &Arc<Self>, call: &Call, sent_on: bool) -> Result<Reply, Failure> {
+    /// As [`run`](Self::run), for those who may have to ask elsewhere. `after_asking`: another node has named this one for this once.
+    pub(super) async fn run_here(
+        self: &Arc<Self>,
+        call: &Call,
+        after_asking: bool,
+    ) -> Result<Reply, Failure> {
         let link = self.link().await?;
         let first = first_try(self.scripts, call);
-        run_on(&link, self.scripts, first, call, sent_on).await
+        run_on(&link, self.scripts, first, call, after_asking).await
     }
 
     /// Sends one command.

@@ -7,7 +7,7 @@ use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
     scripts,
-    store::{Arg, Call, Fault, Reply, of_another_reign},
+    store::{Arg, Call, Fault, Reply, of_stale_incarnation},
 };
 
 pub(super) fn closed_error() -> Fault {
@@ -27,20 +27,20 @@ pub(super) async fn run_on(
     mode: ScriptMode,
     first: Cmd,
     call: &Call,
-    sent_on: bool,
+    after_asking: bool,
 ) -> Result<Reply, Failure> {
     if call
         .in_incarnation
         .is_some_and(|incarnation| life::incarnation(life::era(incarnation), link.life()) != incarnation)
     {
-        return Err(of_another_reign().into());
+        return Err(of_stale_incarnation().into());
     }
-    let outcome = if sent_on { link.ask_sent_on(&first).await } else { link.ask(&first).await };
+    let outcome = if after_asking { link.ask_after_asking(&first).await } else { link.ask(&first).await };
     match (outcome, mode) {
-        // Nothing ran, so sending the whole text is no second try. The word of another node has been used up.
+        // Nothing ran, so sending the whole text is no second try. `ASKING` was used up by the failed `EVALSHA`.
         (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
             let whole = command("EVAL", call.script.source(), call);
-            if sent_on { link.ask_sent_on(&whole).await } else { link.ask(&whole).await }
+            if after_asking { link.ask_after_asking(&whole).await } else { link.ask(&whole).await }
         }
         (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
         (outcome, _) => outcome,

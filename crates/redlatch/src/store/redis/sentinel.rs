@@ -2,7 +2,7 @@
 //!
 //! All of them are asked at once. What counts is the highest configuration epoch that was ever heard, which is how sentinels settle
 //! it among themselves: one that was cut off with an old master cannot lead us back to it, though it is the only one that
-//! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`kin.rs`).
+//! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`known_nodes.rs`).
 
 mod read;
 mod votes;
@@ -30,7 +30,7 @@ use super::{
     failure::Failure,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
-    kin::Kin,
+    known_nodes::KnownNodes,
     node::{Interruption, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -68,7 +68,7 @@ pub(super) struct SentinelSet {
     look: OnceLock<Arc<Look>>,
     place: OnceLock<String>,
     /// The ids of the set. Sets of strangers often have the same name for their master.
-    kin: Kin,
+    known_nodes: KnownNodes,
     /// Since when others were heard and none of the set.
     unheard_since: Mutex<Option<Instant>>,
 }
@@ -139,7 +139,7 @@ impl SentinelSet {
             sentinels: Mutex::default(),
             look: OnceLock::new(),
             place: OnceLock::new(),
-            kin: Kin::default(),
+            known_nodes: KnownNodes::default(),
             unheard_since: Mutex::default(),
         };
         for addr in sentinels.sentinels.addrs.iter().take(SENTINELS_MAX) {
@@ -196,7 +196,7 @@ impl SentinelSet {
         one_vote_each(&mut known);
         let (asked_count, answered) = (count(&asked), known.len());
         let are_told = known.iter().any(|one: &Knowledge| !ids(one).all().is_empty());
-        let is_new = self.kin.is_empty() && memory.present().is_none() && are_told;
+        let is_new = self.known_nodes.is_empty() && memory.present().is_none() && are_told;
         if is_new {
             known = of_one_set(known);
         } else {
@@ -218,7 +218,7 @@ impl SentinelSet {
         let told: BTreeSet<String> = known.iter().flat_map(|one| ids(one).all()).collect();
         let asked_count = if told.len() < KNOWN_SET_MIN { asked_count } else { told.len() };
         if is_new {
-            self.kin.admit(&known.iter().flat_map(|one| ids(one).all()).collect());
+            self.known_nodes.admit(&known.iter().flat_map(|one| ids(one).all()).collect());
         }
         self.learn(&known);
         self.settle_place();
@@ -233,14 +233,14 @@ impl SentinelSet {
             return;
         }
         // Two sets may name masters of one address, and one may tell nothing of itself.
-        let is_known = |one: &Knowledge| !ids(one).all().is_empty() && self.kin.knows_one(&ids(one));
-        let may_be_new = self.kin.is_empty() || self.are_replaced(known.iter().any(is_known));
+        let is_known = |one: &Knowledge| !ids(one).all().is_empty() && self.known_nodes.knows_one(&ids(one));
+        let may_be_new = self.known_nodes.is_empty() || self.are_replaced(known.iter().any(is_known));
         known.retain(|one| {
             let ids = ids(one);
             let names_ours = memory.present().is_some_and(|present| present.addr == one.claim.addr);
             let is_ours = match ids.all().is_empty() {
                 true => may_be_new,
-                false => self.kin.knows_one(&ids) || (names_ours && may_be_new),
+                false => self.known_nodes.knows_one(&ids) || (names_ours && may_be_new),
             };
             if !is_ours {
                 tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
@@ -248,9 +248,9 @@ impl SentinelSet {
             is_ours
         });
         let all: BTreeSet<String> = known.iter().flat_map(|one| ids(one).all()).collect();
-        if !self.kin.admit(&all) && !all.is_empty() {
+        if !self.known_nodes.admit(&all) && !all.is_empty() {
             tracing::info!("all sentinels are new and name the master that is used");
-            self.kin.replace(&all);
+            self.known_nodes.replace(&all);
         }
     }
 
@@ -536,7 +536,7 @@ impl Sentinel {
     }
 
     fn listen(&self, look: &Arc<Look>, background: &Handle) {
-        let hub = Hub::of_news(self.node.dial().clone(), background);
+        let hub = Hub::for_opaque_messages(self.node.dial().clone(), background);
         let tickets = NEWS.map(|channel| {
             let look = look.clone();
             hub.subscribe(channel.as_bytes().into(), Arc::new(move |_| look.news()))

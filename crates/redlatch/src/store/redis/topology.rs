@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
-    kin::Kin,
+    known_nodes::KnownNodes,
     lasting::lasting,
     life,
     node::{Interruption, Node},
@@ -34,7 +34,7 @@ use crate::{
     config::{Config, addr::Addr},
     error::Error,
     jitter::jittered,
-    quiet::quiet,
+    panic_safe::panic_safe,
 };
 use pictures::{Contradiction, SCAN_TIMEOUT};
 use replicas::Replicas;
@@ -108,7 +108,7 @@ pub(super) struct Topology {
     /// How to reach any of them.
     dial: Dial,
     /// Whose cluster it is.
-    kin: Arc<Kin>,
+    known_nodes: Arc<KnownNodes>,
     config: Config,
     background: Handle,
     table: RwLock<Table>,
@@ -143,11 +143,11 @@ impl Topology {
         config: &Config,
         background: &Handle,
     ) -> Result<(Arc<Topology>, Arc<Member>), Error> {
-        let kin = Arc::new(Kin::default());
+        let known_nodes = Arc::new(KnownNodes::default());
         let topology = Arc::new_cyclic(|this| Topology {
             seeds,
-            dial: dial.among(kin.clone()),
-            kin,
+            dial: dial.among(known_nodes.clone()),
+            known_nodes,
             config: config.clone(),
             background: background.clone(),
             table: RwLock::new(Table {
@@ -354,7 +354,7 @@ impl Topology {
         let mut looks = self.looks.subscribe();
         let before = *looks.borrow_and_update();
         self.wanted.notify_one();
-        quiet(async || {
+        panic_safe(async || {
             tokio::select! {
                 _ = looks.wait_for(|looks| *looks > before) => {}
                 () = self.closed.cancelled() => {}
@@ -372,7 +372,7 @@ impl Topology {
     /// Resolves when a slot has another master than this one.
     pub(super) async fn leaves(&self, slot: u16, addr: &Addr) {
         let mut changes = self.changes();
-        quiet(async || {
+        panic_safe(async || {
             while self.table().owner(slot).is_none_or(|owner| owner.addr == *addr) {
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;
@@ -386,7 +386,7 @@ impl Topology {
     /// A master that lost the slot and has it again is not the one that it had.
     pub(super) async fn loses(&self, slot: u16, era: u64, heir: Option<&Addr>) {
         let mut changes = self.changes();
-        quiet(async || {
+        panic_safe(async || {
             while self.is_served(slot, era, heir) {
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;

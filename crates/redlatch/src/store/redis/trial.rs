@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use redis::Cmd;
 
-use super::{ear::Way, ears::Ways, failure::Failure, hub::Hub, link::Link, node::Node};
+use super::{failure::Failure, hub::Hub, link::Link, node::Node, sharded_hub::Ways, sharded_link::Way};
 use crate::{
     acl::{Kind, Rights},
     config::ScriptMode,

@@ -7,8 +7,8 @@ use redis::Cmd;
 
 use super::{
     super::{
-        ear::Way,
-        ears::Ways,
+        sharded_hub::Ways,
+        sharded_link::Way,
         slots::{SLOTS, slot_of},
         topology::Member,
         trial::Messages,

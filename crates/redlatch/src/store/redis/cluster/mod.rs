@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use super::{
     Dial,
     changes::Changes,
-    ear::Way,
-    ears::{Ears, Ways},
     node::Searching,
+    sharded_hub::{ShardedHub, Ways},
+    sharded_link::Way,
     slots::slot_of,
     topology::{Member, Topology},
 };
@@ -45,7 +45,7 @@ pub(crate) struct ClusterStore {
 
 struct Inner {
     topology: Arc<Topology>,
-    ears: Ears,
+    ears: ShardedHub,
     /// The listener that all nodes tell of changes.
     changes: Option<Arc<Changes>>,
     ways: Ways,
@@ -100,7 +100,7 @@ impl ClusterStore {
                 Ways::One(Way::Sharded)
             }
         };
-        let ears = Ears::start(topology.clone(), ways, background);
+        let ears = ShardedHub::start(topology.clone(), ways, background);
         let patience = config.response_timeout;
         let searching = Searching::default();
         let asked_for = config.sharded;

@@ -11,10 +11,10 @@ use futures_util::future::{Either, FutureExt, join_all, select};
 use super::{
     super::{
         acked::{Listing, Ready},
-        ears::Ways,
         failure::Failure,
         life,
         redirect::Redirect,
+        sharded_hub::Ways,
         topology::Member,
     },
     Inner,
@@ -23,10 +23,10 @@ use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
     jitter::jittered,
-    quiet::quiet,
+    panic_safe::panic_safe,
     replica_ack::ReplicaCount,
     scripts::{BOTH, COUNTER_GET},
-    store::{Arg, Call, Confirm, Fault, Reply, of_another_reign},
+    store::{Arg, Call, Confirm, Fault, Reply, of_stale_incarnation},
 };
 
 /// How often one call goes elsewhere or tries again.
@@ -56,7 +56,7 @@ pub(super) struct Form {
 
 impl Form {
     pub(super) fn of(self, call: &Call) -> Cow<'_, Call> {
-        match call.script.gathering() {
+        match call.script.keys_in_args() {
             Some(script) if self.gathered => {
                 let mut gathered = Call { keys: call.keys[..1].into(), script, ..call.clone() };
                 gathered.args.extend(call.keys.iter().cloned().map(Arg::Bytes));
@@ -80,11 +80,11 @@ impl Inner {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut budget = Budget { tries: 0, until: None };
-        let mut sent_on: Option<(Arc<Member>, Form, u64)> = None;
+        let mut after_asking: Option<(Arc<Member>, Form, u64)> = None;
         let mut searching = None;
         loop {
             // The era is read before the master is looked up, so that the answer of an earlier one is not taken for its.
-            let (sent, form, era) = match sent_on.take() {
+            let (sent, form, era) = match after_asking.take() {
                 Some((member, form, era)) => (Some(member), form, era),
                 None => (None, Form::default(), self.topology.era(slot)),
             };
@@ -102,7 +102,7 @@ impl Inner {
                 })
             };
             if is_elsewhere() {
-                return Err(of_another_reign());
+                return Err(of_stale_incarnation());
             }
             let mut connected = Ok(());
             if !form.asking && member.node.ready_link().is_none() {
@@ -115,7 +115,7 @@ impl Inner {
                 }
             }
             let outcome = match connected {
-                Ok(()) if is_elsewhere() => return Err(of_another_reign()),
+                Ok(()) if is_elsewhere() => return Err(of_stale_incarnation()),
                 Ok(()) => run(member.clone(), form, era).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
@@ -164,7 +164,7 @@ impl Inner {
                     let gathered = self.has_none_of(&member, call).await;
                     // Servers before 7 say so as soon as one of the keys is not there.
                     let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
-                    sent_on = Some(match stays {
+                    after_asking = Some(match stays {
                         true => (member, Form { asking: false, gathered: true }, era),
                         false => (self.topology.member(&to), Form { asking: true, gathered }, era),
                     });
@@ -172,7 +172,7 @@ impl Inner {
                 Some(Redirect::Split)
                     if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
-                    sent_on = Some((member, Form { asking: false, gathered: true }, era));
+                    after_asking = Some((member, Form { asking: false, gathered: true }, era));
                 }
                 Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
                 Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {
@@ -217,7 +217,7 @@ impl Inner {
     /// that alone says too little.
     async fn has_none_of(&self, member: &Arc<Member>, call: &Call) -> bool {
         if !(2..=LOOKS_MAX).contains(&call.keys.len())
-            || call.script.gathering().is_none()
+            || call.script.keys_in_args().is_none()
             || !member.is_told_all()
         {
             return false;
@@ -318,7 +318,7 @@ impl Inner {
             let delay_ms = (RETRY_DELAY_MS_MIN << budget.tries.min(8)).min(RETRY_DELAY_MS_MAX);
             let pause = std::pin::pin!(self.topology.sleep(jittered(Duration::from_millis(delay_ms))));
             // Where the slots are now may be news for this call, too.
-            quiet(async || {
+            panic_safe(async || {
                 select(pause, std::pin::pin!(changes.changed())).await;
             })
             .await;
@@ -330,7 +330,7 @@ impl Inner {
     pub(super) fn prepared(&self, mut call: Call) -> Call {
         if self.ways == Ways::Both
             && call.args.iter().any(|arg| matches!(arg, Arg::Static(BOTH)))
-            && let Some(script) = call.script.telling_both()
+            && let Some(script) = call.script.plain_and_sharded()
         {
             call.script = script;
         }

@@ -5,7 +5,7 @@ use redis::{Cmd, Value, aio::MultiplexedConnection};
 use super::{
     super::{
         failure::{self, Failure},
-        kin::{self, Kin, Trust},
+        known_nodes::{self, KnownNodes, Trust},
         life::{self, Process},
         role::{self, Role},
         slots::{self, Layout},
@@ -33,7 +33,7 @@ impl Dial {
 
     /// In a cluster nobody else tells of a master that loses its place between two looks and gets it back.
     async fn ask_history(&self, connection: &mut MultiplexedConnection) {
-        if self.kin.is_none() || self.baseline.0.get().is_some() {
+        if self.known_nodes.is_none() || self.baseline.0.get().is_some() {
             return;
         }
         let answer = connection.send_packed_command(&role::question(role::QUESTIONS[1])).await;
@@ -56,8 +56,8 @@ impl Dial {
         } else {
             self.greet_server(connection).await?;
         }
-        if let Some(kin) = self.kin.as_ref().filter(|kin| !kin.is_empty()) {
-            self.greet_kin(connection, kin).await?;
+        if let Some(known_nodes) = self.known_nodes.as_ref().filter(|known_nodes| !known_nodes.is_empty()) {
+            self.greet_kin(connection, known_nodes).await?;
         }
         self.introduce(connection).await
     }
@@ -154,7 +154,11 @@ impl Dial {
     }
 
     /// Asks who is in its cluster. An account that may not ask is not protected from a server that has got another one's address.
-    async fn greet_kin(&self, connection: &mut MultiplexedConnection, kin: &Kin) -> Result<(), Error> {
+    async fn greet_kin(
+        &self,
+        connection: &mut MultiplexedConnection,
+        known_nodes: &KnownNodes,
+    ) -> Result<(), Error> {
         let answer = match connection.send_packed_command(&slots::question()).await {
             Ok(value) => failure::reply(value),
             Err(error) => match error.code() {
@@ -163,23 +167,25 @@ impl Dial {
             },
         };
         let is_stranger = match answer {
-            Ok(answer) => Layout::read(&answer, self.addr()).is_none_or(|layout| !kin.knows(&layout.ids)),
+            Ok(answer) => {
+                Layout::read(&answer, self.addr()).is_none_or(|layout| !known_nodes.knows(&layout.ids))
+            }
             Err(failure) if slots::may_not_ask(&failure) => false,
             Err(Failure::Refused { detail, .. }) if slots::says_it_is_no_cluster(&detail) => true,
             Err(failure) => return Err(Fault::from(failure).into_error()),
         };
-        kin.note(self.addr(), is_stranger);
-        if is_stranger { Err(kin::stranger(&self.server)) } else { Ok(()) }
+        known_nodes.note(self.addr(), is_stranger);
+        if is_stranger { Err(known_nodes::stranger(&self.server)) } else { Ok(()) }
     }
 
     /// What a connection that is about to be greeted may count on.
     pub(in crate::store::redis) fn trust(&self) -> Trust {
-        Trust::of(self.kin.as_ref())
+        Trust::of(self.known_nodes.as_ref())
     }
 
     /// Whether the server was found to be a stranger when it was last connected to.
     pub(in crate::store::redis) fn is_stranger(&self) -> bool {
-        self.kin.as_ref().is_some_and(|kin| kin.is_stranger(self.addr()))
+        self.known_nodes.as_ref().is_some_and(|known_nodes| known_nodes.is_stranger(self.addr()))
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 use super::{LISTED_TIME, LOOK_TIME_MAX, MASTERS_TRIED_MAX, Shared};
 use crate::{
     error::{Error, ErrorKind},
-    quiet::quiet,
+    panic_safe::panic_safe,
     replica_ack::ReplicaCount,
     store::{
-        Call, Confirm, Fault, Reply, of_another_reign,
+        Call, Confirm, Fault, Reply, of_stale_incarnation,
         redis::{acked::Listing, failure::Failure, life, node::Node},
     },
 };
@@ -73,7 +73,7 @@ impl Shared {
         first: impl Future<Output = Result<Reply, Failure>>,
     ) -> Result<Reply, Fault> {
         if life::era(incarnation) != era {
-            return Err(of_another_reign());
+            return Err(of_stale_incarnation());
         }
         match first.await {
             Ok(answer) => self.believe(answer, era),
@@ -155,7 +155,7 @@ impl Shared {
         let number = self.look.ask();
         if self.master.era() == era {
             // An error means that nobody looks any more, because the store is closed.
-            quiet(async || drop(looked.wait_for(|done| *done >= number).await)).await;
+            panic_safe(async || drop(looked.wait_for(|done| *done >= number).await)).await;
         }
     }
 }

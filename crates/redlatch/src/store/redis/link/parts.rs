@@ -11,7 +11,7 @@ use crate::{
         Dial,
         changes::Changes,
         driver::{Driven, DriverWork},
-        kin::Trust,
+        known_nodes::Trust,
         life::Process,
     },
 };

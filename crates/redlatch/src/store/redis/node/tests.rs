@@ -5,7 +5,7 @@ use redlatch_testkit::{
     resp,
 };
 
-use super::{super::kin::Kin, *};
+use super::{super::known_nodes::KnownNodes, *};
 use crate::{client::Client, store::StoreUrl};
 
 fn node(server: &FakeServer) -> Arc<Node> {
@@ -22,14 +22,14 @@ fn node_with(
 fn node_among(
     server: &FakeServer,
     change: impl FnOnce(crate::ClientBuilder) -> crate::ClientBuilder,
-    kin: Option<Arc<Kin>>,
+    known_nodes: Option<Arc<KnownNodes>>,
 ) -> Arc<Node> {
     let url = server.url();
     let StoreUrl::Redis(addr) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
     let config = change(Client::builder().url(&url)).config().clone();
     let mut dial = Dial::new(addr, &config, &Handle::current()).unwrap();
-    if let Some(kin) = kin {
-        dial = dial.among(kin);
+    if let Some(known_nodes) = known_nodes {
+        dial = dial.among(known_nodes);
     }
     Node::new(Arc::new(dial), &config, &Handle::current(), Arc::default())
 }
@@ -114,17 +114,20 @@ async fn a_connection_from_before_it_was_known_whose_cluster_it_is_is_used_for_n
     let server = stranger(&held);
     // Made before, and then believed or not.
     for is_believed in [false, true] {
-        let kin = Arc::new(Kin::default());
-        let node = node_among(&server, |builder| builder, Some(kin.clone()));
+        let known_nodes = Arc::new(KnownNodes::default());
+        let node = node_among(&server, |builder| builder, Some(known_nodes.clone()));
         node.link().await.unwrap();
         if is_believed {
             node.trust();
         }
-        assert!(kin.admit(&ids) && node.link().await.is_ok() == is_believed, "believed: {is_believed}");
+        assert!(
+            known_nodes.admit(&ids) && node.link().await.is_ok() == is_believed,
+            "believed: {is_believed}"
+        );
     }
     // Begun before, and made afterwards.
-    let kin = Arc::new(Kin::default());
-    let node = node_among(&server, |builder| builder, Some(kin.clone()));
+    let known_nodes = Arc::new(KnownNodes::default());
+    let node = node_among(&server, |builder| builder, Some(known_nodes.clone()));
     held.store(true, Ordering::SeqCst);
     let before = server.count("INFO");
     let link = tokio::spawn({
@@ -134,7 +137,7 @@ async fn a_connection_from_before_it_was_known_whose_cluster_it_is_is_used_for_n
     while server.count("INFO") == before {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    kin.admit(&ids);
+    known_nodes.admit(&ids);
     held.store(false, Ordering::SeqCst);
     assert!(!link.await.unwrap(), "it is not asked to grant anything");
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{KNOWN_SET_MIN, Knowledge, Sentinel};
-use crate::store::redis::kin::{self, Ids};
+use crate::store::redis::known_nodes::{self, Ids};
 
 pub(super) fn ids(one: &Knowledge) -> Ids {
     Ids { own: one.id.clone(), others: one.others.iter().filter_map(|(id, _)| id.clone()).collect() }
@@ -25,7 +25,7 @@ pub(super) fn count(list: &[Arc<Sentinel>]) -> usize {
 
 /// Who knows no set yet believes the one that most of the sentinels are of that answer, and none where nobody can tell which that is.
 pub(super) fn of_one_set(known: Vec<Knowledge>) -> Vec<Knowledge> {
-    let mut sets = kin::largest_groups(known, ids);
+    let mut sets = known_nodes::largest_groups(known, ids);
     if sets.len() > 1 {
         let names: Vec<String> = sets.iter().flatten().map(|one| one.claim.by.to_string()).collect();
         tracing::warn!(sentinels = names.join(", "), "sentinels of different sets; none of them is believed");

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{
     super::{
         failure::Failure,
-        kin::{self, Ids},
+        known_nodes::{self, Ids},
         slots::{self, Layout, SLOTS},
     },
     Member, NOBODY, Table, Topology,
@@ -86,7 +86,10 @@ pub(super) struct Contradiction {
 /// What the servers of one cluster say, and of more than one if it cannot be told which is ours. Each with its place in the URL.
 fn clusters(said: &[(usize, Layout)]) -> Vec<Vec<&(usize, Layout)>> {
     // None of the ids in a layout is told to be the server's own.
-    kin::largest_groups(said.iter().collect(), |(_, layout)| Ids { own: None, others: layout.ids.clone() })
+    known_nodes::largest_groups(said.iter().collect(), |(_, layout)| Ids {
+        own: None,
+        others: layout.ids.clone(),
+    })
 }
 
 impl Table {
@@ -154,7 +157,7 @@ impl Topology {
 
     /// Takes over what a node knows, unless that is out of date or of another cluster.
     pub(super) fn install(&self, layout: Layout, by: By) -> Judged {
-        if !self.kin.knows(&layout.ids) {
+        if !self.known_nodes.knows(&layout.ids) {
             return Judged::Strange;
         }
         let changed = {
@@ -183,9 +186,9 @@ impl Topology {
             }
             let is_partial = by == By::Epochs && new.keeps_what_is_missing(&table);
             if is_partial {
-                self.kin.admit_more(&layout.ids);
+                self.known_nodes.admit_more(&layout.ids);
             } else {
-                self.kin.admit(&layout.ids);
+                self.known_nodes.admit(&layout.ids);
             }
             let mut told = std::mem::take(&mut table.told);
             told.retain(|_, told| told.at.elapsed() < TOLD_TIME);
@@ -281,7 +284,7 @@ impl Topology {
                     Judged::Strange => {
                         // Its connections are from before it changed sides, and the next ones will be refused.
                         member.node.distrust();
-                        tracing::warn!(error = %kin::stranger(&member.addr), "a server is not believed");
+                        tracing::warn!(error = %known_nodes::stranger(&member.addr), "a server is not believed");
                     }
                 },
                 Ok(Err(Blind::Forbidden)) => return,

@@ -53,7 +53,7 @@ impl Core {
         match lease.loss() {
             // Its release is on its way, and counts it down.
             None | Some(LossReason::Shutdown) => {}
-            Some(_) if !lease.owner.is_shared() => self.clear_away(lease),
+            Some(_) if !lease.owner.is_multi_process() => self.clear_away(lease),
             // What a renewal keeps there is over soon; an extension may keep it for an hour.
             Some(LossReason::Expired) if lease_ms > lease.longest_ms() => self.count_down_late(lease),
             // The server was seen not to have it, so what it has is another process's.
@@ -78,7 +78,7 @@ impl Core {
                 for _ in 0..held.holds().on_server().max(1) {
                     core.until_no_attempt_asks(&block).await;
                     let publish = core.store.publish_command();
-                    let call = held.recipe.leave(&held.keys, &held.owner, publish, 0, 0);
+                    let call = held.recipe.release_one(&held.keys, &held.owner, publish, 0, 0);
                     let counted = core.count_down(call, Some(incarnation), held.owner.number(), true, &block);
                     let Ok(Some(_)) = counted.await else { return };
                 }
@@ -89,7 +89,7 @@ impl Core {
     /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again. What
     /// another process may hold under the same owner is not touched.
     pub(super) fn clear_away(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if lease.owner.is_shared() {
+        if lease.owner.is_multi_process() {
             return;
         }
         debug_assert!(lease.owner.is_handed_out(), "its guard may still be there");

@@ -21,10 +21,10 @@ use tokio::{
 };
 
 use super::{
-    ear::{Channel, Ear, Heard, Way},
     hub::REFUSED_PAUSE,
     lasting::lasting,
     redirect::Redirect,
+    sharded_link::{Channel, Heard, ShardedLink, Way},
     slots::slot_of,
     topology::Topology,
 };
@@ -85,7 +85,7 @@ type Confirmation = oneshot::Sender<Result<(), Fault>>;
 /// Where the channels are confirmed that others may ask for, and in how many ways.
 type Subscribed = Arc<Mutex<HashMap<Channel, (Addr, i64)>>>;
 
-pub(super) struct Ears {
+pub(super) struct ShardedHub {
     orders: mpsc::UnboundedSender<Order>,
     next: AtomicU64,
     subscribed: Subscribed,
@@ -112,8 +112,8 @@ impl Drop for Ticket {
     }
 }
 
-impl Ears {
-    pub(super) fn start(topology: Arc<Topology>, ways: Ways, background: &Handle) -> Ears {
+impl ShardedHub {
+    pub(super) fn start(topology: Arc<Topology>, ways: Ways, background: &Handle) -> ShardedHub {
         let (orders, inbox) = mpsc::unbounded_channel();
         let subscribed = Subscribed::default();
         let task = Task {
@@ -136,7 +136,7 @@ impl Ears {
                 task.run(inbox).await;
             }
         });
-        Ears { orders, next: AtomicU64::new(1), subscribed }
+        ShardedHub { orders, next: AtomicU64::new(1), subscribed }
     }
 
     pub(super) fn subscribe(&self, channel: Channel, listener: Listener) -> SubscribeFuture {
@@ -192,7 +192,7 @@ impl Entry {
 /// A server that is listened to.
 struct Spot {
     id: u64,
-    ear: Ear,
+    ear: ShardedLink,
     up: bool,
     channels: usize,
 }
@@ -307,7 +307,7 @@ impl Task {
                     let _ = orders.send(Order::Heard { ear: id, heard });
                 }
             });
-            Spot { id, ear: Ear::open(owner.dial.clone(), background, tell), up: false, channels: 0 }
+            Spot { id, ear: ShardedLink::open(owner.dial.clone(), background, tell), up: false, channels: 0 }
         });
         spot.channels += 1;
         if spot.up {

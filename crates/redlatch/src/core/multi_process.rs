@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Core, Request, acquirer::AcquireReply, confirm::Answered};
+use super::{Core, Request, acquirer::AcquireReply, replica_confirm::Answered};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -11,25 +11,25 @@ use crate::{
 };
 
 /// How often an owner of several processes finds its other holds now there and now gone, before it counts as busy.
-const SHARED_TURNS_MAX: u32 = 4;
+const ENTER_ROUNDS_MAX: u32 = 4;
 /// For how long it counts as busy then.
-const SHARED_PAUSE_MS: i64 = 10;
+const ENTER_PAUSE_MS: i64 = 10;
 
 impl Core {
     /// A request for an owner under which another process may hold, or one that replicas are to confirm.
-    pub(super) async fn send_acquire_shared(
+    pub(super) async fn send_acquire_checked(
         self: Arc<Self>,
         request: Arc<Request>,
         owner: Owner,
         acquire: Call,
-        shared: bool,
+        may_hold_already: bool,
     ) -> Result<Answered, Fault> {
-        if !shared {
-            return self.run_for(&request, acquire).await;
+        if !may_hold_already {
+            return self.run_maybe_acked(&request, acquire).await;
         }
         let answer =
             |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
-        for _ in 0..SHARED_TURNS_MAX {
+        for _ in 0..ENTER_ROUNDS_MAX {
             let (asked, confirm) = self.send_one(&request, &owner, acquire.clone()).await?;
             if asked.count != 0 || asked.value != ALREADY_OWNED {
                 return Ok((answer(asked.count, asked.value), confirm));
@@ -37,7 +37,7 @@ impl Core {
             if !request.reentrant {
                 return Err(Fault::Server(already_held()));
             }
-            if !owner.is_shared() {
+            if !owner.is_multi_process() {
                 // No other process can have it yet, so an earlier request of this one was granted. Its repeat counts nothing.
                 let again = request.acquire_call(&owner, false, false, &self);
                 let (asked, confirm) = self.send_one(&request, &owner, again).await?;
@@ -55,7 +55,7 @@ impl Core {
             }
             // It has been given back meanwhile.
         }
-        Ok((answer(0, SHARED_PAUSE_MS), None))
+        Ok((answer(0, ENTER_PAUSE_MS), None))
     }
 
     async fn send_one(
@@ -65,7 +65,7 @@ impl Core {
         call: Call,
     ) -> Result<(AcquireReply, Option<Confirm>), Fault> {
         let script = call.script;
-        let (reply, confirm) = self.run_for(request, call).await?;
+        let (reply, confirm) = self.run_maybe_acked(request, call).await?;
         let reply = self.read(script, &request.keys.key, Ok(reply), owner.number())?;
         Ok((AcquireReply::read(&reply)?, confirm))
     }

@@ -79,7 +79,7 @@ pub(super) enum Heard {
 pub(super) type Tell = Box<dyn Fn(Heard) + Send + Sync>;
 
 /// A subscription connection that comes back by itself; dropping it ends it.
-pub(super) struct Ear {
+pub(super) struct ShardedLink {
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -90,8 +90,8 @@ struct Order {
     number: u64,
 }
 
-impl Ear {
-    pub(super) fn open(dial: Arc<Dial>, background: &Handle, tell: Tell) -> Ear {
+impl ShardedLink {
+    pub(super) fn open(dial: Arc<Dial>, background: &Handle, tell: Tell) -> ShardedLink {
         let (orders, inbox) = mpsc::unbounded_channel();
         let kept = Arc::new(tokio::sync::Mutex::new((inbox, tell)));
         let mut is_new = true;
@@ -106,7 +106,7 @@ impl Ear {
                 run(&dial, inbox, tell).await;
             }
         });
-        Ear { orders }
+        ShardedLink { orders }
     }
 
     /// Begins or ends to listen. Orders that are given while it is not connected are forgotten, see [`Heard::Up`]. Answers have the

@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(super) struct Kin {
+pub(super) struct KnownNodes {
     /// The ids of those in the last picture that was believed; none before the first.
     known: Mutex<BTreeSet<String>>,
     /// Addresses whose servers were found to be strangers when they were last connected to.
@@ -73,7 +73,7 @@ pub(super) fn largest_groups<T>(said: Vec<T>, ids: impl Fn(&T) -> Ids) -> Vec<Ve
     groups.into_iter().map(|members| members.into_iter().map(|(_, one)| one).collect()).collect()
 }
 
-impl Kin {
+impl KnownNodes {
     /// Whether a picture is of those that are known. Where nobody gives ids there is nothing to compare.
     pub(super) fn knows(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,14 +131,17 @@ impl Kin {
 /// Whether a connection may be used, as far as its server's side goes. One that was made before any picture was believed could not ask for it.
 pub(super) struct Trust {
     /// The memory that was empty then.
-    empty: Option<Arc<Kin>>,
+    empty: Option<Arc<KnownNodes>>,
     is_given: AtomicBool,
 }
 
 impl Trust {
     /// For a connection that is about to ask.
-    pub(super) fn of(kin: Option<&Arc<Kin>>) -> Trust {
-        Trust { empty: kin.filter(|kin| kin.is_empty()).cloned(), is_given: AtomicBool::new(false) }
+    pub(super) fn of(known_nodes: Option<&Arc<KnownNodes>>) -> Trust {
+        Trust {
+            empty: known_nodes.filter(|known| known.is_empty()).cloned(),
+            is_given: AtomicBool::new(false),
+        }
     }
 
     /// What the server has said over it is believed.
@@ -148,8 +151,8 @@ impl Trust {
 
     /// Not once it is known whose side servers are on, unless its own server has said so.
     pub(super) fn lasts(&self) -> bool {
-        let Some(kin) = &self.empty else { return true };
-        self.is_given.load(Ordering::Acquire) || kin.is_empty()
+        let Some(known_nodes) = &self.empty else { return true };
+        self.is_given.load(Ordering::Acquire) || known_nodes.is_empty()
     }
 }
 
@@ -171,29 +174,29 @@ mod tests {
 
     #[test]
     fn a_picture_is_believed_if_a_server_in_it_is_known() {
-        let kin = Kin::default();
-        assert!(kin.is_empty() && kin.knows(&ids("xyz")));
-        assert!(kin.admit(&ids("abc")) && !kin.is_empty());
+        let known_nodes = KnownNodes::default();
+        assert!(known_nodes.is_empty() && known_nodes.knows(&ids("xyz")));
+        assert!(known_nodes.admit(&ids("abc")) && !known_nodes.is_empty());
         assert!(
-            !kin.admit(&ids("xyz")) && !kin.admit(&ids("")),
+            !known_nodes.admit(&ids("xyz")) && !known_nodes.admit(&ids("")),
             "strangers, and a picture that names no node"
         );
         // One after the other may be replaced.
         for picture in ["bcd", "cde", "dex", "fx", "fxyz"] {
-            assert!(kin.admit(&ids(picture)), "{picture}");
+            assert!(known_nodes.admit(&ids(picture)), "{picture}");
         }
-        assert!(!kin.knows(&ids("abc")));
+        assert!(!known_nodes.knows(&ids("abc")));
     }
 
     /// It told of the other cluster, and took the clients of its former one along.
     #[test]
     fn a_node_that_went_to_another_cluster_with_its_id_is_a_stranger() {
-        let kin = Kin::default();
-        assert!(kin.admit(&ids("abcdef")));
-        assert!(!kin.admit(&ids("fuvwxyz")) && !kin.admit(&ids("uvf")));
+        let known_nodes = KnownNodes::default();
+        assert!(known_nodes.admit(&ids("abcdef")));
+        assert!(!known_nodes.admit(&ids("fuvwxyz")) && !known_nodes.admit(&ids("uvf")));
         // Clusters grow and shrink, and a node that has just joined knows few.
         for picture in ["abcdefghijkl", "abcdef", "an", "abcdefn", "abc", "abcxyz"] {
-            assert!(kin.admit(&ids(picture)), "{picture}");
+            assert!(known_nodes.admit(&ids(picture)), "{picture}");
         }
     }
 
@@ -217,19 +220,19 @@ mod tests {
     /// It met one of the other set first, and of these two half were known.
     #[test]
     fn a_sentinel_that_went_to_another_set_with_its_id_is_a_stranger() {
-        let kin = Kin::default();
-        assert!(kin.admit(&ids("abc")));
+        let known_nodes = KnownNodes::default();
+        assert!(known_nodes.admit(&ids("abc")));
         for others in ["", "x", "xy", "xyz"] {
-            assert!(!kin.knows_one(&ids_of("c", others)), "{others}");
+            assert!(!known_nodes.knows_one(&ids_of("c", others)), "{others}");
         }
-        assert!(!kin.knows_one(&ids_of("x", "cyz")), "nor is one of that set that knows it");
+        assert!(!known_nodes.knows_one(&ids_of("x", "cyz")), "nor is one of that set that knows it");
         for (own, others) in [("c", "ab"), ("d", "bc"), ("d", "c"), ("a", "bcdef"), ("d", "bcef")] {
-            assert!(kin.knows_one(&ids_of(own, others)), "{own}: {others}");
+            assert!(known_nodes.knows_one(&ids_of(own, others)), "{own}: {others}");
         }
         // The only one may have got others since it was last heard.
-        kin.replace(&ids("a"));
-        assert!(kin.knows_one(&ids_of("a", "")) && kin.knows_one(&ids_of("a", "b")));
-        assert!(!kin.knows_one(&ids_of("b", "")));
+        known_nodes.replace(&ids("a"));
+        assert!(known_nodes.knows_one(&ids_of("a", "")) && known_nodes.knows_one(&ids_of("a", "b")));
+        assert!(!known_nodes.knows_one(&ids_of("b", "")));
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub(super) type Answered = (Reply, Option<Confirm>);
 
 impl Core {
     /// Sends a request; with its answer comes a way to ask the replicas for it, if they are to be asked.
-    pub(super) async fn run_for(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
-        self.keeper.note_call();
+    pub(super) async fn run_maybe_acked(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
+        self.keeper.arm_stall_check();
         match request.ack {
             None => Ok((self.run(call).await?, None)),
             Some(ack) => {
@@ -45,7 +45,7 @@ impl Core {
         if let Some(left) = deadline.left(self) {
             within = within.min(left * 3 / 4);
         }
-        self.keeper.note_call();
+        self.keeper.arm_stall_check();
         match confirm(within).await {
             Ok(replicas) if replicas.is_complete() || ack.keep => {
                 grant.is_ours = false;
@@ -67,7 +67,7 @@ impl Core {
                 Err(Fault::Server(if undone { shortfall } else { in_doubt(shortfall) }))
             }
             // Asking again would count one more. The server that granted it takes it back, unless another one has taken over.
-            Err(Fault::Server(error)) if owner.is_shared() => Err(Fault::Server(error)),
+            Err(Fault::Server(error)) if owner.is_multi_process() => Err(Fault::Server(error)),
             Err(fault) => {
                 // The same owner asks again and so writes again, by which the replicas can be asked on any connection; or it
                 // gives up, and what it may have is removed then. Undoing it now would meet its next grant. Another server may have

@@ -22,7 +22,7 @@ async fn a_node_that_ends_each_connection_is_connected_to_with_pauses() {
     };
     let config = crate::client::Client::builder().url(&url).config().clone();
     let dial = Arc::new(Dial::new(server, &config, &Handle::current()).unwrap());
-    let _ear = Ear::open(dial, &Handle::current(), Box::new(|_| {}));
+    let _ear = ShardedLink::open(dial, &Handle::current(), Box::new(|_| {}));
     let began = std::time::Instant::now();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (connections, seconds) = (connections.load(Ordering::SeqCst), began.elapsed().as_secs_f64());

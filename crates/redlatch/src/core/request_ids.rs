@@ -17,31 +17,31 @@ use crate::{
 const FIRST_MAX: u64 = 1 << 52;
 
 /// The numbers of one client's requests. They begin anywhere, so that a reply to another client is told as well.
-pub(super) struct Echoes(AtomicI64);
+pub(super) struct RequestIds(AtomicI64);
 
 /// A number that was named, and the one that was sent in its place.
 #[derive(Clone, Copy)]
-pub(super) struct Echo {
+pub(super) struct RequestId {
     named: i64,
     sent: i64,
 }
 
-impl Default for Echoes {
+impl Default for RequestIds {
     fn default() -> Self {
-        Echoes(AtomicI64::new((randomness::number() % FIRST_MAX) as i64))
+        RequestIds(AtomicI64::new((randomness::number() % FIRST_MAX) as i64))
     }
 }
 
-impl Echoes {
+impl RequestIds {
     /// Gives a call its number, if its reply begins with one.
-    pub(super) fn number(&self, call: &mut Call) -> Option<Echo> {
+    pub(super) fn number(&self, call: &mut Call) -> Option<RequestId> {
         let Some(Arg::Int(number)) = call.args.first_mut().filter(|_| call.numbered) else { return None };
         let sent = self.0.fetch_add(1, Ordering::Relaxed);
-        Some(Echo { named: std::mem::replace(number, sent), sent })
+        Some(RequestId { named: std::mem::replace(number, sent), sent })
     }
 }
 
-impl Echo {
+impl RequestId {
     /// Has a reply begin with the number that was named if it began with the one that was sent, and with another one otherwise.
     fn read(self, reply: &mut Reply) {
         if let Reply::Array(items) = reply
@@ -52,14 +52,14 @@ impl Echo {
     }
 
     pub(super) fn awaited<T: 'static>(
-        echo: Option<Echo>,
+        request_id: Option<RequestId>,
         run: impl Future<Output = Result<T, Fault>> + Send + 'static,
         reply: fn(&mut T) -> &mut Reply,
     ) -> BoxFuture<'static, Result<T, Fault>> {
         run.map(move |outcome| {
             outcome.map(|mut answer| {
-                if let Some(echo) = echo {
-                    echo.read(reply(&mut answer));
+                if let Some(request_id) = request_id {
+                    request_id.read(reply(&mut answer));
                 }
                 answer
             })
@@ -75,12 +75,13 @@ mod tests {
 
     #[test]
     fn only_the_reply_to_this_very_request_begins_with_the_number_that_was_named() {
-        let echoes = Echoes::default();
+        let request_ids = RequestIds::default();
         let mut call = Call::new(&scripts::ACQUIRE).number(7);
-        let (first, second) = (echoes.number(&mut call.clone()).unwrap(), echoes.number(&mut call).unwrap());
-        let read = |echo: Echo, number| {
+        let (first, second) =
+            (request_ids.number(&mut call.clone()).unwrap(), request_ids.number(&mut call).unwrap());
+        let read = |request_id: RequestId, number| {
             let mut reply = Reply::Array([number, 1].map(Reply::Int).into_iter().collect());
-            echo.read(&mut reply);
+            request_id.read(&mut reply);
             reply.array().unwrap()[0].int().unwrap()
         };
         assert_eq!(read(second, second.sent), 7);
@@ -91,6 +92,6 @@ mod tests {
         assert!(matches!(call.args[0], Arg::Int(number) if number == second.sent));
         // Calls without a number stay as they are.
         let mut plain = Call::new(&scripts::SELL).int(3);
-        assert!(echoes.number(&mut plain).is_none() && matches!(plain.args[0], Arg::Int(3)));
+        assert!(request_ids.number(&mut plain).is_none() && matches!(plain.args[0], Arg::Int(3)));
     }
 }

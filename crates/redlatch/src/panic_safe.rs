@@ -23,22 +23,22 @@ use tokio::{
 use crate::catch_panic::catch_panic;
 
 /// The waker of a task, until this is dropped.
-struct Quiet(Option<Waker>);
+struct PanicSafe(Option<Waker>);
 
-impl Quiet {
+impl PanicSafe {
     fn stands_before(&self, waker: &Waker) -> bool {
         self.0.as_ref().is_some_and(|own| own.will_wake(waker))
     }
 }
 
-impl Drop for Quiet {
+impl Drop for PanicSafe {
     fn drop(&mut self) {
         let waker = self.0.take();
         catch_panic(|| drop(waker));
     }
 }
 
-impl Wake for Quiet {
+impl Wake for PanicSafe {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -50,9 +50,9 @@ impl Wake for Quiet {
 
 /// The waker that stands before that of a task, made when the task is first polled.
 #[derive(Default)]
-pub(crate) struct QuietWaker(Option<(Arc<Quiet>, Waker)>);
+pub(crate) struct PanicSafeWaker(Option<(Arc<PanicSafe>, Waker)>);
 
-impl QuietWaker {
+impl PanicSafeWaker {
     pub(crate) fn poll<T>(
         &mut self,
         context: &Context<'_>,
@@ -61,7 +61,7 @@ impl QuietWaker {
         let (_, waker) = match self.0.take() {
             Some(known) if known.0.stands_before(context.waker()) => self.0.insert(known),
             _ => {
-                let quiet = Arc::new(Quiet(Some(context.waker().clone())));
+                let quiet = Arc::new(PanicSafe(Some(context.waker().clone())));
                 self.0.insert((quiet.clone(), Waker::from(quiet)))
             }
         };
@@ -70,8 +70,8 @@ impl QuietWaker {
 }
 
 /// Does work that is woken together with that of other tasks. It is made in here: taken by value it would be in this future twice.
-pub(crate) async fn quiet<F: Future>(work: impl FnOnce() -> F) -> F::Output {
-    let (mut work, mut waker) = (pin!(work()), QuietWaker::default());
+pub(crate) async fn panic_safe<F: Future>(work: impl FnOnce() -> F) -> F::Output {
+    let (mut work, mut waker) = (pin!(work()), PanicSafeWaker::default());
     poll_fn(|context| waker.poll(context, |context| work.as_mut().poll(context))).await
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Timer {
     until: Option<Instant>,
     /// Made when it is first polled: most timers are for what does not happen.
     sleep: Option<Pin<Box<Sleep>>>,
-    waker: QuietWaker,
+    waker: PanicSafeWaker,
 }
 
 impl Timer {
@@ -90,7 +90,7 @@ impl Timer {
         let inside = runtime.enter();
         let until = Instant::now().checked_add(time);
         drop(inside);
-        Timer { runtime: runtime.clone(), until, sleep: None, waker: QuietWaker::default() }
+        Timer { runtime: runtime.clone(), until, sleep: None, waker: PanicSafeWaker::default() }
     }
 }
 
@@ -125,7 +125,7 @@ impl Signal {
 
     /// Looks now and after each change, until there is something.
     pub(crate) async fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
-        let mut waker = QuietWaker::default();
+        let mut waker = PanicSafeWaker::default();
         loop {
             let mut told = pin!(self.notify.notified());
             told.as_mut().enable();

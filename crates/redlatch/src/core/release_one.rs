@@ -37,7 +37,11 @@ impl Core {
                 Ok(unlocked) => Ok(unlocked),
                 Err(fault) if fault.is_unknown() => {
                     lease.doubts_count();
-                    if lease.owner.is_shared() { Err(fault.into_error()) } else { Ok(self.left_here(&lease)) }
+                    if lease.owner.is_multi_process() {
+                        Err(fault.into_error())
+                    } else {
+                        Ok(self.left_here(&lease))
+                    }
                 }
                 // The server counts it on, and so does the lease.
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),
@@ -61,7 +65,7 @@ impl Core {
     /// than there are guards.
     async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, block: &OwnerBlock) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
-        let is_shared = owner.is_shared();
+        let is_shared = owner.is_multi_process();
         let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
         if lease.is_count_in_doubt() || is_uncounted {
             return Ok(self.left_here(lease));
@@ -74,7 +78,7 @@ impl Core {
         }
         let known = if is_shared { 0 } else { lease.holds().on_server() };
         let publish = self.store.publish_command();
-        let call = lease.recipe.leave(&lease.keys, owner, publish, known, lease.min_ttl_ms());
+        let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
         let incarnation = lease.counted_in().filter(|_| is_shared);
         let Some(reply) = self.count_down(call, incarnation, owner.number(), false, block).await? else {
             return Ok(self.left_here(lease));

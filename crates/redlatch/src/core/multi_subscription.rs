@@ -10,13 +10,13 @@ use crate::store::{SubscribeFuture, Subscription};
 
 /// Subscriptions at several servers that wake one waiter.
 #[derive(Default)]
-pub(crate) struct Bell {
+pub(crate) struct MultiSubscription {
     notify: Arc<Notify>,
     coming: FuturesUnordered<SubscribeFuture>,
     confirmed: Vec<Box<dyn Subscription>>,
 }
 
-impl Bell {
+impl MultiSubscription {
     /// Listens at one more server.
     pub(crate) fn listen(&mut self, core: &Core, channel: Arc<[u8]>) {
         let notify = self.notify.clone();

@@ -83,6 +83,8 @@ async fn a_change_is_one_from_the_promise_to_its_end() {
     let client = Client::connect(&url(&[first, second, third])).await.unwrap();
     first.say(|says| says.promotes = Some(new.port()));
     until("the promise", || uses(&client, new.port())).await;
+    let comes = Client::connect(&url(&[first, second, third])).await.unwrap();
+    assert!(uses(&comes, new.port()), "it says that it is the master");
     let guard = client.lock("n").lock().await.unwrap();
     let connections = || {
         let list = new.cmd(&["CLIENT", "LIST", "TYPE", "NORMAL"]).unwrap();
@@ -136,6 +138,24 @@ async fn a_promised_master_that_is_a_replica_again_is_left_though_few_sentinels_
     until("the change", || uses(&client, chosen.port())).await;
     demote();
     until("the way back again", || uses(&client, old.port())).await;
+}
+
+/// The sentinels that knew had failed over once more when the client heard only the one that knew of neither change. The server that it used was a replica then, and the client went back to
+/// the first master, which was cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_sentinel_leads_nobody_back_from_a_master_that_copies_another_one() {
+    let [old, chosen, next] = [0; 3].map(|_| RedisServer::start().unwrap());
+    let [knows, stale] = [0; 2].map(|_| FakeSentinel::start(old.port()));
+    let client = Client::connect(&url(&[&knows, &stale])).await.unwrap();
+    knows.say(|says| (says.port, says.epoch) = (chosen.port(), 2));
+    until("the change", || uses(&client, chosen.port())).await;
+    knows.say(|says| says.silent = true);
+    chosen.cmd(&["REPLICAOF", "127.0.0.1", &next.port().to_string()]).unwrap();
+    chosen.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]).unwrap();
+    three_looks(&stale).await;
+    assert!(uses(&client, chosen.port()) && !exists(&old, "free"));
+    knows.say(|says| (says.port, says.epoch, says.silent) = (next.port(), 3, false));
+    until("the next change", || uses(&client, next.port())).await;
 }
 
 /// Two sentinels that fail over while the other one is down name different masters in one epoch, for good. Clients stayed at the one that was made a replica, and every second new

@@ -172,6 +172,12 @@ impl Dial {
         self
     }
 
+    /// The same server, whatever it is; nobody is told of changes there.
+    pub(super) fn for_any_role(mut self) -> Self {
+        (self.master_only, self.changes) = (false, None);
+        self
+    }
+
     /// Connects to nobody, and says why.
     pub(super) fn refusing(mut self, reason: Error) -> Self {
         self.refusal = Some(Box::new(reason));

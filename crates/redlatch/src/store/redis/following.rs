@@ -7,6 +7,7 @@
 
 mod calls;
 mod first;
+mod replica;
 
 use std::{
     sync::{
@@ -299,11 +300,10 @@ impl Shared {
         })
     }
 
-    /// A master that was promised, of which nobody that is heard has told, or beside which another one is named by the same right, is asked itself whether it is one: the
-    /// others may have made it a replica again.
+    /// A master that was promised, of which nobody that is heard has told, or beside which another one is named by the same right, is asked itself whether it is one: others
+    /// may have made it a replica again. Then the server that it copies is the master, if a source says so, too.
     async fn is_master_still(&self, said: &Said, limit: Duration) {
-        let rival = self.master.rival(said);
-        if !self.master.is_promised() && !self.master.is_abandoned(said) && rival.is_none() {
+        if !self.master.is_promised() && !self.master.is_abandoned(said) && !self.master.has_rival(said) {
             return;
         }
         let node = self.master();
@@ -314,14 +314,14 @@ impl Shared {
             Ok(Err(failure)) => Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly,
             Err(_) => false,
         };
-        match rival {
-            _ if !is_replica => {}
-            None => self.master.withdraw(),
-            Some(rival) if self.master.yield_to(&rival) => {
-                let node = self.node_of(&rival, None);
-                self.move_to(&rival, node);
-            }
-            Some(_) => {}
+        if !is_replica {
+            return;
+        }
+        let of = node.dial().addr();
+        let master = replica::master_of(of, &self.dial, &self.config, &self.background, limit).await;
+        if let Some(claim) = master.and_then(|master| self.master.follow(of, &master, said)) {
+            let node = self.node_of(&claim, None);
+            self.move_to(&claim, node);
         }
     }
 

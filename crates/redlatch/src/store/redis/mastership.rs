@@ -76,20 +76,16 @@ impl Mastership {
         self.lock().hear_of(addr, history)
     }
 
-    pub(super) fn withdraw(&self) {
-        self.lock().withdraw();
-    }
-
     pub(super) fn is_abandoned(&self, said: &Said) -> bool {
         self.lock().is_abandoned(said)
     }
 
-    pub(super) fn rival(&self, said: &Said) -> Option<Claim> {
-        self.lock().rival(said)
+    pub(super) fn has_rival(&self, said: &Said) -> bool {
+        self.lock().has_rival(said)
     }
 
-    pub(super) fn yield_to(&self, rival: &Claim) -> bool {
-        self.lock().yield_to(rival)
+    pub(super) fn follow(&self, replica: &Addr, master: &Addr, said: &Said) -> Option<Claim> {
+        self.lock().follow(replica, master, said)
     }
 
     /// Puts the server into its place that the claim is for, and returns which one had it. `None`, and no change, if the claim is out of date.

@@ -3,7 +3,7 @@
 use redis::Cmd;
 
 use super::succession::History;
-use crate::store::Reply;
+use crate::{config::addr::Addr, store::Reply};
 
 /// The ways to ask, the better one first; accounts often lack the right to one of them.
 pub(super) const QUESTIONS: [&[&str]; 2] = [&["ROLE"], &["INFO", "replication"]];
@@ -38,6 +38,23 @@ pub(super) fn of(answer: &Reply) -> Option<Role> {
         b"slave" | b"replica" => Some(Role::Replica),
         _ => None,
     }
+}
+
+/// Whose replica a server says that it is.
+pub(super) fn master(answer: &Reply) -> Option<Addr> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let (host, port) = match answer.array() {
+        Some([role, host, port, ..]) if matches!(role.bytes()?, b"slave" | b"replica") => {
+            (text(host.bytes()?)?, u16::try_from(port.int()?).ok()?)
+        }
+        Some(_) => return None,
+        None => {
+            let text = text(answer.bytes()?)?;
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            (field("master_host")?.trim().to_owned(), field("master_port")?.trim().parse().ok()?)
+        }
+    };
+    Some(Addr::Tcp { host, port })
 }
 
 /// What an answer to `INFO replication` says of where the server's data come from.
@@ -83,6 +100,12 @@ mod tests {
         assert_eq!(of(&role), Some(Role::Master { replicas: 1 }));
         assert_eq!(of(&Reply::Array(vec![bulk("slave"), bulk("h"), Reply::Int(1)])), Some(Role::Replica));
         assert_eq!(of(&Reply::Array(vec![bulk("sentinel"), Reply::Array(Vec::new())])), None);
+        let whose = |text: &str| Some(Addr::Tcp { host: text.into(), port: 7 });
+        let slave =
+            Reply::Array(vec![bulk("slave"), bulk("h"), Reply::Int(7), bulk("connect"), Reply::Int(-1)]);
+        assert_eq!((master(&slave), master(&role)), (whose("h"), None));
+        let info = "role:slave\r\nmaster_host:other\r\nmaster_port:7\r\n";
+        assert_eq!((master(&bulk(info)), master(&bulk("role:master\r\n"))), (whose("other"), None));
         let info = "# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
         assert_eq!(of(&bulk(info)), Some(Role::Master { replicas: 2 }));
         assert_eq!(of(&bulk("# Replication\r\nrole:slave\r\nmaster_host:h\r\n")), Some(Role::Replica));

@@ -123,8 +123,6 @@ pub(super) struct Memory {
     is_vacant: bool,
     /// Another source has named the present master since, so that the word of the one that did first is not all there is.
     has_spread: bool,
-    /// The epoch of the master before this one.
-    before: Option<i64>,
     /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<Doubt>,
     /// The histories that the present master has told.
@@ -225,7 +223,6 @@ impl Memory {
     /// What comes before it is no reason to doubt any more, nor to tell whether its data have changed.
     fn sits(&mut self, claim: &Claim) {
         (self.doubt, self.has_spread) = (None, false);
-        self.before = self.present.as_ref().map(|present| present.rank().0);
         self.histories.clear();
         self.present = Some(claim.clone());
     }
@@ -284,31 +281,21 @@ impl Memory {
         newer
     }
 
-    /// Another server that is called the master by the same right, so that only the two can tell which of them is.
-    pub(super) fn rival(&self, said: &Said) -> Option<Claim> {
-        let present = self.present.as_ref().filter(|present| matches!(present.right, Right::Epoch(_)))?;
-        let is_rival = |claim: &&Claim| claim.rank() == present.rank() && claim.addr != present.addr;
-        said.claims.iter().find(is_rival).cloned()
+    /// Whether another server is called the master by the same right, so that only the two can tell which of them is.
+    pub(super) fn has_rival(&self, said: &Said) -> bool {
+        self.present.as_ref().is_some_and(|present| {
+            let is_rival = |claim: &Claim| claim.rank() == present.rank() && claim.addr != present.addr;
+            !present.is_promise() && said.claims.iter().any(is_rival)
+        })
     }
 
-    /// The present master says that it is none, and this one is its rival. `false` if another one has become the master meanwhile.
-    pub(super) fn yield_to(&mut self, rival: &Claim) -> bool {
-        let yields = self.present.as_ref().is_some_and(|present| present.rank() == rival.rank());
-        if yields {
-            self.sits(rival);
-        }
-        yields
-    }
-
-    /// The present master, of which only one source has told, says that it is none: those count again that know nothing later than what was before.
-    pub(super) fn withdraw(&mut self) {
-        let Some(present) = &mut self.present else { return };
-        let before = match present.right {
-            Right::Promise { after } => after,
-            Right::Epoch(epoch) => self.before.unwrap_or(epoch - 1).min(epoch - 1),
-            Right::Own { .. } => return,
-        };
-        present.right = Right::Epoch(before - 1);
+    /// The present master says that it is a `replica` of `master`, which is followed if a source calls it the master, too.
+    pub(super) fn follow(&mut self, replica: &Addr, master: &Addr, said: &Said) -> Option<Claim> {
+        self.present.as_ref().filter(|present| present.addr == *replica)?;
+        let mut settled = said.claims.iter().filter(|claim| !claim.is_promise());
+        let claim = settled.find(|claim| claim.addr == *master)?;
+        self.sits(claim);
+        Some(claim.clone())
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
         succession::{Memory, Said, Verdict},
     },
     LOOK_PAUSE_MIN,
+    replica::master_of,
 };
 use crate::{
     config::{Config, addr::Addr},
@@ -81,7 +82,13 @@ impl First {
             // Those who know are not there, which waiting does not change.
             Err(error) => return Err(Vain::ForGood(error)),
         };
-        let claim = match memory.judge(&said, Instant::now()) {
+        let mut verdict = memory.judge(&said, Instant::now());
+        if let Verdict::Is(_) = verdict
+            && let becomes @ Verdict::Becomes(_) = memory.judge(&said, Instant::now())
+        {
+            verdict = becomes;
+        }
+        let claim = match verdict {
             Verdict::Is(claim) => Some(claim),
             Verdict::Becomes(claim) if vain.as_ref() != Some(&claim.addr) => Some(claim),
             Verdict::Becomes(claim) => Some(memory.present().cloned().unwrap_or(claim)),
@@ -115,11 +122,10 @@ impl First {
             }
             Ok(Err(fault)) => {
                 let error = fault.into_error();
-                // A replica, beside which another server is called the master by the same right.
-                if error.kind() == ErrorKind::ReadOnly
-                    && let Some(rival) = memory.rival(&said)
-                {
-                    memory.yield_to(&rival);
+                if error.kind() == ErrorKind::ReadOnly && memory.has_rival(&said) {
+                    let limit = until - Instant::now();
+                    let master = master_of(addr, &self.dial, &self.config, &self.background, limit).await;
+                    master.and_then(|master| memory.follow(addr, &master, &said));
                 }
                 let error = told(error);
                 Err(if error.is_retryable() { Vain::Now(error) } else { Vain::ForGood(error) })

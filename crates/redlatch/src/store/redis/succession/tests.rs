@@ -180,6 +180,11 @@ fn becomes(memory: &mut Memory, claims: &[(u16, Right)], wanted: u16) {
     assert!(memory.admit(&claim));
 }
 
+/// The present master says whose replica it is.
+fn follows(memory: &mut Memory, replica: u16, master: u16, claims: &[(u16, Right)]) -> bool {
+    memory.follow(&addr(replica), &addr(master), &said(3, claims)).is_some()
+}
+
 /// A memory whose master was promised by the first sentinel and has said that it is the master.
 fn promised() -> Memory {
     let mut memory = after(&[&[(1, epoch(4))]]);
@@ -222,8 +227,9 @@ fn a_promise_counts_until_it_is_kept_or_given_up() {
     is(&memory.judge(&said(3, &[(1, epoch(4)), (1, epoch(4))]), now), 1);
     // The server itself is none after all.
     let mut memory = promised();
-    memory.withdraw();
-    is(&others(&mut memory, &[(1, epoch(4))]), 1);
+    assert!(follows(&mut memory, 2, 1, &[(1, epoch(4))]));
+    assert_eq!(others(&mut memory, &[(1, epoch(4))]), Verdict::Stays);
+    assert_eq!(port(&memory), 1);
     // Too late to be admitted.
     let mut memory = after(&[&[(1, epoch(4))]]);
     let Verdict::Becomes(claim) = memory.judge(&said(1, &[(2, promise(4))]), now) else {
@@ -300,8 +306,12 @@ fn a_change_that_only_its_leader_has_told_is_given_up_as_soon_as_a_promise() {
         assert_eq!(memory.judge(&one, at), Verdict::Stays);
     }
     assert!(memory.is_abandoned(&one));
-    memory.withdraw();
-    is(&memory.judge(&one, later), 1);
+    assert!(follows(&mut memory, 2, 1, &[(1, epoch(4))]));
+    assert_eq!((port(&memory), memory.judge(&one, later)), (1, Verdict::Stays));
+    // The others may have heard of the change, and of another one since: whom it copies is what they have told it.
+    let mut memory = settled();
+    assert!(!follows(&mut memory, 2, 3, &[(1, epoch(4))]), "the one that is heard is behind the times");
+    assert_eq!(port(&memory), 2);
     // Nor is it given up while its leader is heard.
     let mut memory = settled();
     for at in [now, later] {
@@ -321,8 +331,8 @@ fn a_promise_that_is_not_kept_hides_nobody_who_is_the_master() {
     let mut memory = promised();
     assert_eq!(memory.judge(&goes_on, now), Verdict::Stays);
     assert_eq!(port(&memory), 2);
-    memory.withdraw();
-    is(&memory.judge(&goes_on, now), 1);
+    assert!(memory.follow(&addr(2), &addr(1), &goes_on).is_some());
+    assert_eq!(port(&memory), 1);
     // It may be kept after all.
     becomes(&mut memory, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))], 2);
 }
@@ -334,13 +344,16 @@ fn of_two_masters_in_one_epoch_the_one_that_is_a_replica_yields() {
     let tie = said(2, &[(1, epoch(5)), (2, epoch(5))]);
     let mut memory = after(&[&[(1, epoch(5))]]);
     assert_eq!(memory.judge(&tie, now), Verdict::Stays);
-    let rival = memory.rival(&tie).unwrap();
-    assert_eq!(rival.addr, addr(2));
-    assert!(memory.yield_to(&rival));
+    assert!(memory.has_rival(&tie));
+    assert!(memory.follow(&addr(1), &addr(2), &tie).is_some());
     assert_eq!((port(&memory), memory.judge(&tie, now)), (2, Verdict::Stays));
+    assert!(memory.follow(&addr(1), &addr(2), &tie).is_none(), "it is not the present one any more");
     is(&memory.judge(&said(2, &[(3, epoch(6))]), now), 3);
-    assert!(!memory.yield_to(&rival), "another change has come first");
-    assert_eq!(memory.rival(&said(2, &[(3, epoch(6)), (1, epoch(5)), (2, promise(6))])), None);
+    assert!(!memory.has_rival(&said(2, &[(3, epoch(6)), (1, epoch(5)), (2, promise(6))])));
+    // Of several it is the one that the replica names, though another one is heard first.
+    let mut memory = after(&[&[(1, epoch(-1))]]);
+    assert!(follows(&mut memory, 1, 3, &[(2, epoch(-1)), (3, epoch(-1))]));
+    assert_eq!(port(&memory), 3);
 }
 
 /// An account that may not ask for epochs was led back to the old master at once by one sentinel that had heard of no change.

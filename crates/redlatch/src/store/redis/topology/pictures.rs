@@ -275,11 +275,10 @@ impl Topology {
                 Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
                     Judged::Believed => {
                         believed += 1;
-                        is_contradicted.store(false, Ordering::Relaxed);
                     }
                     Judged::OutOfDate => {
                         against.push((member.addr.clone(), layout));
-                        is_contradicted.store(believed == 0, Ordering::Relaxed);
+                        is_contradicted.store(true, Ordering::Relaxed);
                     }
                     Judged::Strange => {
                         // Its connections are from before it changed sides, and the next ones will be refused.

@@ -285,3 +285,19 @@ async fn a_call_that_waited_for_a_new_master_does_not_wait_for_ever_when_that_on
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(new.count("EVALSHA") > 0, "the new master was asked");
 }
+
+/// A promised master ended right away, and the sentinel that had chosen it went on naming it until `failover-timeout`: clients that had moved were granted nothing, though all other
+/// sentinels named the former master, which was well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promised_master_that_ends_is_left_for_the_one_that_most_sentinels_name() {
+    let (old, chosen) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    let client = Client::connect(&url(&[first, second, third])).await.unwrap();
+    let uses = |port: u16| client.store().ends_with(&format!(":{port}"));
+    first.say(|says| says.promotes = Some(chosen.port()));
+    until("the promise", || uses(chosen.port())).await;
+    drop(chosen);
+    until("the way back", || uses(old.port())).await;
+    soon("a grant", client.lock("n").lock()).await.unwrap().unlock().await.unwrap();
+}

@@ -308,12 +308,19 @@ impl Shared {
         }
         let node = self.master();
         let asked = timeout(limit, node.send(&role::question(role::QUESTIONS[0]))).await;
-        let is_replica = match asked {
-            Ok(Ok(answer)) => role::of(&answer) == Some(Role::Replica),
+        let (answers, is_replica) = match asked {
+            Ok(Ok(answer)) => (true, role::of(&answer) == Some(Role::Replica)),
             // A new connection is refused by the first look at it.
-            Ok(Err(failure)) => Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly,
-            Err(_) => false,
+            Ok(Err(failure)) => {
+                let is_replica = Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly;
+                (is_replica, is_replica)
+            }
+            Err(_) => (false, false),
         };
+        if let Some(claim) = self.master.hear_promised(answers, said) {
+            let node = self.node_of(&claim, None);
+            self.move_to(&claim, node);
+        }
         if !is_replica {
             return;
         }

@@ -80,6 +80,10 @@ impl Mastership {
         self.lock().is_abandoned(said)
     }
 
+    pub(super) fn hear_promised(&self, answers: bool, said: &Said) -> Option<Claim> {
+        self.lock().hear_promised(answers, said, Instant::now())
+    }
+
     pub(super) fn has_rival(&self, said: &Said) -> bool {
         self.lock().has_rival(said)
     }

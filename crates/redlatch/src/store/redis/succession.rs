@@ -123,6 +123,8 @@ pub(super) struct Memory {
     is_vacant: bool,
     /// Another source has named the present master since, so that the word of the one that did first is not all there is.
     has_spread: bool,
+    /// Since when a promised master has answered in no look.
+    unanswered_since: Option<Instant>,
     /// The server that most of those who know call the master against what is remembered, and since when.
     doubt: Option<Doubt>,
     /// The histories that the present master has told.
@@ -222,7 +224,7 @@ impl Memory {
 
     /// What comes before it is no reason to doubt any more, nor to tell whether its data have changed.
     fn sits(&mut self, claim: &Claim) {
-        (self.doubt, self.has_spread) = (None, false);
+        (self.doubt, self.has_spread, self.unanswered_since) = (None, false, None);
         self.histories.clear();
         self.present = Some(claim.clone());
     }
@@ -279,6 +281,24 @@ impl Memory {
             self.sits(claim);
         }
         newer
+    }
+
+    /// A promised master has answered, or not. One that does not for a while is given up for the server that most sentinels go on naming: the one that leads the change would
+    /// name it, too, had it seen it as the master.
+    pub(super) fn hear_promised(&mut self, answers: bool, said: &Said, now: Instant) -> Option<Claim> {
+        if answers || !self.present.as_ref().is_some_and(Claim::is_promise) {
+            self.unanswered_since = None;
+            return None;
+        }
+        let since = *self.unanswered_since.get_or_insert(now);
+        let settled: Vec<Claim> = said.claims.iter().filter(|claim| !claim.is_promise()).cloned().collect();
+        let best = newest(&settled, None)?;
+        let votes = settled.iter().filter(|claim| claim.addr == best.addr).count();
+        if now.saturating_duration_since(since) < PROMISE_TIME || 2 * votes <= said.asked {
+            return None;
+        }
+        self.sits(&best);
+        Some(best)
     }
 
     /// Whether another server is called the master by the same right, so that only the two can tell which of them is.

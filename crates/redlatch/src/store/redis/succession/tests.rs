@@ -337,6 +337,32 @@ fn a_promise_that_is_not_kept_hides_nobody_who_is_the_master() {
     becomes(&mut memory, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))], 2);
 }
 
+/// A promised master ended right away, and the sentinel that had chosen it went on naming it until `failover-timeout`: who had moved was granted nothing, though all others named the
+/// former master, which was well.
+#[test]
+fn a_promised_master_that_does_not_answer_is_given_up_for_the_one_that_most_name() {
+    let (now, later) = (Instant::now(), Instant::now() + PROMISE_TIME);
+    let goes_on = said(3, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))]);
+    let mut memory = promised();
+    assert_eq!(memory.hear_promised(false, &goes_on, now), None);
+    assert_eq!(memory.hear_promised(true, &goes_on, now), None);
+    for at in [now, later - Duration::from_millis(1)] {
+        assert_eq!(memory.hear_promised(false, &goes_on, at), None);
+    }
+    let few = said(3, &[(2, promise(4)), (1, epoch(4))]);
+    assert_eq!(memory.hear_promised(false, &few, later), None, "one of three");
+    assert_eq!(memory.hear_promised(false, &goes_on, later).unwrap().addr, addr(1));
+    assert_eq!(port(&memory), 1);
+    // It may come back and be the master after all.
+    becomes(&mut memory, &[(2, promise(4)), (1, epoch(4)), (1, epoch(4))], 2);
+    assert_eq!(memory.judge(&said(3, &[(2, epoch(5))]), later), Verdict::Stays);
+    assert_eq!(
+        memory.hear_promised(false, &said(3, &[(1, epoch(4)), (1, epoch(4))]), later),
+        None,
+        "it is kept"
+    );
+}
+
 /// Two sentinels that failed over while the other one was down name different masters in one epoch, for good.
 #[test]
 fn of_two_masters_in_one_epoch_the_one_that_is_a_replica_yields() {

@@ -6,7 +6,7 @@
 //! date. A person who resets epochs by hand contradicts that, too; most of the masters say so then, look after look.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -77,9 +77,12 @@ pub(super) enum Judged {
     OutOfDate,
 }
 
-/// Who has which slots in a picture that contradicts what is known, and since when each look has shown it.
+/// Slots, each with the master that a picture gives it.
+type Disputed = Vec<(u16, Addr)>;
+
+/// Who has the slots in question in a picture that contradicts what is known, and since when each look has shown that. Other slots may move meanwhile.
 pub(super) struct Contradiction {
-    picture: Vec<(std::ops::RangeInclusive<u16>, Addr)>,
+    slots: Disputed,
     since: Instant,
 }
 
@@ -93,11 +96,11 @@ fn clusters(said: &[(usize, Layout)]) -> Vec<Vec<&(usize, Layout)>> {
 }
 
 impl Table {
-    /// Whether a picture takes a slot from its master for one with an earlier epoch. Where epochs are not known there is nothing to compare.
-    fn is_later_than(&self, layout: &Layout) -> bool {
-        layout.runs.iter().any(|(run, addr)| {
-            let Some(theirs) = layout.epochs.get(addr) else { return false };
-            run.clone().any(|slot| {
+    /// The slots that a picture takes from their masters for some with earlier epochs. Where epochs are not known there is nothing to compare.
+    fn disputes<'a>(&'a self, layout: &'a Layout) -> impl Iterator<Item = (u16, &'a Addr)> {
+        let known = layout.runs.iter().filter_map(|(run, addr)| Some((run, addr, layout.epochs.get(addr)?)));
+        known.flat_map(move |(run, addr, theirs)| {
+            let is_disputed = move |slot: u16| {
                 let moves = self.owner(slot).is_some_and(|owner| owner.addr != *addr);
                 match self.told.get(&slot) {
                     // A node that has not heard of it yet is no older in the rest.
@@ -106,7 +109,8 @@ impl Table {
                     None if self.refused.get(addr) >= Some(theirs) => moves,
                     None => moves && self.epoch_of(slot) > Some(*theirs),
                 }
-            })
+            };
+            run.clone().filter(move |slot| is_disputed(*slot)).map(move |slot| (slot, addr))
         })
     }
 
@@ -162,7 +166,7 @@ impl Topology {
         }
         let changed = {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            if by == By::Epochs && table.is_later_than(&layout) {
+            if by == By::Epochs && table.disputes(&layout).next().is_some() {
                 return Judged::OutOfDate;
             }
             let (id, now) = (layout.ids.first().cloned(), Instant::now());
@@ -429,30 +433,30 @@ impl Topology {
     ) -> Option<Layout> {
         let masters: HashSet<Addr> =
             self.masters().into_iter().map(|(_, member)| member.addr.clone()).collect();
-        let mut pictures: BTreeMap<String, (HashSet<Addr>, Layout)> = BTreeMap::new();
+        let mut pictures: HashMap<Disputed, (HashSet<Addr>, Layout)> = HashMap::new();
         for (addr, layout) in against {
             tracing::debug!(%addr, "what a node says of the cluster is out of date");
-            let (by, _) =
-                pictures.entry(format!("{:?}", layout.runs)).or_insert_with(|| (HashSet::new(), layout));
+            let slots: Disputed =
+                self.table().disputes(&layout).map(|(slot, addr)| (slot, addr.clone())).collect();
+            let (by, _) = pictures.entry(slots).or_insert_with(|| (HashSet::new(), layout));
             by.insert(addr);
         }
         let one_voice = are_all_against && pictures.len() == 1;
-        let most = pictures.into_values().find(|(by, layout)| {
+        let most = pictures.into_iter().find(|(_, (by, layout))| {
             let most_of = |masters: &HashSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
             // Those who are gone for good say nothing any more. Without contradiction most of those count that have slots now.
             let present = layout.runs.iter().map(|(_, addr)| addr.clone()).collect();
             most_of(&masters) || one_voice && most_of(&present)
         });
         let mut contradiction = self.contradiction.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, layout)) = most else {
+        let Some((slots, (_, layout))) = most else {
             *contradiction = None;
             return None;
         };
-        let since =
-            contradiction.as_ref().filter(|before| before.picture == layout.runs).map(|before| before.since);
+        let since = contradiction.as_ref().filter(|before| before.slots == slots).map(|before| before.since);
         let since = since.unwrap_or(now);
         if now - since < INSISTED_TIME {
-            *contradiction = Some(Contradiction { picture: layout.runs, since });
+            *contradiction = Some(Contradiction { slots, since });
             return None;
         }
         *contradiction = None;

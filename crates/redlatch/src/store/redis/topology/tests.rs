@@ -430,6 +430,15 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
     assert_eq!(topology.insisted(against(&[1]), true, after(0)), None, "half of them");
     assert_eq!(topology.insisted(against(&[1, 2]), true, after(1)), None, "since now");
     assert_eq!(topology.scan_interval(), pictures::CONTRADICTION_INTERVAL);
+    // A slot that moves elsewhere begins nothing anew.
+    let moved = |said: &[u16]| {
+        let mut moved = halves((2, 3), (1, 1));
+        moved.runs.push((16_000..=16_000, at(3)));
+        moved.epochs.insert(at(3), 9);
+        said.iter().map(|port| (at(*port), moved.clone())).collect()
+    };
+    assert!(topology.insisted(moved(&[1, 2]), true, after(2)).is_some());
+    assert_eq!(topology.insisted(against(&[1, 2]), true, after(1)), None, "since now");
     assert_eq!(topology.insisted(against(&[1]), true, after(2)), None, "not in each look");
     assert_eq!(topology.insisted(against(&[1, 2]), true, after(2)), None);
     assert!(topology.insisted(against(&[1, 2]), true, after(3)).is_some());

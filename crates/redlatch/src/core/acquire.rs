@@ -31,7 +31,7 @@ impl Core {
     pub(crate) async fn acquire(self: &Arc<Self>, request: Arc<Request>) -> Result<Option<Grant>, Error> {
         self.check_process()?;
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
-        let _under_way = self.keeper.begin();
+        let _under_way = self.keeper.track_job();
         self.check_open()?;
         request.keys.check()?;
         let deadline = Deadline::new(self, request.wait);

@@ -101,7 +101,7 @@ impl Core {
         requests: &[Arc<Request>],
         deadline: &Deadline,
     ) -> Result<Batch, Error> {
-        let _under_way = self.keeper.begin();
+        let _under_way = self.keeper.track_job();
         self.check_open()?;
         let Some(first) = requests.first() else { return Ok(Batch::Taken(Vec::new())) };
         let owner = first.owner.clone().unwrap_or_else(|| self.fresh_owner());

@@ -149,12 +149,12 @@ impl Keeper {
 
     /// Does some work in the background. Shutting down waits for it.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let job = self.begin();
+        let job = self.track_job();
         self.handle.spawn(work.map(move |()| drop(job)));
     }
 
     /// Notes that some work is under way; shutting down waits until the note is dropped.
-    pub(crate) fn begin(&self) -> Job {
+    pub(crate) fn track_job(&self) -> Job {
         self.shared.jobs.fetch_add(1, Ordering::SeqCst);
         Job(self.shared.clone())
     }

@@ -100,7 +100,7 @@ impl Counter {
         args: impl FnOnce(Call) -> Call + Send,
     ) -> Result<Numbers, Error> {
         self.ready()?;
-        let _under_way = self.core.keeper.begin();
+        let _under_way = self.core.keeper.track_job();
         self.ask(script, args, |_| None).await.map_err(|fault| fault.into_error().on(&self.name))
     }
 

@@ -141,7 +141,7 @@ impl CountDownLatch {
 
     async fn pass(&self, wait: Wait) -> Result<bool, Error> {
         let core = &self.0.core;
-        let _under_way = core.keeper.begin();
+        let _under_way = core.keeper.track_job();
         self.0.ready()?;
         let wait = wait.zero_as_no_wait();
         let deadline = Deadline::new(core, wait);

@@ -27,9 +27,9 @@ use super::{
     Dial,
     census::{Census, cannot_wait, refused, wait},
     failure::Failure,
-    life::Lives,
     link::Link,
     run::{closed_error, first_try, run_on},
+    server_process::ServerProcesses,
 };
 use crate::{
     config::ScriptMode,
@@ -57,7 +57,7 @@ pub(super) type Listing = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output 
 /// One server's connections for these calls.
 pub(super) struct AckPool {
     dial: Arc<Dial>,
-    lives: Arc<Lives>,
+    processes: Arc<ServerProcesses>,
     background: Handle,
     checkouts: Arc<Semaphore>,
     /// The places of those who have a connection and do not use it.
@@ -290,13 +290,13 @@ async fn unless_gone<T, U>(tell: &mut oneshot::Sender<U>, work: impl Future<Outp
 impl AckPool {
     pub(super) fn new(
         dial: Arc<Dial>,
-        lives: Arc<Lives>,
+        processes: Arc<ServerProcesses>,
         background: &Handle,
         closed: CancellationToken,
     ) -> Arc<AckPool> {
         Arc::new(AckPool {
             dial,
-            lives,
+            processes,
             background: background.clone(),
             checkouts: Arc::new(Semaphore::new(SEATS_MAX)),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -384,7 +384,7 @@ impl AckPool {
 
     /// Opens a connection, unless all are given up meanwhile.
     async fn open_one(&self, age: u64) -> Result<Arc<Blocked>, Error> {
-        let link = Link::open(&self.dial, &self.lives, Box::new(|| {})).await?;
+        let link = Link::open(&self.dial, &self.processes, Box::new(|| {})).await?;
         let blocked = Arc::new(Blocked { link, age });
         let mut state = self.state();
         state.open.retain(|open| open.strong_count() > 0);

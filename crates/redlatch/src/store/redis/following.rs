@@ -31,12 +31,12 @@ use super::{
     finder::{Finder, Look},
     hub::Hub,
     lasting::lasting,
-    life,
     mastership::Mastership,
     node::{Interruption, Node, Searching},
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
+    server_process,
     succession::{Claim, Said, Verdict},
     trial::Messages,
 };
@@ -473,7 +473,7 @@ impl Store for FollowingStore {
 
     fn incarnation(&self, _key: &[u8]) -> u64 {
         let (era, node) = self.shared.master.present();
-        life::incarnation(era, node.life())
+        server_process::incarnation(era, node.process_number())
     }
 
     fn distrust(&self, _key: &[u8]) {

@@ -1,6 +1,6 @@
 //! What the fuzzer calls: the readers of what servers and sentinels reply.
 
-use super::{census::Census, failure, life, redirect::Redirect, role, sentinel, slots::Layout};
+use super::{census::Census, failure, redirect::Redirect, role, sentinel, server_process, slots::Layout};
 use crate::{call::Reply, config::addr::Addr};
 
 /// The bytes that a server has sent, as the answer to each question that is ever asked.
@@ -14,7 +14,12 @@ pub(crate) fn answers(bytes: &[u8]) {
             return;
         }
     };
-    _ = (role::of(&answer), role::history(&answer), role::is_in_sync(&answer), life::process(&answer));
+    _ = (
+        role::of(&answer),
+        role::history(&answer),
+        role::is_in_sync(&answer),
+        server_process::process(&answer),
+    );
     for census in [Census::Role, Census::Info] {
         _ = census.read(&answer);
     }

@@ -20,7 +20,7 @@ use super::{
     driver::DriverWork,
     failure::{Failure, reply},
     known_nodes::Trust,
-    life::{self, Lived, Lives, Process, Unused},
+    server_process::{self, Process, ProcessLink, ServerProcesses, Unused},
 };
 use crate::{
     call_hook::{CallHook, Connection},
@@ -42,9 +42,9 @@ pub(super) struct Link {
     /// Nothing more is to be sent on it, though it goes on.
     retired: AtomicBool,
     trust: Trust,
-    /// Of which of the server's processes the connection is, as [`Lives`] counts them.
-    life: AtomicU32,
-    lives: Arc<Lives>,
+    /// Of which of the server's processes the connection is, as [`ServerProcesses`] counts them.
+    process_number: AtomicU32,
+    processes: Arc<ServerProcesses>,
     driver: AbortHandle,
     work: Arc<DriverWork>,
     /// The runtime that drives the connection.
@@ -117,32 +117,32 @@ struct Mark {
 impl Link {
     pub(super) async fn open(
         dial: &Dial,
-        lives: &Arc<Lives>,
+        processes: &Arc<ServerProcesses>,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
         let parts = dial.bounded(|| Parts::ask(dial)).await?;
-        Self::over(dial, lives, parts, false, on_end).await
+        Self::over(dial, processes, parts, false, on_end).await
     }
 
     /// As [`open`](Self::open), in a protocol in which the server can tell of changes, if it knows that.
     pub(super) async fn open_telling(
         dial: &Dial,
-        lives: &Arc<Lives>,
+        processes: &Arc<ServerProcesses>,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
-        let Some(changes) = dial.changes_heard() else { return Self::open(dial, lives, on_end).await };
+        let Some(changes) = dial.changes_heard() else { return Self::open(dial, processes, on_end).await };
         let (parts, tells) = dial.bounded(|| Parts::ask_to_tell(dial, changes)).await?;
-        Self::over(dial, lives, parts, tells, on_end).await
+        Self::over(dial, processes, parts, tells, on_end).await
     }
 
     async fn over(
         dial: &Dial,
-        lives: &Arc<Lives>,
+        processes: &Arc<ServerProcesses>,
         Parts { connection, driver, work, trust, process, asked }: Parts,
         tells: bool,
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Result<Arc<Link>, Error> {
-        lives.prove(&process, |time| dial.sleep(time)).await;
+        processes.prove(&process, |time| dial.sleep(time)).await;
         let abort = driver.abort_handle();
         let link = Arc::new(Link {
             server: dial.describe().into(),
@@ -154,20 +154,20 @@ impl Link {
             dead: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             trust,
-            life: AtomicU32::new(0),
-            lives: lives.clone(),
+            process_number: AtomicU32::new(0),
+            processes: processes.clone(),
             driver: abort,
             work,
             home: Handle::current(),
             tells: tells.then(OnceCell::new),
             is_local: dial.is_local(),
         });
-        let lived: Arc<dyn Lived> = link.clone();
-        if let Err(unused) = lives.meet(&lived, process, asked) {
+        let process_link: Arc<dyn ProcessLink> = link.clone();
+        if let Err(unused) = processes.admit_link(&process_link, process, asked) {
             link.cut();
             let error = match unused {
-                Unused::InTurn { .. } => life::in_turn(&dial.describe()),
-                Unused::Late => life::late(&dial.describe()),
+                Unused::InTurn { .. } => server_process::in_turn(&dial.describe()),
+                Unused::Late => server_process::late(&dial.describe()),
             };
             if unused == (Unused::InTurn { is_news: true }) {
                 tracing::warn!(%error, "a server is not used");
@@ -216,8 +216,8 @@ impl Link {
         self.trust.give();
     }
 
-    pub(super) fn life(&self) -> u32 {
-        self.life.load(Ordering::SeqCst)
+    pub(super) fn process_number(&self) -> u32 {
+        self.process_number.load(Ordering::SeqCst)
     }
 
     /// Ends the connection; every call on it gets an unknown outcome at once.
@@ -386,7 +386,7 @@ impl Link {
     /// A refusal of this server. One that has become a replica is left.
     fn refused(&self, failure: Failure) -> Failure {
         if failure.is_of_a_replica() {
-            self.lives.demoted(self.life());
+            self.processes.demoted(self.process_number());
         }
         failure.at(&self.server)
     }
@@ -412,7 +412,7 @@ async fn is_answered(work: &DriverWork, connection: &mut MultiplexedConnection) 
     }
 }
 
-impl Lived for Link {
+impl ProcessLink for Link {
     fn is_dead(&self) -> bool {
         !self.is_usable()
     }
@@ -421,12 +421,12 @@ impl Lived for Link {
         Box::pin(async move { is_answered(&self.work, &mut self.connection.clone()).await })
     }
 
-    fn lives_in(&self, life: u32) {
-        self.life.store(life, Ordering::SeqCst);
+    fn belongs_to(&self, process_number: u32) {
+        self.process_number.store(process_number, Ordering::SeqCst);
     }
 
-    fn life(&self) -> u32 {
-        Link::life(self)
+    fn process_number(&self) -> u32 {
+        Link::process_number(self)
     }
 
     fn retire(&self) {

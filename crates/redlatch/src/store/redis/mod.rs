@@ -20,7 +20,6 @@ pub(crate) mod fuzzing;
 mod hub;
 mod known_nodes;
 mod lasting;
-mod life;
 mod link;
 mod mastership;
 mod node;
@@ -30,6 +29,7 @@ mod replicated;
 mod role;
 mod run;
 mod sentinel;
+mod server_process;
 mod sharded_hub;
 mod sharded_link;
 mod slots;
@@ -141,7 +141,7 @@ impl Store for RedisStore {
     }
 
     fn incarnation(&self, _key: &[u8]) -> u64 {
-        life::incarnation(0, self.node.life())
+        server_process::incarnation(0, self.node.process_number())
     }
 
     fn distrust(&self, _key: &[u8]) {

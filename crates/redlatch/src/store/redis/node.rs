@@ -20,9 +20,9 @@ use super::{
     Dial,
     acked::{AckPool, Listing, Ready},
     failure::Failure,
-    life::Lives,
     link::Link,
     run::{closed_error, first_try, run_on, without_functions},
+    server_process::ServerProcesses,
 };
 use crate::{
     config::{Config, ScriptMode},
@@ -100,7 +100,7 @@ pub(super) struct Node {
     open: Mutex<Vec<Weak<Link>>>,
     interruption: Arc<Interruption>,
     /// Which process answers here.
-    lives: Arc<Lives>,
+    processes: Arc<ServerProcesses>,
     /// The connections on which replicas are waited for.
     ack_pool: Arc<AckPool>,
     closed: CancellationToken,
@@ -146,7 +146,7 @@ impl Node {
                     node.demoted();
                 }
             };
-            let lives = Arc::new(Lives::telling(Box::new(demoted)));
+            let processes = Arc::new(ServerProcesses::telling(Box::new(demoted)));
             Node {
                 dial: dial.clone(),
                 scripts,
@@ -154,8 +154,8 @@ impl Node {
                 links: RwLock::new(Vec::new()),
                 open: Mutex::default(),
                 interruption,
-                ack_pool: AckPool::new(dial, lives.clone(), background, closed.clone()),
-                lives,
+                ack_pool: AckPool::new(dial, processes.clone(), background, closed.clone()),
+                processes,
                 closed,
             }
         })
@@ -183,12 +183,12 @@ impl Node {
 
     /// The server's process, where it may be asked for it.
     pub(super) fn process(&self) -> Option<String> {
-        self.lives.process()
+        self.processes.process()
     }
 
     /// The number of the process that answers here.
-    pub(super) fn life(&self) -> u32 {
-        self.lives.number()
+    pub(super) fn process_number(&self) -> u32 {
+        self.processes.number()
     }
 
     /// The connection of the calling runtime, if there is one.
@@ -312,8 +312,8 @@ impl Node {
             }
         });
         let opened = match home == self.background.id() {
-            true => Link::open_telling(&self.dial, &self.lives, on_end).await,
-            false => Link::open(&self.dial, &self.lives, on_end).await,
+            true => Link::open_telling(&self.dial, &self.processes, on_end).await,
+            false => Link::open(&self.dial, &self.processes, on_end).await,
         };
         if opened.is_err() && self.dial.is_stranger() {
             // It has changed sides, and older connections are to the same server.

@@ -18,9 +18,9 @@ use tokio::{
 use super::{
     Dial,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
-    life,
     node::{Interruption, Node},
     role::{self, Role},
+    server_process,
     succession::{Claim, History, Memory, Replica, Right, Said},
 };
 use crate::{
@@ -310,20 +310,20 @@ async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
 
 /// Where a server's data come from, if the account may ask for that.
 async fn history(node: &Arc<Node>) -> Option<(History, bool)> {
-    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&life::QUESTION));
+    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
     let (data, process) = tokio::join!(node.send(&data), node.send(&process));
-    let run = process.ok().as_ref().and_then(life::process).map(String::from);
+    let run = process.ok().as_ref().and_then(server_process::process).map(String::from);
     let data = data.ok()?;
     Some((History { run, ..role::history(&data)? }, role::is_in_sync(&data)))
 }
 
 /// The role of a server, and what its data come from, with the id of its process.
 async fn who(node: &Arc<Node>) -> Result<(Role, History), Error> {
-    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&life::QUESTION));
+    let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
     let (role, data, process) = tokio::join!(ask(node), node.send(&data), node.send(&process));
     let process = process.map_err(|failure| Fault::from(failure).into_error())?;
     let nameless = || Error::new(ErrorKind::Protocol, "the server does not say which process it is");
-    let run = Some(life::process(&process).ok_or_else(nameless)?.into());
+    let run = Some(server_process::process(&process).ok_or_else(nameless)?.into());
     // What an account may not hear is no history that any other has.
     let data = data.ok().as_ref().and_then(role::history).unwrap_or_default();
     Ok((role?, History { run, ..data }))

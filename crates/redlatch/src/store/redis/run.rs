@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::{failure::Failure, life, link::Link};
+use super::{failure::Failure, link::Link, server_process};
 use crate::{
     config::ScriptMode,
     error::{Error, ErrorKind},
@@ -29,10 +29,9 @@ pub(super) async fn run_on(
     call: &Call,
     after_asking: bool,
 ) -> Result<Reply, Failure> {
-    if call
-        .in_incarnation
-        .is_some_and(|incarnation| life::incarnation(life::era(incarnation), link.life()) != incarnation)
-    {
+    if call.in_incarnation.is_some_and(|incarnation| {
+        server_process::incarnation(server_process::era(incarnation), link.process_number()) != incarnation
+    }) {
         return Err(of_stale_incarnation().into());
     }
     let outcome = if after_asking { link.ask_after_asking(&first).await } else { link.ask(&first).await };

@@ -24,9 +24,9 @@ use super::{
     Dial,
     known_nodes::KnownNodes,
     lasting::lasting,
-    life,
     node::{Interruption, Node},
     run::closed_error,
+    server_process,
     slots::SLOTS,
     timer,
 };
@@ -242,7 +242,7 @@ impl Topology {
     }
 
     /// The server at an address; it is connected when it is used. One that is to get slots is looked up under the table's lock, so that it
-    /// is not let go of before it has them: its lives are counted by the member.
+    /// is not let go of before it has them: its processes are counted by the member.
     pub(super) fn member(&self, addr: &Addr) -> Arc<Member> {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(member) = members.get(addr) {
@@ -462,7 +462,7 @@ impl Topology {
     pub(super) fn incarnation(&self, slot: u16) -> u64 {
         let table = self.table();
         let era = table.eras.get(&slot).copied().unwrap_or(0);
-        life::incarnation(era, table.owner(slot).map_or(0, |owner| owner.node.life()))
+        server_process::incarnation(era, table.owner(slot).map_or(0, |owner| owner.node.process_number()))
     }
 
     /// How many changes of owners holders have been told of.

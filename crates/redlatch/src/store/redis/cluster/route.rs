@@ -12,8 +12,8 @@ use super::{
     super::{
         acked::{Listing, Ready},
         failure::Failure,
-        life,
         redirect::Redirect,
+        server_process,
         sharded_hub::Ways,
         topology::Member,
     },
@@ -98,7 +98,7 @@ impl Inner {
             // Asked again once it is connected: a slot may go and come back meanwhile.
             let is_elsewhere = || {
                 call.in_incarnation.is_some_and(|incarnation| {
-                    form.asking || self.topology.era(slot) != life::era(incarnation)
+                    form.asking || self.topology.era(slot) != server_process::era(incarnation)
                 })
             };
             if is_elsewhere() {

@@ -6,8 +6,8 @@ use super::{
     super::{
         failure::{self, Failure},
         known_nodes::{self, KnownNodes, Trust},
-        life::{self, Process},
         role::{self, Role},
+        server_process::{self, Process},
         slots::{self, Layout},
     },
     Dial,
@@ -68,8 +68,8 @@ impl Dial {
         if self.is_local() {
             return Ok(Some("".into()));
         }
-        match connection.send_packed_command(&role::question(&life::QUESTION)).await {
-            Ok(value) => Ok(failure::reply(value).ok().as_ref().and_then(life::process)),
+        match connection.send_packed_command(&role::question(&server_process::QUESTION)).await {
+            Ok(value) => Ok(failure::reply(value).ok().as_ref().and_then(server_process::process)),
             Err(error) if error.code().is_some() => Ok(None),
             Err(error) => Err(self.ended(error.category())),
         }

@@ -15,7 +15,7 @@ use crate::{
     replica_ack::ReplicaCount,
     store::{
         Call, Confirm, Fault, Reply, of_stale_incarnation,
-        redis::{acked::Listing, failure::Failure, life, node::Node},
+        redis::{acked::Listing, failure::Failure, node::Node, server_process},
     },
 };
 
@@ -72,7 +72,7 @@ impl Shared {
         era: u64,
         first: impl Future<Output = Result<Reply, Failure>>,
     ) -> Result<Reply, Fault> {
-        if life::era(incarnation) != era {
+        if server_process::era(incarnation) != era {
             return Err(of_stale_incarnation());
         }
         match first.await {

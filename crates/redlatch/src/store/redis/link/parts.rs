@@ -12,7 +12,7 @@ use crate::{
         changes::Changes,
         driver::{Driven, DriverWork},
         known_nodes::Trust,
-        life::Process,
+        server_process::Process,
     },
 };
 

@@ -148,7 +148,7 @@ async fn a_client_that_has_met_nobody_yet_asks_as_a_new_one_does() {
     topology.close();
 }
 
-/// Each server is one member, also while servers without slots are let go of: a second one would count the lives of the same server anew.
+/// Each server is one member, also while servers without slots are let go of: a second one would count the processes of the same server anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {
     let server = node();
@@ -173,7 +173,7 @@ async fn a_server_that_gets_a_slot_while_servers_are_let_go_of_is_one_member() {
     topology.close();
 }
 
-/// Lives are counted by the member, so a member that comes anew is another master, whatever its address.
+/// ServerProcesses are counted by the member, so a member that comes anew is another master, whatever its address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_reign_comes_twice_though_a_server_is_let_go_of_and_met_again() {
     let server = node();

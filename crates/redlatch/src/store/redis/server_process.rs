@@ -51,9 +51,9 @@ pub(super) fn process(answer: &Reply) -> Process {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// One number for a master that may move (`era`) and the life of its process.
-pub(super) fn incarnation(era: u64, life: u32) -> u64 {
-    (era << 32) | u64::from(life)
+/// One number for a master that may move (`era`) and the number of its process.
+pub(super) fn incarnation(era: u64, process_number: u32) -> u64 {
+    (era << 32) | u64::from(process_number)
 }
 
 pub(super) fn era(incarnation: u64) -> u64 {
@@ -61,7 +61,7 @@ pub(super) fn era(incarnation: u64) -> u64 {
 }
 
 /// A connection, which is to one process of the server.
-pub(super) trait Lived: Send + Sync {
+pub(super) trait ProcessLink: Send + Sync {
     /// Whether it is of no use any more: it has ended, or was retired.
     fn is_dead(&self) -> bool;
 
@@ -69,9 +69,9 @@ pub(super) trait Lived: Send + Sync {
     fn answers(&self) -> BoxFuture<'_, bool>;
 
     /// Notes of which process of the server the connection is.
-    fn lives_in(&self, life: u32);
+    fn belongs_to(&self, process_number: u32);
 
-    fn life(&self) -> u32;
+    fn process_number(&self) -> u32;
 
     /// Has nothing more sent on it; what is under way is answered yet.
     fn retire(&self);
@@ -82,7 +82,7 @@ pub(super) trait Lived: Send + Sync {
 
 /// The processes that were met at one address, counted from 0. The first one has its number before it is met.
 #[derive(Default)]
-pub(super) struct Lives {
+pub(super) struct ServerProcesses {
     number: AtomicU32,
     met: Mutex<Met>,
     /// Is told of a process that has become a replica.
@@ -95,7 +95,7 @@ struct Met {
     process: Option<Process>,
     /// When the first connection to it was met.
     since: Option<Instant>,
-    links: Vec<Weak<dyn Lived>>,
+    links: Vec<Weak<dyn ProcessLink>>,
     /// Those of before, and when another one was met.
     earlier: VecDeque<(Process, Instant)>,
     /// How often in a row an earlier one has come back.
@@ -114,7 +114,7 @@ pub(super) enum Unused {
 }
 
 /// What has to happen before a new connection counts: these are cut, without the mutex, because that wakes those who wait on them.
-struct CutFirst(Vec<Arc<dyn Lived>>);
+struct CutFirst(Vec<Arc<dyn ProcessLink>>);
 
 pub(super) fn in_turn(server: &str) -> Error {
     let text =
@@ -131,15 +131,15 @@ pub(super) fn late(server: &str) -> Error {
     )
 }
 
-impl Lives {
+impl ServerProcesses {
     pub(super) fn telling(on_demotion: Box<dyn Fn() + Send + Sync>) -> Self {
-        Lives { on_demotion: Some(on_demotion), ..Lives::default() }
+        ServerProcesses { on_demotion: Some(on_demotion), ..ServerProcesses::default() }
     }
 
     /// A process has become a replica: all connections to it are retired.
-    pub(super) fn demoted(&self, life: u32) {
+    pub(super) fn demoted(&self, process_number: u32) {
         let mut its = self.open();
-        its.retain(|link| link.life() == life && !link.is_dead());
+        its.retain(|link| link.process_number() == process_number && !link.is_dead());
         its.iter().for_each(|link| link.retire());
         if let Some(told) = self.on_demotion.as_ref().filter(|_| !its.is_empty()) {
             told();
@@ -152,7 +152,7 @@ impl Lives {
         met.process.as_ref()?.as_deref().map(str::to_owned)
     }
 
-    /// The life of the process that was met last.
+    /// The number of the process that was met last.
     pub(super) fn number(&self) -> u32 {
         self.number.load(Ordering::SeqCst)
     }
@@ -171,7 +171,7 @@ impl Lives {
         if is_named {
             return;
         }
-        let others: Vec<Arc<dyn Lived>> = self.open();
+        let others: Vec<Arc<dyn ProcessLink>> = self.open();
         let proofs = others.iter().filter(|other| !other.is_dead()).map(async |other| {
             let late = pin!(sleep(PROOF_TIME_MAX));
             if !matches!(select(other.answers(), late).await, Either::Left((true, _))) {
@@ -181,20 +181,25 @@ impl Lives {
         join_all(proofs).await;
     }
 
-    fn open(&self) -> Vec<Arc<dyn Lived>> {
+    fn open(&self) -> Vec<Arc<dyn ProcessLink>> {
         let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         met.links.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Notes a new connection and tells it whose it is. Connections to an earlier process are cut before the next one counts, so no
     /// request goes to one of them under the number of another. `asked`: a moment before its process was asked for its name.
-    pub(super) fn meet(&self, link: &Arc<dyn Lived>, process: Process, asked: Instant) -> Result<(), Unused> {
+    pub(super) fn admit_link(
+        &self,
+        link: &Arc<dyn ProcessLink>,
+        process: Process,
+        asked: Instant,
+    ) -> Result<(), Unused> {
         self.meet_at(link, process, asked, Instant::now())
     }
 
     fn meet_at(
         &self,
-        link: &Arc<dyn Lived>,
+        link: &Arc<dyn ProcessLink>,
         process: Process,
         asked: Instant,
         now: Instant,
@@ -210,13 +215,13 @@ impl Lives {
 
     fn count(
         &self,
-        link: &Arc<dyn Lived>,
+        link: &Arc<dyn ProcessLink>,
         process: &Process,
         asked: Instant,
         now: Instant,
     ) -> Result<Result<(), Unused>, CutFirst> {
         // Dropped after the mutex.
-        let mut others: Vec<Arc<dyn Lived>>;
+        let mut others: Vec<Arc<dyn ProcessLink>>;
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((last, since)) = &mut met.last {
             if last != process {
@@ -255,7 +260,7 @@ impl Lives {
                 return Ok(Err(Unused::InTurn { is_news: true }));
             }
         }
-        link.lives_in(self.number());
+        link.belongs_to(self.number());
         met.links.push(Arc::downgrade(link));
         let before = met.process.take().flatten().filter(|_| is_same);
         met.process = Some(process.clone().or(before));

@@ -559,5 +559,4 @@ fn entry(place: &str, file: &Path, name: &str, value: &Value) -> Result<(&'stati
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

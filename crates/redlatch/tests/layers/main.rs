@@ -152,6 +152,46 @@ fn one_file_of_the_core_sends_scripts() {
     assert_eq!(senders, BTreeSet::from([PathBuf::from("core/send.rs")]));
 }
 
+/// A file that no module names is compiled by nobody: tests in it never fail.
+#[test]
+fn every_file_is_named_by_a_module() {
+    let mut folders = vec![repository().join("crates"), repository().join("benches")];
+    let (mut seen, mut unnamed) = (0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let folder_name = folder.file_name().unwrap().to_str().unwrap();
+            let is_root = matches!(&*stem, "main" | "lib" | "build")
+                || matches!(folder_name, "tests" | "examples" | "bin" | "benches");
+            if path.extension().is_none_or(|extension| extension != "rs") || is_root {
+                continue;
+            }
+            seen += 1;
+            let (name, place) = match &*stem {
+                "mod" => (folder_name.to_owned(), folder.parent().unwrap()),
+                _ => (stem, &*folder),
+            };
+            let beside = place.with_extension("rs");
+            let parents =
+                ["mod.rs", "main.rs", "lib.rs"].map(|file| place.join(file)).into_iter().chain([beside]);
+            // Each test is a program of its own, and may name it.
+            let programs = std::fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+            let programs = programs.filter(|_| place.ends_with("tests"));
+            let names = parents.chain(programs).filter_map(|file| std::fs::read_to_string(file).ok());
+            if !names.into_iter().any(|text| text.contains(&format!("mod {name};"))) {
+                unnamed.push(path);
+            }
+        }
+    }
+    assert!(seen > 500, "{seen} files");
+    assert!(unnamed.is_empty(), "{unnamed:#?}");
+}
+
 #[test]
 fn no_file_of_the_library_imports_one_that_imports_it() {
     has_no_cycle("crates/redlatch/src/lib.rs");

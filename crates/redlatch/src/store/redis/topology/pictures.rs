@@ -39,6 +39,9 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const CONTRADICTION_INTERVAL: Duration = Duration::from_secs(1);
 /// For how long most of the masters have to contradict what is known before they are believed. As behind sentinels.
 pub(super) const INSISTED_TIME: Duration = Duration::from_secs(10);
+/// The same where the master in question is heard, and says so itself: it may have taken over from one that it alone does not see any more, and the others have heard
+/// that within `cluster-node-timeout`, which is 15 s unless set.
+pub(super) const INSISTED_BESIDE_TIME: Duration = Duration::from_secs(60);
 /// How long one node may take to say what it knows. Where tests are under way, no machine is too busy for that.
 pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// How many nodes are asked at the same time. More than one, so that a frozen node costs no time.
@@ -84,6 +87,8 @@ type Disputed = Vec<(u16, Addr)>;
 pub(super) struct Contradiction {
     slots: Disputed,
     since: Instant,
+    /// A master in question was heard since, and has said itself that they are its own.
+    is_beside: bool,
 }
 
 /// What the servers of one cluster say, and of more than one if it cannot be told which is ours. Each with its place in the URL.
@@ -267,19 +272,17 @@ impl Topology {
             })
             .buffer_unordered(SCANS_UNDER_WAY_MAX);
         let mut asked = std::pin::pin!(asked);
-        let (mut against, mut believed) = (Vec::new(), 0);
+        let (mut against, mut believed) = (Vec::new(), Vec::new());
         let before = *self.changes.borrow();
         // News end a look at once: calls wait for it.
-        while believed < VOICES
+        while believed.len() < VOICES
             && *self.changes.borrow() == before
             && let Some((answer, member)) = asked.next().await
         {
             match answer {
                 // A node that has been told to forget the others knows of nobody.
                 Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
-                    Judged::Believed => {
-                        believed += 1;
-                    }
+                    Judged::Believed => believed.push(member.addr.clone()),
                     Judged::OutOfDate => {
                         against.push((member.addr.clone(), layout));
                         is_contradicted.store(true, Ordering::Relaxed);
@@ -297,12 +300,12 @@ impl Topology {
                 Ok(Ok(_)) | Err(_) => {}
             }
         }
-        if let Some(layout) = self.insisted(against, believed == 0, Instant::now()) {
+        if let Some(layout) = self.insisted(against, &believed, Instant::now()) {
             tracing::warn!(
                 "most masters of the cluster insist on what contradicts their epochs, and are believed"
             );
             self.install(layout, By::Insistence);
-        } else if believed > 0 {
+        } else if !believed.is_empty() {
             return;
         }
         self.forget();
@@ -424,11 +427,11 @@ impl Topology {
     }
 
     /// The picture that most of the known masters have shown in each look for long enough, against what is known; or most of those in it, if
-    /// nobody shows another one, not even the one that is known.
+    /// nobody shows another one, not even the one that is known, as those who are `believed` do.
     pub(super) fn insisted(
         &self,
         against: Vec<(Addr, Layout)>,
-        are_all_against: bool,
+        believed: &[Addr],
         now: Instant,
     ) -> Option<Layout> {
         let masters: HashSet<Addr> =
@@ -441,7 +444,7 @@ impl Topology {
             let (by, _) = pictures.entry(slots).or_insert_with(|| (HashSet::new(), layout));
             by.insert(addr);
         }
-        let one_voice = are_all_against && pictures.len() == 1;
+        let one_voice = believed.is_empty() && pictures.len() == 1;
         let most = pictures.into_iter().find(|(_, (by, layout))| {
             let most_of = |masters: &HashSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
             // Those who are gone for good say nothing any more. Without contradiction most of those count that have slots now.
@@ -453,10 +456,13 @@ impl Topology {
             *contradiction = None;
             return None;
         };
-        let since = contradiction.as_ref().filter(|before| before.slots == slots).map(|before| before.since);
-        let since = since.unwrap_or(now);
-        if now - since < INSISTED_TIME {
-            *contradiction = Some(Contradiction { slots, since });
+        let is_its_own = |slot: u16| self.owner(slot).is_some_and(|owner| believed.contains(&owner.addr));
+        let is_heard = slots.iter().any(|(slot, _)| is_its_own(*slot));
+        let before = contradiction.take().filter(|before| before.slots == slots);
+        let is_beside = is_heard || before.as_ref().is_some_and(|before| before.is_beside);
+        let since = before.map_or(now, |before| before.since);
+        if now - since < if is_beside { INSISTED_BESIDE_TIME } else { INSISTED_TIME } {
+            *contradiction = Some(Contradiction { slots, since, is_beside });
             return None;
         }
         *contradiction = None;

@@ -427,8 +427,8 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
     let against = |said: &[u16]| said.iter().map(|port| (at(*port), halves((2, 3), (1, 1)))).collect();
     let begin = Instant::now();
     let after = |times| begin + times * pictures::INSISTED_TIME;
-    assert_eq!(topology.insisted(against(&[1]), true, after(0)), None, "half of them");
-    assert_eq!(topology.insisted(against(&[1, 2]), true, after(1)), None, "since now");
+    assert_eq!(topology.insisted(against(&[1]), &[], after(0)), None, "half of them");
+    assert_eq!(topology.insisted(against(&[1, 2]), &[], after(1)), None, "since now");
     assert_eq!(topology.scan_interval(), pictures::CONTRADICTION_INTERVAL);
     // A slot that moves elsewhere begins nothing anew.
     let moved = |said: &[u16]| {
@@ -437,11 +437,11 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
         moved.epochs.insert(at(3), 9);
         said.iter().map(|port| (at(*port), moved.clone())).collect()
     };
-    assert!(topology.insisted(moved(&[1, 2]), true, after(2)).is_some());
-    assert_eq!(topology.insisted(against(&[1, 2]), true, after(1)), None, "since now");
-    assert_eq!(topology.insisted(against(&[1]), true, after(2)), None, "not in each look");
-    assert_eq!(topology.insisted(against(&[1, 2]), true, after(2)), None);
-    assert!(topology.insisted(against(&[1, 2]), true, after(3)).is_some());
+    assert!(topology.insisted(moved(&[1, 2]), &[], after(2)).is_some());
+    assert_eq!(topology.insisted(against(&[1, 2]), &[], after(1)), None, "since now");
+    assert_eq!(topology.insisted(against(&[1]), &[], after(2)), None, "not in each look");
+    assert_eq!(topology.insisted(against(&[1, 2]), &[], after(2)), None);
+    assert!(topology.insisted(against(&[1, 2]), &[], after(3)).is_some());
 }
 
 /// A master was lost for good, and its slots were given to another one by hand, with an earlier epoch. The lost one says nothing any more, so that
@@ -457,17 +457,17 @@ async fn what_all_insist_on_who_are_left_is_believed_after_a_while() {
     assert_eq!(topology.install(mended.clone(), By::Epochs), Judged::OutOfDate);
     let begin = Instant::now();
     let late = begin + pictures::INSISTED_TIME;
-    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], true, begin), None, "since now");
-    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], true, late), Some(mended.clone()));
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], &[], begin), None, "since now");
+    assert_eq!(topology.insisted(vec![(at(2), mended.clone())], &[], late), Some(mended.clone()));
     // One that was cut off names the others as well, who do not say so.
     let before = halves((1, 1), (2, 2));
     for now in [begin, late] {
-        assert_eq!(topology.insisted(vec![(at(1), before.clone())], true, now), None);
+        assert_eq!(topology.insisted(vec![(at(1), before.clone())], &[], now), None);
     }
     // Nor if another node says something else.
     for now in [begin, late] {
         let against = vec![(at(2), mended.clone()), (at(7), before.clone())];
-        assert_eq!(topology.insisted(against, true, now), None);
+        assert_eq!(topology.insisted(against, &[], now), None);
     }
 }
 
@@ -486,13 +486,19 @@ async fn a_lost_master_that_comes_back_takes_nothing_from_what_most_insist_on() 
     let begin = Instant::now();
     let late = begin + pictures::INSISTED_TIME;
     let against = |by: &[u16]| by.iter().map(|port| (at(*port), mended.clone())).collect::<Vec<_>>();
+    let own = [at(1)];
     for now in [begin, late] {
-        assert_eq!(topology.insisted(against(&[2]), false, now), None, "half of those that are known");
+        assert_eq!(topology.insisted(against(&[2]), &own, now), None, "half of those that are known");
     }
     topology.install(halves((1, 5), (4, 2)), By::Epochs);
-    // A third one insists, too.
-    assert_eq!(topology.insisted(against(&[1, 4]), false, begin), None, "since now");
-    assert_eq!(topology.insisted(against(&[1, 4]), false, late), Some(mended.clone()));
+    // One that has taken over, and that the others have not heard of yet, looks like that: they are given the time to hear.
+    assert_eq!(topology.insisted(against(&[1, 4]), &own, begin), None, "since now");
+    assert_eq!(topology.insisted(against(&[1, 4]), &[], late), None, "it was heard in an earlier look");
+    let much_later = begin + pictures::INSISTED_BESIDE_TIME;
+    assert_eq!(topology.insisted(against(&[1, 4]), &own, much_later), Some(mended.clone()));
+    // Another node that still names it is no such one.
+    assert_eq!(topology.insisted(against(&[1, 4]), &[at(7)], begin), None);
+    assert_eq!(topology.insisted(against(&[1, 4]), &[at(7)], late), Some(mended.clone()));
     assert_eq!(topology.install(mended.clone(), By::Insistence), Judged::Believed);
     assert_eq!((owner(7), owner(9_000)), (at(2), at(4)));
     // What it says now takes nothing back, unless it has got a later epoch.

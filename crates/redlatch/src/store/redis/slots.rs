@@ -70,6 +70,8 @@ pub(super) struct Layout {
     pub(super) ids: BTreeSet<String>,
     /// The ids of the masters.
     masters: BTreeMap<String, Addr>,
+    /// Of each address that is told, the id of the node.
+    pub(super) nodes: HashMap<Addr, String>,
     /// The configuration epochs of the masters, as far as they are known.
     pub(super) epochs: HashMap<Addr, u64>,
 }
@@ -103,10 +105,11 @@ impl Layout {
                 };
                 if let Some(id) = parts.get(2).and_then(Reply::bytes) {
                     let id = String::from_utf8_lossy(id).into_owned();
-                    if at == 0
-                        && let Some(addr) = &addr
-                    {
-                        layout.masters.insert(id.clone(), addr.clone());
+                    if let Some(addr) = &addr {
+                        layout.nodes.insert(addr.clone(), id.clone());
+                        if at == 0 {
+                            layout.masters.insert(id.clone(), addr.clone());
+                        }
                     }
                     layout.ids.insert(id);
                 }
@@ -149,8 +152,9 @@ impl Layout {
         let replicas =
             self.replicas.into_iter().map(|(addr, master)| (map(addr), master.map(&map))).collect();
         let masters = self.masters.into_iter().map(|(id, addr)| (id, map(addr))).collect();
+        let nodes = self.nodes.into_iter().map(|(addr, id)| (map(addr), id)).collect();
         let epochs = self.epochs.into_iter().map(|(addr, epoch)| (map(addr), epoch)).collect();
-        Layout { runs, replicas, ids: self.ids, masters, epochs }
+        Layout { runs, replicas, ids: self.ids, masters, nodes, epochs }
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) const INSISTED_TIME: Duration = Duration::from_secs(10);
 /// The same where the master in question is heard, and says so itself: it may have taken over from one that it alone does not see any more, and the others have heard
 /// that within `cluster-node-timeout`, which is 15 s unless set.
 pub(super) const INSISTED_BESIDE_TIME: Duration = Duration::from_secs(60);
+/// How many masters are remembered that most have insisted against.
+const REFUSED_MAX: usize = 64;
 /// How long one node may take to say what it knows. Where tests are under way, no machine is too busy for that.
 pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// How many nodes are asked at the same time. More than one, so that a frozen node costs no time.
@@ -177,7 +179,17 @@ impl Topology {
             let (id, now) = (layout.ids.first().cloned(), Instant::now());
             let refused = match by {
                 By::Epochs => table.refused.clone(),
-                By::Insistence => table.refused_by(&layout),
+                By::Insistence => {
+                    let mut refused = table.refused_by(&layout);
+                    if table.refused.len() < REFUSED_MAX {
+                        let earlier = table.refused.iter().map(|(addr, epoch)| (addr.clone(), *epoch));
+                        earlier.for_each(|(addr, epoch)| {
+                            let known = refused.entry(addr).or_default();
+                            *known = (*known).max(epoch);
+                        });
+                    }
+                    refused
+                }
             };
             let mut new = Table {
                 masters: Vec::new(),
@@ -186,7 +198,7 @@ impl Topology {
                 told: HashMap::new(),
                 eras: table.eras.clone(),
                 refused,
-                replicas: Replicas::told(layout.replicas, now),
+                replicas: Replicas::told(layout.replicas, &layout.nodes, now),
                 id,
             };
             for (run, addr) in layout.runs {
@@ -210,7 +222,10 @@ impl Topology {
             if by == By::Epochs {
                 let mut replicas = std::mem::take(&mut new.replicas);
                 let heir = |of: &Addr| new.heir(&table, of);
-                replicas.keep(&table.replicas, is_partial, heir, |addr| new.is_master(addr), now);
+                let is_told = |addr: &Addr, id: Option<&String>| {
+                    new.is_master(addr) || id.is_some_and(|id| layout.nodes.values().any(|told| told == id))
+                };
+                replicas.keep(&table.replicas, is_partial, heir, is_told, now);
                 new.replicas = replicas;
                 // The picture of a node that was away may be out of date although it moves nothing.
                 for master in &new.masters {

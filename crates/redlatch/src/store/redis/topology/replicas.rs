@@ -4,7 +4,7 @@
 //! just joined lacks some, too. What is missing for such a reason is counted on for a while: a grant that all replicas are to confirm
 //! would be content with fewer than there are.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ pub(super) const UNTOLD_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     addr: Addr,
+    /// By which it is known under any address, where nodes tell that.
+    id: Option<String>,
     /// Its master, if that one's address is known.
     of: Option<Addr>,
     told_at: Instant,
@@ -39,26 +41,31 @@ impl Replicas {
         self.addrs().any(|known| known == addr)
     }
 
-    /// These, as a picture tells them.
-    pub(super) fn told(told: Vec<(Addr, Option<Addr>)>, now: Instant) -> Self {
+    /// These, as a picture tells them, which knows these nodes by id.
+    pub(super) fn told(told: Vec<(Addr, Option<Addr>)>, nodes: &HashMap<Addr, String>, now: Instant) -> Self {
         Replicas(
-            told.into_iter().map(|(addr, of)| Known { addr, of, told_at: now, is_untold: false }).collect(),
+            told.into_iter()
+                .map(|(addr, of)| {
+                    let id = nodes.get(&addr).cloned();
+                    Known { addr, id, of, told_at: now, is_untold: false }
+                })
+                .collect(),
         )
     }
 
     /// Adds those that were known before and that the picture may not name yet: all if it `is_partial`, and those whose master has lost all slots to the
-    /// `heir`. None of them is a master now.
+    /// `heir`. One that the picture tells as a master, or by another address, is none of them.
     pub(super) fn keep(
         &mut self,
         before: &Replicas,
         is_partial: bool,
         heir: impl Fn(&Addr) -> Option<Addr>,
-        is_master: impl Fn(&Addr) -> bool,
+        is_told: impl Fn(&Addr, Option<&String>) -> bool,
         now: Instant,
     ) {
         for known in &before.0 {
             let is_old = now.saturating_duration_since(known.told_at) >= UNTOLD_TIME;
-            if is_old || is_master(&known.addr) || self.names(&known.addr) {
+            if is_old || is_told(&known.addr, known.id.as_ref()) || self.names(&known.addr) {
                 continue;
             }
             let heir = known.of.as_ref().and_then(&heir);
@@ -98,7 +105,8 @@ mod tests {
     }
 
     fn told(replicas: &[(u16, u16)], now: Instant) -> Replicas {
-        Replicas::told(replicas.iter().map(|(addr, of)| (at(*addr), Some(at(*of)))).collect(), now)
+        let ids = replicas.iter().map(|(addr, _)| (at(*addr), (addr % 100).to_string())).collect();
+        Replicas::told(replicas.iter().map(|(addr, of)| (at(*addr), Some(at(*of)))).collect(), &ids, now)
     }
 
     /// `ReplicaAck::all()` was content with no replica at all at a master that had just taken over, though another one was there.
@@ -107,7 +115,7 @@ mod tests {
         let now = Instant::now();
         let before = told(&[(11, 1), (12, 1), (13, 1), (21, 2)], now);
         let heir = |of: &Addr| (*of == at(1)).then(|| at(11));
-        let is_master = |addr: &Addr| [at(11), at(2)].contains(addr);
+        let is_master = |addr: &Addr, _: Option<&String>| [at(11), at(2)].contains(addr);
         // One has turned to the new master, one has not yet; of a master that has its slots those count that it names.
         let mut after = told(&[(12, 11)], now);
         after.keep(&before, false, heir, is_master, now);
@@ -122,6 +130,17 @@ mod tests {
         let mut next = told(&[(12, 11), (13, 11)], now);
         next.keep(&after, false, |_| None, is_master, now);
         assert_eq!(next.count_of(&at(11)), 2);
+    }
+
+    /// Nodes that tell hosts in different ways, some by name: each picture looked like a failover, and each replica counted twice.
+    #[test]
+    fn a_replica_that_is_told_by_another_address_counts_once() {
+        let now = Instant::now();
+        let before = told(&[(12, 1), (13, 1)], now);
+        let mut after = told(&[(112, 101)], now);
+        let is_told = |_: &Addr, id: Option<&String>| id.is_some_and(|id| id == "12");
+        after.keep(&before, false, |_| Some(at(101)), is_told, now);
+        assert_eq!((after.count_of(&at(101)), after.count_of(&at(1))), (2, 0));
     }
 
     #[test]
@@ -149,7 +168,7 @@ mod tests {
             [(Duration::ZERO, 2), (UNTOLD_TIME - Duration::from_millis(1), 2), (UNTOLD_TIME, 1)]
         {
             let mut next = told(&[(11, 1)], now + later);
-            next.keep(&known, true, |_| None, |_| false, now + later);
+            next.keep(&known, true, |_| None, |_, _| false, now + later);
             assert_eq!(next.count_of(&at(1)), wanted, "{later:?}");
             known = next;
         }

@@ -504,7 +504,12 @@ async fn a_lost_master_that_comes_back_takes_nothing_from_what_most_insist_on() 
     // What it says now takes nothing back, unless it has got a later epoch.
     assert_eq!(topology.install(mended, By::Epochs), Judged::Believed);
     assert_eq!(topology.install(halves((1, 5), (4, 2)), By::Epochs), Judged::OutOfDate);
-    assert_eq!(topology.install(halves((1, 6), (4, 2)), By::Epochs), Judged::Believed);
+    // Nor when another one has been lost since.
+    topology.install(halves((2, 2), (6, 9)), By::Epochs);
+    topology.install(halves((2, 2), (4, 3)), By::Insistence);
+    assert_eq!(topology.install(halves((1, 5), (4, 3)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(topology.install(halves((2, 2), (6, 9)), By::Epochs), Judged::OutOfDate);
+    assert_eq!(topology.install(halves((1, 6), (4, 3)), By::Epochs), Judged::Believed);
     assert_eq!(owner(7), at(1));
     topology.close();
 }

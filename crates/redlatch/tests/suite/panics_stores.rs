@@ -106,7 +106,7 @@ async fn waiters_at_a_cluster_are_told_after_the_log_has_panicked_in_a_subscript
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
     let client = here(Client::builder().url(cluster.url())).await;
     let home = cluster.node(cluster.owner_of(cluster.slot_of("x")).unwrap());
-    is_heard_behind_nonsense(home, &client, "redlatch::store::redis::ear", true).await;
+    is_heard_behind_nonsense(home, &client, "redlatch::store::redis::sharded_link", true).await;
 }
 
 /// Who waited for the next look waited for ever.

@@ -58,9 +58,12 @@ pub(super) fn stall(replica: &RedisServer, master: &RedisServer) -> Result<Relay
     follow(replica, relay.port())?;
     // The replica goes on where it was, by another way; only then it is stopped.
     wait_until("a replica behind a relay", || {
-        let linked = link_of(replica)? == Ok(relay.port());
-        let online = online_replicas(master)?;
-        Ok(if linked && online >= wanted { Ok(()) } else { Err(format!("{online} are online")) })
+        let (link, online) = (link_of(replica)?, online_replicas(master)?);
+        let done = link == Ok(relay.port()) && online >= wanted;
+        let told = || {
+            format!("{online} are online, the relay is at {}, and the replica tells {link:?}", relay.port())
+        };
+        Ok(if done { Ok(()) } else { Err(told()) })
     })?;
     relay.stall();
     Ok(relay)

@@ -1,6 +1,6 @@
 //! Whose replica a server is that was taken for the master.
 //!
-//! Sources that are heard may be behind the times, and a replica is never: those that know better have told it whom to copy. So it is followed only
+//! Sources that are heard may be behind the times, and a replica is never: those that know better have told it which server to copy. So it is followed only
 //! to a server that both it and a source call the master.
 
 use std::{sync::Arc, time::Duration};

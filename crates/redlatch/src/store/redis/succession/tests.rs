@@ -308,7 +308,7 @@ fn a_change_that_only_its_leader_has_told_is_given_up_as_soon_as_a_promise() {
     assert!(memory.is_abandoned(&one));
     assert!(follows(&mut memory, 2, 1, &[(1, epoch(4))]));
     assert_eq!((port(&memory), memory.judge(&one, later)), (1, Verdict::Stays));
-    // The others may have heard of the change, and of another one since: whom it copies is what they have told it.
+    // The others may have heard of the change, and of another one since: the server that it copies is the one that they have told it.
     let mut memory = settled();
     assert!(!follows(&mut memory, 2, 3, &[(1, epoch(4))]), "the one that is heard is behind the times");
     assert_eq!(port(&memory), 2);

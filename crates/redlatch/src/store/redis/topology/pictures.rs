@@ -122,10 +122,9 @@ impl Table {
     }
 
     /// The masters that lose slots to those of a picture with earlier epochs, and the epochs that count for nothing then. One of them that comes back would take
-    /// its slots again by its own picture, from some clients and not from others.
+    /// its slots again by its own picture, from some clients and not from others. A master that loses a slot to a later epoch is none of them.
     fn refused_by(&self, layout: &Layout) -> HashMap<Addr, u64> {
-        let runs = layout.runs.iter().flat_map(|(run, addr)| run.clone().map(move |slot| (slot, addr)));
-        let losers = runs.filter_map(|(slot, addr)| self.owner(slot).filter(|owner| owner.addr != *addr));
+        let losers = self.disputes(layout).filter_map(|(slot, _)| self.owner(slot));
         losers.filter_map(|owner| Some((owner.addr.clone(), *self.epochs.get(&owner.addr)?))).collect()
     }
 
@@ -456,8 +455,13 @@ impl Topology {
             tracing::debug!(%addr, "what a node says of the cluster is out of date");
             let slots: Disputed =
                 self.table().disputes(&layout).map(|(slot, addr)| (slot, addr.clone())).collect();
-            let (by, _) = pictures.entry(slots).or_insert_with(|| (HashSet::new(), layout));
+            // Of those that agree in what is in question the one that has heard most is taken over.
+            let latest = |layout: &Layout| layout.epochs.values().max().copied();
+            let (by, kept) = pictures.entry(slots).or_insert_with(|| (HashSet::new(), layout.clone()));
             by.insert(addr);
+            if latest(&layout) > latest(kept) {
+                *kept = layout;
+            }
         }
         let one_voice = believed.is_empty() && pictures.len() == 1;
         let most = pictures.into_iter().find(|(_, (by, layout))| {

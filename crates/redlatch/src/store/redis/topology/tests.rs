@@ -438,10 +438,27 @@ async fn what_most_masters_insist_on_is_believed_after_a_while() {
         said.iter().map(|port| (at(*port), moved.clone())).collect()
     };
     assert!(topology.insisted(moved(&[1, 2]), &[], after(2)).is_some());
+    // Of two that agree in the rest the one that has heard of it is taken over, whichever comes first.
+    for first in [1, 2] {
+        let mut both: Vec<(Addr, Layout)> = against(&[first]);
+        both.extend(moved(&[3 - first]));
+        for flip in [false, true] {
+            if flip {
+                both.reverse();
+            }
+            assert_eq!(topology.insisted(both.clone(), &[], after(1)), None, "since now");
+            let taken = topology.insisted(both.clone(), &[], after(2)).unwrap();
+            assert_eq!(taken.epochs.get(&at(3)), Some(&9));
+        }
+    }
     assert_eq!(topology.insisted(against(&[1, 2]), &[], after(1)), None, "since now");
     assert_eq!(topology.insisted(against(&[1]), &[], after(2)), None, "not in each look");
     assert_eq!(topology.insisted(against(&[1, 2]), &[], after(2)), None);
-    assert!(topology.insisted(against(&[1, 2]), &[], after(3)).is_some());
+    let taken = topology.insisted(against(&[1, 2]), &[], after(3)).unwrap();
+    // A master that loses its slots to a later epoch is refused nothing.
+    assert_eq!(topology.install(taken, By::Insistence), Judged::Believed);
+    assert_eq!(topology.table().refused, HashMap::from([(at(2), 5)]));
+    topology.close();
 }
 
 /// A master was lost for good, and its slots were given to another one by hand, with an earlier epoch. The lost one says nothing any more, so that

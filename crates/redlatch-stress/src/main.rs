@@ -91,7 +91,10 @@ struct Check {
 impl Check {
     fn run(self) -> Outcome<bool> {
         let Check { paths, capacity, nothing_expires, nothing_vanishes } = self;
-        let verdict = judge::judge(&paths, Expect { capacity, nothing_expires, nothing_vanishes })?;
+        let verdict = judge::judge(
+            &paths,
+            &Expect { capacity, nothing_expires, nothing_vanishes, ..Expect::default() },
+        )?;
         for violation in &verdict.violations {
             println!("{violation}");
         }

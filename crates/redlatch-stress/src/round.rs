@@ -106,8 +106,9 @@ pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
         capacity: CAPACITY,
         nothing_expires: round.mix == Mix::Slow,
         nothing_vanishes: bed.keeps_data() && !numbers.processes,
+        excused_ns: Vec::new(),
     };
-    let mut verdict = judge::judge(&[dir.to_owned()], expect)?;
+    let mut verdict = judge::judge(&[dir.to_owned()], &expect)?;
     verdict.violations.extend(violations);
     Ok(verdict)
 }

@@ -5,9 +5,14 @@
 
 use std::{
     cell::Cell,
+    collections::{HashMap, HashSet},
+    future::Future,
     hash::{BuildHasher, DefaultHasher, Hasher as _},
+    pin::pin,
     time::{SystemTime, UNIX_EPOCH},
 };
+
+use futures_util::future::select;
 
 use crate::fork;
 
@@ -102,5 +107,38 @@ impl BuildHasher for Salted {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.0);
         hasher
+    }
+}
+
+/// Hashes that others cannot foresee, and that follow from the seed on a seeded thread: a map that is walked through has the same order
+/// again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seeded(Salted);
+
+impl Default for Seeded {
+    fn default() -> Self {
+        Seeded(Salted(number()))
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        self.0.build_hasher()
+    }
+}
+
+pub(crate) type SeededMap<K, V> = HashMap<K, V, Seeded>;
+pub(crate) type SeededSet<K> = HashSet<K, Seeded>;
+
+/// What comes first of two: each is looked at first as often as the other, so that none waits for ever behind one that is always
+/// ready. Both are dropped then, so they must not lose anything by that.
+pub(crate) async fn first_of<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (one, other) = (pin!(one), pin!(other));
+    if number() & 1 == 0 {
+        select(one, other).await.factor_first().0
+    } else {
+        select(other, one).await.factor_first().0
     }
 }

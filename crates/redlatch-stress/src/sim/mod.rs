@@ -5,8 +5,11 @@
 //! [`Outcome::trace`] shows.
 
 mod network;
+mod one_server;
+mod redis;
 mod run;
 mod server;
+mod stage;
 
 use std::{
     collections::BTreeMap,
@@ -18,16 +21,69 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::run::{Outcome, Scene};
+use self::run::{Outcome, Scene, SetStage};
 pub(crate) use self::server::{bytes, reply};
+use clap::ValueEnum as _;
+
 use crate::mix::Mix;
 
 /// The mixes that are about locks alone, and not about the servers around them.
 const MIXES: [Mix; 8] =
     [Mix::All, Mix::Turns, Mix::Twice, Mix::Heirs, Mix::Late, Mix::Fresh, Mix::Handed, Mix::Walks];
 
+/// What is simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Setting {
+    /// The lock logic, with every message of the store lost, late or out of order.
+    Store,
+    /// The connections as well: one simulated Redis.
+    Redis,
+    /// A master with replicas, and sentinels.
+    Sentinel,
+}
+
+impl Setting {
+    /// What its tasks do, seed after seed: as many for each setting.
+    fn mixes(self) -> &'static [Mix; 8] {
+        match self {
+            Setting::Store => &MIXES,
+            Setting::Redis => &[
+                Mix::All,
+                Mix::Restarts,
+                Mix::Fresh,
+                Mix::Twice,
+                Mix::Late,
+                Mix::Superseded,
+                Mix::Handed,
+                Mix::Walks,
+            ],
+            Setting::Sentinel => &[
+                Mix::All,
+                Mix::Failovers,
+                Mix::Superseded,
+                Mix::Fresh,
+                Mix::Failovers,
+                Mix::Superseded,
+                Mix::Handed,
+                Mix::Restarts,
+            ],
+        }
+    }
+
+    fn stage(self) -> SetStage {
+        match self {
+            Setting::Store => one_server::set,
+            Setting::Redis => redis::single,
+            Setting::Sentinel => redis::sentinel,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
+    /// What is simulated.
+    #[arg(long, value_enum, default_value_t = Setting::Store)]
+    on: Setting,
     /// The seeds to run: one, or the first and the last as in `1-100`.
     #[arg(long, default_value = "1-100", value_parser = seeds)]
     seeds: (u64, u64),
@@ -69,8 +125,9 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
 struct Sum {
     runs: u64,
     grants: usize,
-    calls: u64,
-    lost: u64,
+    losses: usize,
+    excused: usize,
+    counts: BTreeMap<&'static str, u64>,
     seeds: Vec<u64>,
     kinds: BTreeMap<&'static str, usize>,
     differing: Vec<u64>,
@@ -91,8 +148,9 @@ impl Plan {
                         if seed > self.seeds.1 {
                             return;
                         }
-                        let outcome = run::run(self.scene(seed));
-                        let differs = self.twice && run::run(self.scene(seed)).trace != outcome.trace;
+                        let outcome = run::run(self.scene(seed), self.on.stage());
+                        let differs =
+                            self.twice && run::run(self.scene(seed), self.on.stage()).trace != outcome.trace;
                         let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                         self.count(&mut sum, seed, &outcome, differs);
                         if self.first && !sum.seeds.is_empty() {
@@ -105,13 +163,15 @@ impl Plan {
         let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
         let seconds = begin.elapsed().as_secs_f64();
         let simulated = Duration::from_secs(sum.runs * self.seconds).as_secs_f64();
+        let counts: Vec<String> = sum.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!(
-            "{} runs of {} s: {} grants, {} calls, {} lost; {seconds:.1} s, {:.0} simulated s in one; violations: {:?}",
+            "{} runs of {} s: {} grants, {} holds lost, {} overlaps excused, {}; {seconds:.1} s, {:.0} simulated s in one; violations: {:?}",
             sum.runs,
             self.seconds,
             sum.grants,
-            sum.calls,
-            sum.lost,
+            sum.losses,
+            sum.excused,
+            counts.join(", "),
             simulated / seconds,
             sum.kinds
         );
@@ -127,7 +187,7 @@ impl Plan {
     fn scene(&self, seed: u64) -> Scene {
         Scene {
             seed,
-            mix: self.mix.unwrap_or(MIXES[seed as usize % MIXES.len()]),
+            mix: self.mix.unwrap_or(self.on.mixes()[seed as usize % MIXES.len()]),
             time: Duration::from_secs(self.seconds),
             processes: self.processes,
             tasks: self.tasks,
@@ -138,8 +198,11 @@ impl Plan {
     fn count(&self, sum: &mut Sum, seed: u64, outcome: &Outcome, differs: bool) {
         sum.runs += 1;
         sum.grants += outcome.verdict.holds;
-        sum.calls += outcome.calls;
-        sum.lost += outcome.lost;
+        sum.losses += outcome.verdict.lost;
+        sum.excused += outcome.verdict.excused;
+        for (what, count) in &outcome.counts {
+            *sum.counts.entry(what).or_default() += count;
+        }
         if differs {
             sum.differing.push(seed);
         }
@@ -155,6 +218,7 @@ impl Plan {
             outcome.trace,
             violations.len()
         );
-        println!("repeat with: scripts/simulate --seeds {seed} --seconds {}\n", self.seconds);
+        let on = self.on.to_possible_value().map_or_else(String::new, |on| on.get_name().to_owned());
+        println!("repeat with: scripts/simulate --on {on} --seeds {seed} --seconds {}\n", self.seconds);
     }
 }

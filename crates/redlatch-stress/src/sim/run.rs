@@ -1,4 +1,4 @@
-//! One simulation, from its seed to its verdict.
+//! One simulation, from its seed to its verdict, on any stage.
 
 use std::{
     sync::{
@@ -15,10 +15,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    network::{Cut, Network, Weather},
-    server::{MachineClock, Server},
-};
+use super::{server::MachineClock, stage::Stage};
 use crate::{
     bed, clock,
     judge::{self, Expect, Logs, Verdict, Violation},
@@ -50,13 +47,13 @@ pub(super) struct Scene {
 pub(super) struct Outcome {
     /// What happened when, as one number.
     pub(super) trace: u64,
-    pub(super) calls: u64,
-    pub(super) lost: u64,
+    /// What there was of what.
+    pub(super) counts: Vec<(&'static str, u64)>,
     pub(super) verdict: Verdict,
 }
 
 struct Process {
-    /// Its number in the network; one that takes another's place has a new one.
+    /// Its number on the stage; one that takes another's place has a new one.
     node: usize,
     client: Client,
     tasks: Vec<JoinHandle<()>>,
@@ -65,7 +62,7 @@ struct Process {
 struct World {
     scene: Scene,
     numbers: Numbers,
-    network: Arc<Network>,
+    stage: Box<dyn Stage>,
     begin: Instant,
     rng: Rng,
     stop: Arc<AtomicBool>,
@@ -75,15 +72,19 @@ struct World {
     processes: Vec<Process>,
 }
 
-pub(super) fn run(scene: Scene) -> Outcome {
+/// Runs a scene on the stage that is set for it.
+pub(super) fn run(scene: Scene, set: SetStage) -> Outcome {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    let outcome = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(simulate(scene)));
+    let outcome = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(simulate(scene, set)));
     outcome.unwrap_or_else(|error: Box<dyn std::error::Error>| {
         let story = format!("the simulation did not run: {error}");
         let violations = vec![Violation { kind: "no run", story }];
-        Outcome { trace: 0, calls: 0, lost: 0, verdict: Verdict { violations, ..Verdict::default() } }
+        Outcome { trace: 0, counts: Vec::new(), verdict: Verdict { violations, ..Verdict::default() } }
     })
 }
+
+/// Sets the stage of a scene.
+pub(super) type SetStage = fn(&Scene, &Numbers, &mut Rng) -> bed::Outcome<Box<dyn Stage>>;
 
 /// The numbers of a mix, without what only processes of their own can do.
 fn numbers(mix: Mix) -> Numbers {
@@ -93,25 +94,16 @@ fn numbers(mix: Mix) -> Numbers {
     numbers
 }
 
-async fn simulate(scene: Scene) -> bed::Outcome<Outcome> {
+async fn simulate(scene: Scene, set: SetStage) -> bed::Outcome<Outcome> {
     clock::simulate();
     randomness::seed_thread(scene.seed);
     let mut rng = Rng::new(scene.seed);
     let (begin, numbers) = (Instant::now(), numbers(scene.mix));
-    let server = Server::start(MachineClock::new(begin, gain(&mut rng)))?;
-    // Every third seed has a network that loses nothing, so that what no loss excuses is seen.
-    let (lost, slow, late) = match scene.seed % 3 {
-        0 => (0, 20, 0),
-        1 => (0, 100, 20),
-        _ => (10, 100, 20),
-    };
-    let weather = Weather { lost, slow, late, slow_endings: 10 * numbers.slow_endings };
-    let response = Duration::from_millis(numbers.response_ms);
-    let network = Network::new(server, weather, response, scene.told.clone(), Rng::new(rng.next()));
+    let stage = set(&scene, &numbers, &mut rng)?;
     let mut world = World {
         scene,
         numbers,
-        network,
+        stage,
         begin,
         rng,
         stop: Arc::default(),
@@ -125,35 +117,41 @@ async fn simulate(scene: Scene) -> bed::Outcome<Outcome> {
         world.processes.push(process);
     }
     while world.begin.elapsed() < world.scene.time {
-        sleep(world.rng.ms(20, 1_500)).await;
+        let pause = world.stage.pause(&mut world.rng);
+        sleep(pause).await;
         world.trouble().await?;
     }
     let verdict = world.end().await;
-    let (trace, calls, lost) = world.network.figures();
-    Ok(Outcome { trace, calls, lost, verdict })
+    Ok(Outcome { trace: world.stage.trace(), counts: world.stage.counts(), verdict })
 }
 
-fn gain(rng: &mut Rng) -> i64 {
+/// How much faster or slower a clock goes, in millionths.
+pub(super) fn gain(rng: &mut Rng) -> i64 {
     rng.below(2 * GAIN_PPM_MAX + 1) as i64 - GAIN_PPM_MAX as i64
 }
 
 impl World {
     async fn start(&mut self, at: usize) -> bed::Outcome<Process> {
-        let (node, store) = self.network.join();
+        let (node, builder) = self.stage.join();
         let name = format!("p{at}n{node}");
-        let client = Client::builder()
-            .url("memory:")
-            .custom_store(store)
+        let client = builder
             .background_on(Handle::current())
             .clock(Arc::new(MachineClock::new(self.begin, gain(&mut self.rng))))
             .watchdog_lease(Duration::from_millis(self.numbers.lease_ms))
-            .outage_tolerance(Duration::from_secs(5))
-            .connect()
-            .await?;
-        for at in 0..self.numbers.names {
-            // The first process sets them; the others find them set.
-            let _ = client.permit_semaphore(format!("permits{at}")).set_if_absent(CAPACITY).await;
-        }
+            .outage_tolerance(Duration::from_secs(5));
+        // Where no server is there yet it waits for one.
+        let client = match client.clone().connect().await {
+            Ok(client) => client,
+            Err(error) if error.is_retryable() => client.connect_lazy()?,
+            Err(error) => return Err(error.into()),
+        };
+        let (permits, names) = (client.clone(), self.numbers.names);
+        tokio::spawn(async move {
+            for at in 0..names {
+                // The first process sets them; the others find them set.
+                let _ = permits.permit_semaphore(format!("permits{at}")).set_if_absent(CAPACITY).await;
+            }
+        });
         let log = Arc::new(Log::kept());
         self.logs.push((name.clone(), log.clone()));
         let (seed, tasks) = (self.rng.next(), self.scene.tasks);
@@ -170,50 +168,22 @@ impl World {
         Ok(Process { node, client, tasks })
     }
 
-    /// Something happens to a process, the network or the server.
+    /// Something happens to a process, the network or the servers.
     async fn trouble(&mut self) -> bed::Outcome<()> {
         let at = self.rng.below(self.processes.len() as u64) as usize;
         let node = self.processes[at].node;
-        match self.rng.below(12) {
-            0..4 => {
-                let cut = *self.rng.of(&[Cut::Both, Cut::Requests, Cut::Replies]);
-                let time = self.rng.ms(1, self.numbers.lease_ms * 3 / 2);
-                self.faults.fault(format!("process {at} is cut off ({cut:?}) for {time:?}"));
-                self.network.cut(node, cut);
-                let network = self.network.clone();
-                tokio::spawn(async move {
-                    sleep(time).await;
-                    network.mend(node);
-                });
-            }
-            4..6 => {
-                let time = self.rng.ms(1, self.numbers.lease_ms / 2);
-                self.faults.fault(format!("the server stands still for {time:?}"));
-                self.network.stand_still(time);
-            }
-            6 => {
-                self.faults.fault("the server forgets its scripts");
-                self.network.server().flush_scripts();
-            }
-            7 => {
-                self.faults.fault(format!("process {at} is killed"));
-                self.network.kill(node);
-                self.processes[at].tasks.iter().for_each(JoinHandle::abort);
-                self.processes[at] = self.start(at).await?;
-            }
-            8 => {
-                self.faults.fault(format!("the connections of process {at} end"));
-                self.network.cut(node, Cut::Both);
-                self.network.mend(node);
-            }
-            _ => {}
+        if self.stage.trouble(node, &self.faults, &mut self.rng).await {
+            self.faults.fault(format!("process {at} is killed"));
+            self.stage.kill(node);
+            self.processes[at].tasks.iter().for_each(JoinHandle::abort);
+            self.processes[at] = self.start(at).await?;
         }
         Ok(())
     }
 
     /// Everything heals, every task ends, and nothing may be left.
     async fn end(&mut self) -> Verdict {
-        self.processes.iter().for_each(|process| self.network.mend(process.node));
+        self.stage.heal();
         self.faults.fault("it is over");
         self.stop.store(true, Ordering::Relaxed);
         let mut violations = Vec::new();
@@ -238,7 +208,7 @@ impl World {
         }
         // What was killed or never answered is free when its lease ends.
         sleep(FREE_MAX).await;
-        let held = self.network.server().held();
+        let held = self.stage.held();
         if !held.is_empty() {
             let story = format!("{FREE_MAX:?} after everybody has ended: {held:?}");
             violations.push(Violation { kind: "a lock that nobody has and nobody gets", story });
@@ -249,10 +219,41 @@ impl World {
             let lines = files.iter().flat_map(|(name, text)| text.lines().map(move |line| (name, line)));
             lines.filter(|(_, line)| line.contains(part)).for_each(|(name, line)| println!("{name} {line}"));
         }
-        let expect = Expect { capacity: CAPACITY, nothing_expires: false, nothing_vanishes: true };
+        let expect = Expect {
+            capacity: CAPACITY,
+            nothing_expires: false,
+            nothing_vanishes: !self.stage.may_vanish(),
+            excused_ns: self.stage.excused(),
+        };
         let logs = Logs::of(files).expect("they were written here");
-        let mut verdict = judge::judge_logs(&logs, expect);
+        violations.extend(self.without_grants(&logs));
+        let mut verdict = judge::judge_logs(&logs, &expect);
         verdict.violations.extend(violations);
         verdict
+    }
+
+    /// Who was granted nothing while all was well.
+    fn without_grants(&self, logs: &Logs) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (from_ns, to_ns) in self.stage.well() {
+            for (name, _) in self.logs.iter().filter(|(name, _)| self.lives(name)) {
+                let is_in = |interval: &&judge::Interval| (from_ns..to_ns).contains(&interval.start_ns);
+                let of_it = logs.intervals.iter().filter(|interval| interval.process == *name);
+                if of_it.clone().any(|interval| interval.start_ns < from_ns)
+                    && of_it.filter(is_in).count() == 0
+                {
+                    let [from, to] = [from_ns, to_ns].map(|ns| clock::seconds(ns, 0));
+                    let story =
+                        format!("{name} was granted nothing from {from} s to {to} s, when all was well");
+                    found.push(Violation { kind: "no progress", story });
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether a log is of a process that was there to the end.
+    fn lives(&self, name: &str) -> bool {
+        self.processes.iter().any(|process| name.ends_with(&format!("n{}", process.node)))
     }
 }

@@ -212,7 +212,7 @@ pub(crate) fn simulated(
         log: Arc::clone(log),
         owners: pool(&client, process, numbers)?,
         numbers: Numbers::clone(numbers),
-        acknowledged: false,
+        acknowledged: numbers.acknowledged,
         board: Board::clone(board),
         stop: Arc::clone(stop),
         next: AtomicU64::new(0),

@@ -11,6 +11,7 @@ use crate::{
         TlsOptions, settings::Settings,
     },
     core::{Core, Origin, fork_safe::ForkSafeCore, keeper::Keeper},
+    dialer::{Dialer, Dialing},
     error::{Error, ErrorKind},
     store::{self, Store},
 };
@@ -204,6 +205,12 @@ impl ClientBuilder {
     /// runtime has ended.
     pub fn background_on(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.background = Some(runtime);
+        self
+    }
+
+    /// Opens the connections to servers over this in place of TCP: a tunnel, a proxy, or the simulated network of a test.
+    pub fn dialer(mut self, dialer: Arc<dyn Dialer>) -> Self {
+        self.config.dialing = Dialing(Some(dialer));
         self
     }
 

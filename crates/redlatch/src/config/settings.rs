@@ -10,7 +10,7 @@ use super::{
     RENEWAL_BATCH_MAX, RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions,
     WATCHDOG_LEASE,
 };
-use crate::call_hook::CallHook;
+use crate::{call_hook::CallHook, dialer::Dialing};
 
 /// Settings that may also come from elsewhere than the builder. `None` means that nothing was said.
 #[derive(Debug, Clone, Default)]
@@ -116,6 +116,7 @@ impl Default for Config {
             engine_binary: None,
             engine_dir: None,
             clock: Arc::new(SystemClock),
+            dialing: Dialing::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     call_hook::CallHook,
+    dialer::Dialing,
     error::{Error, ErrorKind},
     owner::Identity,
 };
@@ -45,6 +46,7 @@ pub(crate) struct Config {
     pub(crate) engine_binary: Option<PathBuf>,
     pub(crate) engine_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) dialing: Dialing,
 }
 
 impl fmt::Debug for Config {
@@ -76,6 +78,7 @@ impl fmt::Debug for Config {
             engine_binary,
             engine_dir,
             clock: _,
+            dialing,
         } = self;
         f.debug_struct("Config")
             .field("username", username)
@@ -99,6 +102,7 @@ impl fmt::Debug for Config {
             .field("poll_interval_max", poll_interval_max)
             .field("engine_binary", engine_binary)
             .field("engine_dir", engine_dir)
+            .field("dialing", dialing)
             .finish_non_exhaustive()
     }
 }

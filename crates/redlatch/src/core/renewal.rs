@@ -6,7 +6,6 @@
 //! server that is slow and answers everything keeps every lock.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -24,6 +23,7 @@ use futures_util::{
 
 use crate::{
     jitter::jittered,
+    randomness::SeededMap,
     recipes::ExpiryCheck,
     replica_ack::{Replicas, Replication},
     store::Fault,
@@ -59,7 +59,7 @@ impl Core {
             })
             .flat_map(|alike| alike.chunks(self.config.renewal_batch))
             .chain(reasserted.chunks(1));
-        let mut servers: HashMap<u16, Vec<UnderWay>> = HashMap::new();
+        let mut servers: SeededMap<u16, Vec<UnderWay>> = SeededMap::default();
         for batch in batches {
             let owner = self.store.shard_owner(self.shard(&batch[0]));
             // From here on, so that a batch that was never begun is asked about again, too.

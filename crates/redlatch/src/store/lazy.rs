@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::{runtime::Handle, sync::watch};
+use tokio::runtime::Handle;
 
 use super::{
     AckedFuture, Arg, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
@@ -20,12 +20,12 @@ use crate::{
     acl::Kind,
     config::{Config, url::StoreUrl},
     error::{Error, ErrorKind},
-    panic_safe::panic_safe,
+    latest,
     replica_ack::ReplicaCount,
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
-type Opening = watch::Receiver<Option<Result<Arc<dyn Store>, Error>>>;
+type Opening = latest::Receiver<Option<Result<Arc<dyn Store>, Error>>>;
 
 pub(crate) struct LazyStore(Arc<Shared>);
 
@@ -86,12 +86,11 @@ impl Shared {
     }
 
     async fn open(self: Arc<Self>) -> Result<Arc<dyn Store>, Fault> {
-        let mut opening = match self.opening() {
+        let opening = match self.opening() {
             Ok(opening) => opening,
             Err(store) => return Ok(store),
         };
-        let outcome =
-            panic_safe(async || opening.wait_for(Option::is_some).await.map(|outcome| outcome.clone())).await;
+        let outcome = opening.wait_for(Option::is_some).await;
         match outcome {
             Ok(Some(outcome)) => outcome.map_err(Fault::NotSent),
             _ => Err(Fault::NotSent(closed())),
@@ -107,9 +106,9 @@ impl Shared {
         if let Some(opening) = &state.opening {
             return Ok(opening.clone());
         }
-        let (tell, opening) = watch::channel(None);
+        let (tell, opening) = latest::channel(None);
         if state.closed {
-            tell.send_replace(Some(Err(closed())));
+            tell.set(Some(Err(closed())));
             return Ok(opening);
         }
         let shared = self.clone();
@@ -119,7 +118,7 @@ impl Shared {
             let outcome = opening.unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Engine, "a panic ended the attempt to open the store"))
             });
-            tell.send_replace(Some(shared.settle(outcome)));
+            tell.set(Some(shared.settle(outcome)));
         });
         state.opening = Some(opening.clone());
         Ok(opening)

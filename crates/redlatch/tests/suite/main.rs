@@ -8,6 +8,7 @@ mod clocks;
 mod cluster;
 mod contract;
 mod demoted;
+mod dialer;
 mod differential;
 mod errors;
 mod errors_told;

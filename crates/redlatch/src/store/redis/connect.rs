@@ -17,7 +17,7 @@ use redis::{RedisConnectionInfo, RedisError, Value};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     runtime::Handle,
 };
 use tokio_rustls::client::TlsStream;
@@ -33,6 +33,7 @@ use super::{
 use crate::{
     call_hook::CallHook,
     config::{AddressMap, Config, Secret, addr::Addr, url::Server},
+    dialer::{Dialing, Plain},
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     store::{ChangeHook, Fault},
@@ -84,6 +85,7 @@ pub(crate) struct Dial {
     known_nodes: Option<Arc<KnownNodes>>,
     baseline: Baseline,
     calls: CallHook,
+    dialing: Dialing,
 }
 
 /// What the first connection to a master has said of its data: what is counted there afterwards is lost when they get another history.
@@ -137,6 +139,7 @@ impl Dial {
             known_nodes: None,
             baseline: Baseline::default(),
             calls: config.calls.clone(),
+            dialing: config.dialing.clone(),
         };
         if dial.shows_password() {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -345,9 +348,10 @@ impl Dial {
         match &self.server.addr {
             Addr::Unix(path) => Ok(Stream::Unix(self.connected(UnixStream::connect(path).await)?)),
             Addr::Tcp { host, port } => {
-                let tcp = self.connected(TcpStream::connect((host.as_str(), *port)).await)?;
-                tcp.set_nodelay(true).map_err(|error| self.unreachable(error))?;
-                let Some(tls) = &self.tls else { return Ok(Stream::Tcp(tcp, Some(self.trouble.shared()))) };
+                let plain = self.connected(self.dialing.dial(host, *port).await)?;
+                let Some(tls) = &self.tls else {
+                    return Ok(Stream::Plain(plain, Some(self.trouble.shared())));
+                };
                 if self.insecure {
                     tracing::warn!(server = %self.server, "the server's certificate is not fully checked (danger_accept_any_…)");
                 }
@@ -356,10 +360,12 @@ impl Dial {
                     Error::new(ErrorKind::InvalidOption, "the TLS server name is not a host name or address")
                 })?;
                 let tls = tls.connector().await;
-                let stream = tls::handshake(&tls, name, tcp, &self.trouble).await.map_err(|error| {
-                    self.trouble.note(&error);
-                    self.unreachable(format!("TLS: {error}"))
-                })?;
+                let again = self.dialing.dial(host, *port);
+                let stream =
+                    tls::handshake(&tls, name, plain, again, &self.trouble).await.map_err(|error| {
+                        self.trouble.note(&error);
+                        self.unreachable(format!("TLS: {error}"))
+                    })?;
                 Ok(Stream::Tls(Box::new(stream), self.trouble.shared()))
             }
         }
@@ -428,15 +434,15 @@ impl Dial {
 /// The three kinds of byte stream.
 pub(super) enum Stream {
     /// With the trouble that its first bytes may tell of, until they have been seen.
-    Tcp(TcpStream, Option<Trouble>),
-    Tls(Box<TlsStream<TcpStream>>, Trouble),
+    Plain(Plain, Option<Trouble>),
+    Tls(Box<TlsStream<Plain>>, Trouble),
     Unix(UnixStream),
 }
 
 macro_rules! each {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
-            Stream::Tcp($inner, _) => $do,
+            Stream::Plain($inner, _) => $do,
             Stream::Tls($inner, _) => $do,
             Stream::Unix($inner) => $do,
         }
@@ -450,7 +456,7 @@ impl AsyncRead for Stream {
         let outcome = each!(&mut *stream, inner => Pin::new(inner).poll_read(cx, buf));
         match (stream, &outcome) {
             (Stream::Tls(_, trouble), Poll::Ready(Err(error))) => trouble.note(error),
-            (Stream::Tcp(_, trouble @ Some(_)), Poll::Ready(Ok(()))) => {
+            (Stream::Plain(_, trouble @ Some(_)), Poll::Ready(Ok(()))) => {
                 if let Some(trouble) = trouble.take() {
                     trouble.look(&buf.filled()[before..]);
                 }

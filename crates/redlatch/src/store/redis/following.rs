@@ -19,7 +19,6 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep, sleep_until, timeout},
 };
@@ -48,6 +47,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     jitter::jittered,
+    latest,
     replica_ack::ReplicaCount,
     store::{
         AckedFuture, Call, ChangeHook, DiagnoseFuture, Fault, Listener, ListenersFuture, LoadFuture,
@@ -96,7 +96,7 @@ struct Shared {
     ends: Arc<Interruption>,
     interruption: Arc<Interruption>,
     look: Arc<Look>,
-    looked: watch::Receiver<u64>,
+    looked: latest::Receiver<u64>,
     searching: Searching,
     /// How many replicas the master of an era had, and when that was said.
     listed: Mutex<Option<(u64, Instant, u32)>>,
@@ -163,7 +163,7 @@ impl FollowingStore {
             asked.ask();
             told.ring();
         }));
-        let (done, looked) = watch::channel(0);
+        let (done, looked) = latest::channel(0);
         let shared = Arc::new(Shared {
             dial,
             config: config.clone(),
@@ -194,7 +194,7 @@ impl FollowingStore {
 }
 
 /// Looks who the master is, as long as there is a store.
-async fn follow(store: Weak<Shared>, look: Arc<Look>, done: Arc<watch::Sender<u64>>) {
+async fn follow(store: Weak<Shared>, look: Arc<Look>, done: Arc<latest::Sender<u64>>) {
     let mut candidate = None;
     let mut failures = 0;
     let mut pause = LOOK_PAUSE_MIN;
@@ -213,6 +213,7 @@ async fn follow(store: Weak<Shared>, look: Arc<Look>, done: Arc<watch::Sender<u6
             pause = (pause + LOOK_PAUSE_STEP).min(LOOK_PAUSE_MAX);
         } else {
             tokio::select! {
+                biased;
                 () = look.news.notified() => pause = LOOK_PAUSE_MIN,
                 () = look.wanted.notified() => pause = (pause * 2).min(LOOK_PAUSE_MAX),
                 () = sleep(LOOK_INTERVAL) => pause = LOOK_PAUSE_MIN,
@@ -225,12 +226,12 @@ async fn follow(store: Weak<Shared>, look: Arc<Look>, done: Arc<watch::Sender<u6
 /// A look that has begun: it ends however it ends, and those who wait are told.
 struct Ended<'a> {
     number: u64,
-    done: &'a watch::Sender<u64>,
+    done: &'a latest::Sender<u64>,
 }
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.done.send_replace(self.number);
+        self.done.set(self.number);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet},
+    collections::BinaryHeap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -27,6 +27,7 @@ use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
     jitter::jittered,
+    randomness::{SeededMap, SeededSet, first_of},
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 
@@ -49,7 +50,7 @@ pub(super) struct Hub {
 }
 
 /// The channels that the server has confirmed, for others to ask.
-type Subscribed = Arc<Mutex<HashSet<Channel>>>;
+type Subscribed = Arc<Mutex<SeededSet<Channel>>>;
 
 enum Order {
     Add { channel: Channel, id: u64, listener: Listener, confirm: Confirmation },
@@ -58,6 +59,12 @@ enum Order {
     Pong { connection: u64, alive: bool },
     Redirect(Arc<Dial>),
     Close,
+}
+
+/// What comes over the connection, and what the program wants.
+enum Heard {
+    Message(Option<redis::Msg>),
+    Order(Option<Order>),
 }
 
 struct Ticket {
@@ -145,7 +152,7 @@ struct Task {
     dial: Arc<Dial>,
     news: bool,
     orders: mpsc::WeakUnboundedSender<Order>,
-    channels: HashMap<Channel, Entry>,
+    channels: SeededMap<Channel, Entry>,
     /// Which connection answers belong to; an answer about an earlier one is stale.
     connection: u64,
     /// How many requests were made.
@@ -210,6 +217,7 @@ impl Task {
             let mut attempt = std::pin::pin!(attempt);
             let outcome = loop {
                 tokio::select! {
+                    biased;
                     outcome = &mut attempt => break Some(outcome),
                     order = inbox.recv() => match order {
                         Some(Order::Close) | None => return None,
@@ -252,30 +260,10 @@ impl Task {
         loop {
             let leaving = self.linger.first().map(|(at, _)| *at);
             let asking = self.later.peek().map(|Reverse((at, _))| *at);
+            let message = async { Heard::Message(stream.next().await) };
+            let order = async { Heard::Order(inbox.recv().await) };
             tokio::select! {
-                message = stream.next() => match message {
-                    Some(message) => self.deliver(&message),
-                    None => return true,
-                },
-                order = inbox.recv() => match order {
-                    Some(Order::Close) | None => return false,
-                    Some(Order::Add { channel, id, listener, confirm }) => {
-                        self.note(Order::Add { channel: channel.clone(), id, listener, confirm });
-                        self.request(&sink, channel);
-                    }
-                    Some(Order::Confirmed { channel, request, outcome }) => {
-                        self.confirmed(&channel, request, outcome);
-                    }
-                    Some(order @ Order::Redirect(_)) => {
-                        self.note(order);
-                        return true;
-                    }
-                    Some(Order::Pong { connection, alive: false }) if connection == self.connection => {
-                        tracing::debug!("the subscription connection gives no sign of life");
-                        return true;
-                    }
-                    Some(order) => self.note(order),
-                },
+                biased;
                 () = tokio::time::sleep_until(leaving.unwrap_or_else(Instant::now)), if leaving.is_some() => {
                     self.leave(&mut sink);
                 }
@@ -283,6 +271,27 @@ impl Task {
                     self.ask_again(&sink);
                 }
                 _ = ping.tick() => self.ping(&sink),
+                heard = first_of(message, order) => match heard {
+                    Heard::Message(Some(message)) => self.deliver(&message),
+                    Heard::Message(None) => return true,
+                    Heard::Order(Some(Order::Close) | None) => return false,
+                    Heard::Order(Some(Order::Add { channel, id, listener, confirm })) => {
+                        self.note(Order::Add { channel: channel.clone(), id, listener, confirm });
+                        self.request(&sink, channel);
+                    }
+                    Heard::Order(Some(Order::Confirmed { channel, request, outcome })) => {
+                        self.confirmed(&channel, request, outcome);
+                    }
+                    Heard::Order(Some(order @ Order::Redirect(_))) => {
+                        self.note(order);
+                        return true;
+                    }
+                    Heard::Order(Some(Order::Pong { connection, alive: false })) if connection == self.connection => {
+                        tracing::debug!("the subscription connection gives no sign of life");
+                        return true;
+                    }
+                    Heard::Order(Some(order)) => self.note(order),
+                },
             }
         }
     }

@@ -10,10 +10,7 @@ use std::sync::{
 
 use futures_util::TryFutureExt;
 use redis::Cmd;
-use tokio::{
-    runtime::{Handle, Id},
-    sync::watch,
-};
+use tokio::runtime::{Handle, Id};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -27,6 +24,7 @@ use super::{
 use crate::{
     config::{Config, ScriptMode},
     error::{Error, ErrorKind},
+    latest,
     panic_safe::panic_safe,
     replica_ack::ReplicaCount,
     scripts,
@@ -34,7 +32,7 @@ use crate::{
 };
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
-type Dialling = watch::Receiver<Option<Result<Arc<Link>, Error>>>;
+type Dialling = latest::Receiver<Option<Result<Arc<Link>, Error>>>;
 
 /// The listeners to connections that end on their own, and to servers that have become replicas; all servers of a store share one.
 #[derive(Default)]
@@ -244,14 +242,14 @@ impl Node {
             return Err(closed_error());
         }
         let mut begins = None;
-        let mut pending = {
+        let pending = {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
             let slot = links.iter().position(|(other, _)| *other == id);
             match slot.map(|at| &links[at].1) {
                 Some(Slot::Ready(link)) if link.is_usable() => return Ok(Some(link.clone())),
                 Some(Slot::Connecting(pending)) => pending.clone(),
                 _ => {
-                    let (tell, pending) = watch::channel(None);
+                    let (tell, pending) = latest::channel(None);
                     begins = Some(tell);
                     if let Some(at) = slot {
                         links.swap_remove(at);
@@ -277,13 +275,13 @@ impl Node {
                 };
                 connecting.is_settled = true;
                 connecting.node.settle(id, outcome.as_ref().ok());
-                tell.send_replace(Some(outcome));
+                tell.set(Some(outcome));
             });
         }
         let outcome = panic_safe(async || {
             tokio::select! {
                 biased;
-                outcome = pending.wait_for(Option::is_some) => Ok(outcome.map(|outcome| outcome.clone())),
+                outcome = pending.wait_for(Option::is_some) => Ok(outcome),
                 // A waiter may have another server to ask by now.
                 () = self.closed.cancelled() => Err(Err(closed_error())),
                 // The attempt has a limit, which it keeps where its runtime runs.

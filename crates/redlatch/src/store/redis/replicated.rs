@@ -4,7 +4,6 @@
 //! (`succession/lineage.rs`).
 
 use std::{
-    collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
@@ -31,6 +30,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
+    randomness::SeededSet,
     store::Fault,
 };
 
@@ -212,7 +212,7 @@ impl Replicated {
     /// same: until one of the two is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
     /// counts for a while: it may have become one.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
-        let (mut replicas, mut promoted, mut mute) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut replicas, mut promoted, mut mute) = (SeededSet::default(), Vec::new(), Vec::new());
         let (mut anybody, mut ours) = (false, None);
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         // One that is too far away to be heard in time is a replica all the same.

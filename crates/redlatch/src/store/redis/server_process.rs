@@ -16,10 +16,11 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::{BoxFuture, Either, join_all, select};
+use tokio::time::Instant;
 
 use crate::{
     error::{Error, ErrorKind},

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::BinaryHeap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -33,6 +33,7 @@ use crate::{
     config::addr::Addr,
     error::{Error, ErrorKind},
     jitter::jittered,
+    randomness::SeededMap,
     store::{Event, Fault, Listener, SubscribeFuture, Subscription},
 };
 
@@ -83,7 +84,7 @@ impl Set {
 type Confirmation = oneshot::Sender<Result<(), Fault>>;
 
 /// Where the channels are confirmed that others may ask for, and in how many ways.
-type Subscribed = Arc<Mutex<HashMap<Channel, (Addr, i64)>>>;
+type Subscribed = Arc<Mutex<SeededMap<Channel, (Addr, i64)>>>;
 
 pub(super) struct ShardedHub {
     orders: mpsc::UnboundedSender<Order>,
@@ -121,8 +122,8 @@ impl ShardedHub {
             ways,
             background: background.clone(),
             orders: orders.downgrade(),
-            channels: HashMap::new(),
-            ears: HashMap::new(),
+            channels: SeededMap::default(),
+            ears: SeededMap::default(),
             next_ear: 0,
             requests: 0,
             later: BinaryHeap::new(),
@@ -202,8 +203,8 @@ struct Task {
     ways: Ways,
     background: Handle,
     orders: mpsc::WeakUnboundedSender<Order>,
-    channels: HashMap<Channel, Entry>,
-    ears: HashMap<Addr, Spot>,
+    channels: SeededMap<Channel, Entry>,
+    ears: SeededMap<Addr, Spot>,
     next_ear: u64,
     /// How many requests were made.
     requests: u64,
@@ -219,10 +220,7 @@ impl Task {
         loop {
             let due = self.later.peek().map(|Reverse((at, _))| *at);
             tokio::select! {
-                order = inbox.recv() => match order {
-                    Some(Order::Close) | None => return,
-                    Some(order) => self.take(order),
-                },
+                biased;
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -232,6 +230,10 @@ impl Task {
                     }
                 }
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.look_again(),
+                order = inbox.recv() => match order {
+                    Some(Order::Close) | None => return,
+                    Some(order) => self.take(order),
+                },
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{Dial, backoff::Backoff, connect::Stream, lasting::lasting};
-use crate::{error::Error, store::Fault};
+use crate::{error::Error, randomness::first_of, store::Fault};
 
 /// How often the connection is asked for a sign of life, and how long an answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -48,6 +48,12 @@ impl Way {
             (Way::Sharded, false) => "SUNSUBSCRIBE",
         }
     }
+}
+
+/// What comes first: the program wants something, or the server has sent something.
+enum Came {
+    Order(Option<Order>),
+    Bytes(io::Result<usize>),
 }
 
 /// What an ear tells.
@@ -231,19 +237,10 @@ impl Wire {
         loop {
             talk.input.reserve(READ_BYTES);
             let late = talk.due.front().map(|due| due.since + ANSWER_TIMEOUT);
+            let order = async { Came::Order(inbox.recv().await) };
+            let read = async { Came::Bytes(reader.read_buf(&mut talk.input).await) };
             let outcome = tokio::select! {
-                order = inbox.recv() => match order {
-                    Some(order) => {
-                        talk.ask(Asked::Channel(order));
-                        Ok(())
-                    }
-                    None => return false,
-                },
-                read = reader.read_buf(&mut talk.input) => match read {
-                    Ok(0) => return true,
-                    Ok(_) => talk.hear(tell),
-                    Err(error) => Err(error),
-                },
+                biased;
                 written = push(&mut writer, &talk.output), if !flushed || !talk.output.is_empty() => {
                     flushed = talk.output.is_empty();
                     written.map(|len| drop(talk.output.drain(..len)))
@@ -252,6 +249,16 @@ impl Wire {
                     talk.ask(Asked::Ping);
                     Ok(())
                 }
+                heard = first_of(order, read) => match heard {
+                    Came::Order(Some(order)) => {
+                        talk.ask(Asked::Channel(order));
+                        Ok(())
+                    }
+                    Came::Order(None) => return false,
+                    Came::Bytes(Ok(0)) => return true,
+                    Came::Bytes(Ok(_)) => talk.hear(tell),
+                    Came::Bytes(Err(error)) => Err(error),
+                },
                 () = tokio::time::sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
                     Err(io::ErrorKind::TimedOut.into())
                 }

@@ -1,14 +1,14 @@
 //! Which node of a cluster holds a key: the slot of a key, and what a node says of all slots.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
 };
 
 use redis::Cmd;
 
 use super::failure::Failure;
-use crate::{config::addr::Addr, keys::hash_tag, store::Reply};
+use crate::{config::addr::Addr, keys::hash_tag, randomness::SeededMap, store::Reply};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: usize = 16_384;
@@ -71,9 +71,9 @@ pub(super) struct Layout {
     /// The ids of the masters.
     masters: BTreeMap<String, Addr>,
     /// Of each address that is told, the id of the node.
-    pub(super) nodes: HashMap<Addr, String>,
+    pub(super) nodes: SeededMap<Addr, String>,
     /// The configuration epochs of the masters, as far as they are known.
-    pub(super) epochs: HashMap<Addr, u64>,
+    pub(super) epochs: SeededMap<Addr, u64>,
 }
 
 impl Layout {

@@ -11,6 +11,7 @@ pub(super) fn sleep_on(timers: &Handle, time: Duration) -> impl Future<Output = 
     let (mut tell, is_over) = oneshot::channel::<()>();
     timers.spawn(async move {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(time) => {}
             () = tell.closed() => {}
         }

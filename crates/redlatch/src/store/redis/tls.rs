@@ -7,14 +7,12 @@ use std::{
 };
 
 use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
     config::url::Server,
+    dialer::Plain,
     error::{Error, ErrorKind},
 };
 
@@ -24,24 +22,25 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// How long the answer to that may take.
 const ANSWER_TIME: Duration = Duration::from_millis(700);
 
-/// Shakes hands. After some silence a second connection says `PING` in plain words, which no encrypted server answers in kind.
+/// Shakes hands. After some silence a second connection, from `again`, says `PING` in plain words, which no encrypted server answers in kind.
 pub(super) async fn handshake(
     tls: &TlsConnector,
     name: ServerName<'static>,
-    tcp: TcpStream,
+    plain: Plain,
+    again: impl Future<Output = io::Result<Plain>>,
     trouble: &Trouble,
-) -> io::Result<TlsStream<TcpStream>> {
-    let peer = tcp.peer_addr()?;
-    let mut shaking = std::pin::pin!(tls.connect(name, tcp));
+) -> io::Result<TlsStream<Plain>> {
+    let mut shaking = std::pin::pin!(tls.connect(name, plain));
     if let Ok(outcome) = tokio::time::timeout(SILENCE, &mut shaking).await {
         return outcome;
     }
     let asking = async {
-        let mut plain = TcpStream::connect(peer).await?;
+        let mut plain = again.await?;
         plain.write_all(b"PING\r\n").await?;
         plain.read_u8().await
     };
     tokio::select! {
+        biased;
         outcome = &mut shaking => return outcome,
         answer = tokio::time::timeout(ANSWER_TIME, asking) => {
             if let Ok(Ok(b'+' | b'-')) = answer {

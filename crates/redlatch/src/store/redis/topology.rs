@@ -4,7 +4,6 @@
 //! connection ended, and every few seconds while the cluster is in use; one at a time, and never in a rush (F24).
 
 use std::{
-    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
@@ -12,12 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, watch},
-    task::AbortHandle,
-    time::Instant,
-};
+use tokio::{runtime::Handle, sync::Notify, task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -34,7 +28,9 @@ use crate::{
     config::{Config, addr::Addr},
     error::Error,
     jitter::jittered,
+    latest,
     panic_safe::panic_safe,
+    randomness::{SeededMap, SeededSet},
 };
 use pictures::{Contradiction, SCAN_TIMEOUT};
 use replicas::Replicas;
@@ -61,13 +57,13 @@ struct Table {
     /// For each slot a place in `masters`, or [`NOBODY`].
     owners: Vec<u16>,
     /// The configuration epochs of masters, as far as nodes have said.
-    epochs: HashMap<Addr, u64>,
+    epochs: SeededMap<Addr, u64>,
     /// Slots whose master was learned from a redirection: other nodes may not have heard of it yet.
-    told: HashMap<u16, Told>,
+    told: SeededMap<u16, Told>,
     /// How often a slot has got another master, for those that have.
-    eras: HashMap<u16, u64>,
+    eras: SeededMap<u16, u64>,
     /// The epochs of masters that most have insisted are none: up to these a picture in which they take a slot is not believed.
-    refused: HashMap<Addr, u64>,
+    refused: SeededMap<Addr, u64>,
     replicas: Replicas,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
@@ -115,17 +111,17 @@ pub(super) struct Topology {
     /// A picture that contradicts what is known.
     contradiction: Mutex<Option<Contradiction>>,
     /// All servers with connections, also those that have no slots any more but still owe answers.
-    members: Mutex<HashMap<Addr, Arc<Member>>>,
+    members: Mutex<SeededMap<Addr, Arc<Member>>>,
     /// Servers that were let go of, for as long as a call has them: it may yet be made there.
     past: Mutex<Vec<Weak<Member>>>,
     /// A look at the whole picture is wanted.
     wanted: Notify,
     /// How many looks have ended.
-    looks: watch::Sender<u64>,
+    looks: latest::Sender<u64>,
     /// How often an owner has changed.
-    changes: watch::Sender<u64>,
+    changes: latest::Sender<u64>,
     /// When it was last not certain which node answers for a slot.
-    unsettled: Mutex<Option<std::time::Instant>>,
+    unsettled: Mutex<Option<Instant>>,
     /// Holders should look after their locks.
     alarm: Notify,
     /// How many changes they have been told of.
@@ -153,10 +149,10 @@ impl Topology {
             table: RwLock::new(Table {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
-                epochs: HashMap::new(),
-                told: HashMap::new(),
-                eras: HashMap::new(),
-                refused: HashMap::new(),
+                epochs: SeededMap::default(),
+                told: SeededMap::default(),
+                eras: SeededMap::default(),
+                refused: SeededMap::default(),
                 replicas: Replicas::default(),
                 id: None,
             }),
@@ -164,8 +160,8 @@ impl Topology {
             members: Mutex::default(),
             past: Mutex::default(),
             wanted: Notify::new(),
-            looks: watch::Sender::new(0),
-            changes: watch::Sender::new(0),
+            looks: latest::Sender::new(0),
+            changes: latest::Sender::new(0),
             unsettled: Mutex::default(),
             alarm: Notify::new(),
             told: AtomicU64::new(0),
@@ -218,7 +214,7 @@ impl Topology {
     /// All masters that have slots, each with one of them.
     pub(super) fn masters(&self) -> Vec<(u16, Arc<Member>)> {
         let table = self.table();
-        let mut seen = HashSet::new();
+        let mut seen = SeededSet::default();
         let firsts = (0..SLOTS as u16).filter_map(|slot| Some((slot, table.owner(slot)?)));
         firsts
             .filter(|(_, member)| seen.insert(member.addr.clone()))
@@ -294,7 +290,7 @@ impl Topology {
             table.owners[usize::from(slot)] = table.place(&member);
             *table.eras.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
-            table.told.insert(slot, Told { at: Instant::from_std(std::time::Instant::now()), after });
+            table.told.insert(slot, Told { at: Instant::now(), after });
         }
         self.changed();
         // Last, because a program's log may panic.
@@ -303,7 +299,7 @@ impl Topology {
 
     /// A call has gone to another node than the one that has its slot, or goes there now.
     pub(super) fn unsettled(&self) {
-        *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::time::Instant::now());
+        *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Whether answers that are just coming in are from the nodes that have their slots now. It takes a while until a call that
@@ -315,7 +311,7 @@ impl Topology {
 
     fn changed(&self) {
         self.unsettled();
-        self.changes.send_modify(|count| *count += 1);
+        self.changes.change(|count| *count += 1);
         self.alarm.notify_one();
     }
 
@@ -351,11 +347,11 @@ impl Topology {
 
     /// As [`look`](Self::look), and waits until a node has answered or none would, or for as long as that may take.
     pub(super) async fn looked(&self) {
-        let mut looks = self.looks.subscribe();
-        let before = *looks.borrow_and_update();
+        let (looks, before) = (self.looks.subscribe(), self.looks.get());
         self.wanted.notify_one();
         panic_safe(async || {
             tokio::select! {
+                biased;
                 _ = looks.wait_for(|looks| *looks > before) => {}
                 () = self.closed.cancelled() => {}
                 () = self.sleep(LOOKED_TIME_MAX) => {}
@@ -365,7 +361,7 @@ impl Topology {
     }
 
     /// Counts changes of owners.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    pub(super) fn changes(&self) -> latest::Receiver<u64> {
         self.changes.subscribe()
     }
 
@@ -418,12 +414,14 @@ impl Topology {
         let mut last = Instant::now();
         loop {
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = self.wanted.notified() => {}
                 // Also where no call is made: one that only holds is to hear of a master that has been replaced.
                 () = tokio::time::sleep_until(last + jittered(self.scan_interval())) => {}
             }
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep_until(last + jittered(SCAN_PAUSE_MIN)) => {}
             }
@@ -438,14 +436,16 @@ impl Topology {
     async fn ring(self: Arc<Self>) {
         loop {
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = self.alarm.notified() => {
                     // The number comes first: the task that is told to look compares it.
-                    self.told.store(*self.changes.borrow(), Ordering::Release);
+                    self.told.store(self.changes.get(), Ordering::Release);
                     self.interruption.ring();
                 }
             }
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep(RING_PAUSE) => {}
             }
@@ -494,11 +494,11 @@ impl Drop for Opening<'_> {
 }
 
 /// A look that has begun: it ends however it ends, and those who wait are told.
-struct Ended<'a>(&'a watch::Sender<u64>);
+struct Ended<'a>(&'a latest::Sender<u64>);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|looks| *looks += 1);
+        self.0.change(|looks| *looks += 1);
     }
 }
 

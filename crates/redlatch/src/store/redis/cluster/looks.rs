@@ -1,6 +1,6 @@
 //! What the nodes of a cluster say when they are asked about themselves.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use redis::Cmd;
@@ -19,6 +19,7 @@ use crate::{
     acl::Kind,
     config::ShardedPubSub,
     finding::{Finding, Severity},
+    randomness::SeededMap,
     store::Fault,
 };
 
@@ -51,7 +52,7 @@ impl Inner {
     }
 
     pub(super) async fn listeners(&self, channels: Vec<Arc<[u8]>>) -> Result<Option<Vec<u64>>, Fault> {
-        let mut places: HashMap<_, (Arc<Member>, Vec<usize>)> = HashMap::new();
+        let mut places: SeededMap<_, (Arc<Member>, Vec<usize>)> = SeededMap::default();
         for (at, channel) in channels.iter().enumerate() {
             let Some(owner) = self.topology.owner(slot_of(channel)) else { return Ok(None) };
             places.entry(owner.addr.clone()).or_insert_with(|| (owner, Vec::new())).1.push(at);

@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout_at};
 use super::{LISTED_TIME, LOOK_TIME_MAX, MASTERS_TRIED_MAX, Shared};
 use crate::{
     error::{Error, ErrorKind},
-    panic_safe::panic_safe,
     replica_ack::ReplicaCount,
     store::{
         Call, Confirm, Fault, Reply, of_stale_incarnation,
@@ -151,11 +150,11 @@ impl Shared {
 
     /// Waits for a look that begins after this call, unless the master has changed since then.
     pub(super) async fn await_look(&self, era: u64) {
-        let mut looked = self.looked.clone();
+        let looked = self.looked.clone();
         let number = self.look.ask();
         if self.master.era() == era {
             // An error means that nobody looks any more, because the store is closed.
-            panic_safe(async || drop(looked.wait_for(|done| *done >= number).await)).await;
+            let _closed_is_over = looked.wait_for(|done| *done >= number).await;
         }
     }
 }

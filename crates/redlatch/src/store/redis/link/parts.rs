@@ -1,9 +1,9 @@
 //! A connection is made: the log-in, the protocol, the greeting.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, aio::MultiplexedConnection};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{
     error::Error,

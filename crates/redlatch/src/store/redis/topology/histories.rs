@@ -16,6 +16,7 @@ impl Topology {
         let mut looks = self.looks.subscribe();
         loop {
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 looked = looks.changed() => if looked.is_err() { return },
             }

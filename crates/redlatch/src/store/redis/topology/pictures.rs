@@ -6,7 +6,6 @@
 //! date. A person who resets epochs by hand contradicts that, too; most of the masters say so then, look after look.
 
 use std::{
-    collections::{HashMap, HashSet},
     sync::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +29,7 @@ use crate::{
     config::addr::Addr,
     error::{Error, ErrorKind},
     jitter::shuffled,
+    randomness::{SeededMap, SeededSet},
     store::{Fault, Reply},
 };
 
@@ -123,7 +123,7 @@ impl Table {
 
     /// The masters that lose slots to those of a picture with earlier epochs, and the epochs that count for nothing then. One of them that comes back would take
     /// its slots again by its own picture, from some clients and not from others. A master that loses a slot to a later epoch is none of them.
-    fn refused_by(&self, layout: &Layout) -> HashMap<Addr, u64> {
+    fn refused_by(&self, layout: &Layout) -> SeededMap<Addr, u64> {
         let losers = self.disputes(layout).filter_map(|(slot, _)| self.owner(slot));
         losers.filter_map(|owner| Some((owner.addr.clone(), *self.epochs.get(&owner.addr)?))).collect()
     }
@@ -194,7 +194,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 epochs: layout.epochs,
-                told: HashMap::new(),
+                told: SeededMap::default(),
                 eras: table.eras.clone(),
                 refused,
                 replicas: Replicas::told(layout.replicas, &layout.nodes, now),
@@ -272,7 +272,7 @@ impl Topology {
         };
         let mut known = shuffled(masters.iter().cloned().chain(replicas).collect());
         known.extend(self.seeds.iter().cloned());
-        let mut seen = HashSet::new();
+        let mut seen = SeededSet::default();
         known.retain(|addr| seen.insert(addr.clone()));
         known.truncate(SCAN_NODES_MAX);
         // Only most of the masters are believed against what is known, and there may be many.
@@ -287,10 +287,10 @@ impl Topology {
             .buffer_unordered(SCANS_UNDER_WAY_MAX);
         let mut asked = std::pin::pin!(asked);
         let (mut against, mut believed) = (Vec::new(), Vec::new());
-        let before = *self.changes.borrow();
+        let before = self.changes.get();
         // News end a look at once: calls wait for it.
         while believed.len() < VOICES
-            && *self.changes.borrow() == before
+            && self.changes.get() == before
             && let Some((answer, member)) = asked.next().await
         {
             match answer {
@@ -448,16 +448,16 @@ impl Topology {
         believed: &[Addr],
         now: Instant,
     ) -> Option<Layout> {
-        let masters: HashSet<Addr> =
+        let masters: SeededSet<Addr> =
             self.masters().into_iter().map(|(_, member)| member.addr.clone()).collect();
-        let mut pictures: HashMap<Disputed, (HashSet<Addr>, Layout)> = HashMap::new();
+        let mut pictures: SeededMap<Disputed, (SeededSet<Addr>, Layout)> = SeededMap::default();
         for (addr, layout) in against {
             tracing::debug!(%addr, "what a node says of the cluster is out of date");
             let slots: Disputed =
                 self.table().disputes(&layout).map(|(slot, addr)| (slot, addr.clone())).collect();
             // Of those that agree in what is in question the one that has heard most is taken over.
             let latest = |layout: &Layout| layout.epochs.values().max().copied();
-            let (by, kept) = pictures.entry(slots).or_insert_with(|| (HashSet::new(), layout.clone()));
+            let (by, kept) = pictures.entry(slots).or_insert_with(|| (SeededSet::default(), layout.clone()));
             by.insert(addr);
             if latest(&layout) > latest(kept) {
                 *kept = layout;
@@ -465,7 +465,7 @@ impl Topology {
         }
         let one_voice = believed.is_empty() && pictures.len() == 1;
         let most = pictures.into_iter().find(|(_, (by, layout))| {
-            let most_of = |masters: &HashSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
+            let most_of = |masters: &SeededSet<Addr>| 2 * masters.intersection(by).count() > masters.len();
             // Those who are gone for good say nothing any more. Without contradiction most of those count that have slots now.
             let present = layout.runs.iter().map(|(_, addr)| addr.clone()).collect();
             most_of(&masters) || one_voice && most_of(&present)

@@ -4,11 +4,11 @@
 //! just joined lacks some, too. What is missing for such a reason is counted on for a while: a grant that all replicas are to confirm
 //! would be content with fewer than there are.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::addr::Addr;
+use crate::{config::addr::Addr, randomness::SeededMap};
 
 /// For how long a replica counts that no picture names. The nodes of a cluster tell each other such news within a second or two.
 pub(super) const UNTOLD_TIME: Duration = Duration::from_secs(10);
@@ -42,7 +42,11 @@ impl Replicas {
     }
 
     /// These, as a picture tells them, which knows these nodes by id.
-    pub(super) fn told(told: Vec<(Addr, Option<Addr>)>, nodes: &HashMap<Addr, String>, now: Instant) -> Self {
+    pub(super) fn told(
+        told: Vec<(Addr, Option<Addr>)>,
+        nodes: &SeededMap<Addr, String>,
+        now: Instant,
+    ) -> Self {
         Replicas(
             told.into_iter()
                 .map(|(addr, of)| {

@@ -1,0 +1,9 @@
+//! The library with its connections: over simulated TCP to simulated servers that run the scripts that are shipped.
+
+mod net;
+mod node;
+mod play;
+mod sentinel;
+mod wire;
+
+pub(super) use self::play::{sentinel, single};

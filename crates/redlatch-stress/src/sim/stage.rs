@@ -1,0 +1,57 @@
+//! What a simulation plays on: the servers, the network before them, and what happens to both.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use redlatch::ClientBuilder;
+
+use crate::{record::Log, rng::Rng};
+
+/// A time in a run, in nanoseconds of its clock.
+pub(super) type Span = (u64, u64);
+
+pub(super) trait Stage: Send {
+    /// The way of a new process to the servers, and the number by which [`kill`](Stage::kill) knows it.
+    fn join(&mut self) -> (usize, ClientBuilder);
+
+    /// A process is killed, and nothing that it sends arrives from now on.
+    fn kill(&mut self, process: usize);
+
+    /// Something happens. `process` is one of those that live; the answer is whether that one is to be killed.
+    fn trouble<'a>(
+        &'a mut self,
+        process: usize,
+        faults: &'a Arc<Log>,
+        rng: &'a mut Rng,
+    ) -> BoxFuture<'a, bool>;
+
+    /// How long until something happens again.
+    fn pause(&mut self, rng: &mut Rng) -> Duration;
+
+    /// All is well from now on.
+    fn heal(&mut self);
+
+    /// The locks that are held, in words.
+    fn held(&self) -> Vec<String>;
+
+    /// What happened when, as one number.
+    fn trace(&self) -> u64;
+
+    /// What there was of what.
+    fn counts(&self) -> Vec<(&'static str, u64)>;
+
+    /// When two valid holders are what the documents say can happen.
+    fn excused(&self) -> Vec<Span> {
+        Vec::new()
+    }
+
+    /// When all was well for so long that each process must have been granted something.
+    fn well(&self) -> Vec<Span> {
+        Vec::new()
+    }
+
+    /// Whether what was held may be gone, because servers lost data.
+    fn may_vanish(&self) -> bool {
+        false
+    }
+}

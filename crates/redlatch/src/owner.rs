@@ -32,7 +32,7 @@ pub struct Owner(Arc<Inner>);
 /// | the owner is | because | so |
 /// |---|---|---|
 /// | nobody else's | nothing below is true | its hold goes from task to task without a round trip; a release removes its field |
-/// | handed out | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
+/// | known outside of its guard | the program has the value, or its guard may hand it out after the hold was lost or entered again | its attempts wait for what is under way in its name, and its hold is not passed on inside the process |
 /// | shared: foreign, shown or uncounted | it was read from text, written out as text, or has holds that this process does not count | another process may hold under it: releases count down |
 struct Inner {
     text: Arc<str>,
@@ -46,7 +46,7 @@ struct Inner {
     /// It has holds that this process does not count.
     uncounted: AtomicBool,
     /// It may be used to enter or acquire by others than its guard.
-    handed_out: AtomicBool,
+    known_outside: AtomicBool,
     /// How many leases of this process are its.
     holds: AtomicU32,
     /// The program was given it and may compare it with who holds.
@@ -68,7 +68,7 @@ impl Owner {
             pid: fork::here(),
             shown: AtomicBool::new(foreign),
             uncounted: AtomicBool::new(false),
-            handed_out: AtomicBool::new(foreign),
+            known_outside: AtomicBool::new(foreign),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
@@ -105,8 +105,8 @@ impl Owner {
     }
 
     /// Marks the owner as known outside of its guard, where it could be used to enter again.
-    pub(crate) fn hand_out(&self) -> &Self {
-        self.0.handed_out.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_known_outside(&self) -> &Self {
+        self.0.known_outside.store(true, Ordering::Relaxed);
         self
     }
 
@@ -115,28 +115,28 @@ impl Owner {
         self.0.uncounted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request of the owner `asking` may enter a hold of this one: it is this very owner, or its guard has handed it out. An
+    /// Whether a request of the owner `asking` may enter a hold of this one: it is this very owner, or one that is known outside of its guard. An
     /// owner is one and the same whatever its value was made from, so what is known of the one holds for the other.
     pub(crate) fn lets_in(&self, asking: &Owner) -> bool {
         debug_assert_eq!(self.0.text, asking.0.text, "of the same text");
         if Arc::ptr_eq(&self.0, &asking.0) {
             return true;
         }
-        if asking.is_multi_process() && self.is_handed_out() {
+        if asking.is_multi_process() && self.is_known_outside() {
             self.becomes_multi_process();
         }
-        self.is_handed_out()
+        self.is_known_outside()
     }
 
-    pub(crate) fn is_handed_out(&self) -> bool {
-        self.0.handed_out.load(Ordering::Relaxed) || self.is_multi_process()
+    pub(crate) fn is_known_outside(&self) -> bool {
+        self.0.known_outside.load(Ordering::Relaxed) || self.is_multi_process()
     }
 
     /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
     /// then on, and what ends each is covered.
     pub(crate) fn begins_to_hold(&self) {
         if self.0.holds.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.hand_out();
+            self.mark_known_outside();
         }
     }
 
@@ -158,7 +158,7 @@ impl Owner {
     /// A thread is this owner from now on: it enters what it holds.
     pub(crate) fn becomes_a_thread(&self) {
         self.0.of_thread.store(true, Ordering::Relaxed);
-        self.hand_out();
+        self.mark_known_outside();
     }
 
     /// An error where a hold of a thread would get a guard that other threads may have.
@@ -383,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_of_several_leases_counts_as_handed_out() {
+    fn an_owner_of_several_leases_counts_as_known_outside() {
         let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
         owner.begins_to_hold();
         owner.holds_on();
         owner.holds_less();
-        assert!(!owner.is_handed_out(), "its one lease was passed on");
+        assert!(!owner.is_known_outside(), "its one lease was passed on");
         owner.begins_to_hold();
-        assert!(owner.is_handed_out());
+        assert!(owner.is_known_outside());
     }
 
     #[test]

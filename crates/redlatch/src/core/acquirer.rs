@@ -223,7 +223,7 @@ impl Acquirer {
 
     /// Whether a hold of the same owner is just being given back.
     fn gives_back(&self) -> bool {
-        self.owner.is_handed_out() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
+        self.owner.is_known_outside() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.

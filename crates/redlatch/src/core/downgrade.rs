@@ -47,7 +47,7 @@ impl Core {
         let grant = loop {
             let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).zero_as_no_wait();
             let request = Request {
-                owner: Some(writing.owner.hand_out().clone()),
+                owner: Some(writing.owner.mark_known_outside().clone()),
                 under_own_write_lock: true,
                 inherited_ack,
                 ..Request::new(readers, &READ, term, wait)

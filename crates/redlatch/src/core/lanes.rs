@@ -211,7 +211,7 @@ impl Lanes {
                 .and_then(|lane| lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)));
             if let Some(lease) = held {
                 if !lease.owner.lets_in(owner) {
-                    return Err(not_handed_out());
+                    return Err(not_known_outside());
                 }
                 return Ok(Enter::Reenter(lease.clone()));
             }
@@ -220,7 +220,7 @@ impl Lanes {
                 .held_as_other_kinds(&shard, keys, now_ms)
                 .any(|held| held.owner == *owner && !held.owner.lets_in(owner))
             {
-                return Err(not_handed_out());
+                return Err(not_known_outside());
             }
         }
         if let Some(turn) = turn
@@ -575,14 +575,14 @@ fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
         && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
-        && !lease.owner.is_handed_out()
+        && !lease.owner.is_known_outside()
         // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
         && !lease.was_reentered()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }
 
 /// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.
-fn not_handed_out() -> Error {
+fn not_known_outside() -> Error {
     Error::new(ErrorKind::NotOwner, "the guard that holds under this owner has not handed it out")
         .remedy("enter with the owner that `guard.owner()` returns, or acquire without an owner")
 }

@@ -92,7 +92,7 @@ impl Core {
         if lease.owner.is_multi_process() {
             return;
         }
-        debug_assert!(lease.owner.is_handed_out(), "its guard may still be there");
+        debug_assert!(lease.owner.is_known_outside(), "its guard may still be there");
         let Some(block) = self.owners.block_unless_asking(&lease.keys, &lease.owner) else { return };
         // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {

@@ -305,7 +305,7 @@ impl Core {
                 return Ok(());
             }
             // Another client's of this process, which does not know how often this one holds, nor this one of the other.
-            owner.hand_out().becomes_multi_process();
+            owner.mark_known_outside().becomes_multi_process();
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")

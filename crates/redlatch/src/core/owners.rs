@@ -221,7 +221,7 @@ impl Owners {
             key: keys.key.clone(),
             owner: owner.clone(),
             reads: keys.kind == LaneKind::Read,
-            counts: owner.is_handed_out(),
+            counts: owner.is_known_outside(),
         }
     }
 
@@ -463,7 +463,7 @@ impl OwnerBlock {
     /// A request was not answered. Whether that matters is seen now and not when the block was made: a guard may have handed the owner
     /// out while the request was on its way.
     pub(crate) fn unanswered(&self) {
-        if self.0.owner.is_handed_out() {
+        if self.0.owner.is_known_outside() {
             let until_ms = (self.0.owners.clock)().saturating_add(DOUBT_MS);
             self.0.owners.begin(&self.0.id(), |record| {
                 record.doubt_ms = until_ms;

@@ -1,8 +1,8 @@
 //! Releasing: first the renewal stops, then the lease is passed on or the server is told.
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
-//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Which owners that is needed
-//! for, those that were handed out and the shared ones, `owner.rs` says.
+//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. That is needed
+//! for owners that are known outside of their guard, and for shared ones (`owner.rs`).
 
 mod retry;
 
@@ -208,13 +208,13 @@ impl Core {
         }
         // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
         let block = || self.owners.block(&lease.keys, &lease.owner);
-        let handed_out_block = lease.owner.is_handed_out().then(block);
+        let known_outside_block = lease.owner.is_known_outside().then(block);
         let holds_before = lease.leave(held);
         if holds_before > 1 {
-            return ReleaseStep::Leave { block: handed_out_block.unwrap_or_else(block) };
+            return ReleaseStep::Leave { block: known_outside_block.unwrap_or_else(block) };
         }
         self.extend_write_lease_bound(lease, now_ms);
-        if let Some(block) = handed_out_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        if let Some(block) = known_outside_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
             block.unanswered();
         }
@@ -243,13 +243,13 @@ impl Core {
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {
-                ReleaseStep::Transfer { next, block: handed_out_block.unwrap_or_else(block) }
+                ReleaseStep::Transfer { next, block: known_outside_block.unwrap_or_else(block) }
             }
             LaneStep::HandOver(next) => {
-                ReleaseStep::HandOver { next, block: handed_out_block.unwrap_or_else(block) }
+                ReleaseStep::HandOver { next, block: known_outside_block.unwrap_or_else(block) }
             }
             LaneStep::Release { lane_waits } => {
-                ReleaseStep::Release { lane_waits, block: handed_out_block.unwrap_or_else(block) }
+                ReleaseStep::Release { lane_waits, block: known_outside_block.unwrap_or_else(block) }
             }
         }
     }

@@ -125,7 +125,7 @@ impl Core {
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
     pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
-        if keys.kind != LaneKind::Read || !owner.is_handed_out() || !owner.is_holding() {
+        if keys.kind != LaneKind::Read || !owner.is_known_outside() || !owner.is_holding() {
             return None;
         }
         let writing = Arc::new(Keys::new(keys.name.clone(), LaneKind::Write));

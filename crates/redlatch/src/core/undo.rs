@@ -40,7 +40,7 @@ pub(crate) enum Certainty {
 /// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
 /// attempt takes over what arrives later; its place in a queue alone is looked for later, too.
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
-    if owner.is_handed_out() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+    if owner.is_known_outside() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
 
 /// What is undone.
@@ -98,7 +98,7 @@ impl Core {
         certainty: Certainty,
         block: &OwnerBlock,
     ) -> bool {
-        if certainty == Certainty::MayArriveLater && owner.is_handed_out() {
+        if certainty == Certainty::MayArriveLater && owner.is_known_outside() {
             self.look_for_a_late_place(request, owner);
         }
         let lease_ms = request.term.lease_ms.max(0) as u64;

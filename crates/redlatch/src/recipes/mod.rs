@@ -194,7 +194,7 @@ pub(crate) enum ExpectedHolds {
 impl ExpectedHolds {
     /// What is expected of an owner with so many holds of this process. It is asked for when the request is made, and not before.
     pub(crate) fn of(owner: &Owner, count: impl FnOnce() -> u32) -> Self {
-        if owner.is_handed_out() { ExpectedHolds::Count(count()) } else { ExpectedHolds::Any }
+        if owner.is_known_outside() { ExpectedHolds::Count(count()) } else { ExpectedHolds::Any }
     }
 
     /// What a call ends with that asks for a count.
@@ -247,10 +247,10 @@ enum Moves {
 }
 
 impl<'a> TransferTarget<'a> {
-    /// A task that gets the lock of `giver`, which gives it back. If the giver's owner was handed out, another process may come to hold
+    /// A task that gets the lock of `giver`, which gives it back. If the giver's owner is known outside of its guard, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
     pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
-        let moves = if giver.is_handed_out() { Moves::One } else { Moves::All };
+        let moves = if giver.is_known_outside() { Moves::One } else { Moves::All };
         TransferTarget { owner, lease_ms: term.lease_ms, fenced, moves }
     }
 

@@ -14,7 +14,7 @@ fn rig() -> Rig {
     let now_ms = Arc::new(AtomicU64::new(1));
     let clock = now_ms.clone();
     let owner = Owner::new("client", 1);
-    owner.hand_out();
+    owner.mark_known_outside();
     let keys = Keys::new(LockName::new("x").unwrap(), LaneKind::Write);
     Rig { owners: Owners::new(move || clock.load(Ordering::Relaxed)), now_ms, keys, owner }
 }
@@ -104,7 +104,7 @@ fn doubts_that_are_over_are_swept() {
     for round in 0..10 {
         for n in 0..1_000 {
             let owner = Owner::new("client", n);
-            owner.hand_out();
+            owner.mark_known_outside();
             let block = rig.owners.block(&rig.keys, &owner);
             block.unanswered();
         }

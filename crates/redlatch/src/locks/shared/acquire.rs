@@ -74,7 +74,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// Who will hold it; a fresh owner unless set. If this owner holds the lock already, it is entered once more.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.hand_out().clone());
+        self.owner = Some(owner.mark_known_outside().clone());
         self
     }
 

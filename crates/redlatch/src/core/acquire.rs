@@ -13,7 +13,7 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
-    lane::{Displaced, HandOver, InLine},
+    lane::{Displaced, WaiterHandle, WaiterMessage},
     lanes::Enter,
     lease::Lease,
     owners::OwnerTurn,
@@ -129,8 +129,8 @@ impl Core {
             Enter::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
             Enter::OwnerBusy => return Ok(Entered::OwnerBusy),
             Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
-            Enter::Queue(line) => {
-                let mut place = LaneSlot::queued(self, line);
+            Enter::Queue(handle) => {
+                let mut place = LaneSlot::queued(self, handle);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.arm_stall_check();
                 // A task that does not wait is in line only for a release that is on its way.
@@ -264,7 +264,7 @@ enum Role {
     /// The lane's leader.
     Leader(Arc<Request>),
     /// In line.
-    Queued(InLine),
+    Queued(WaiterHandle),
     /// Gone on to be something else.
     Gone,
 }
@@ -279,8 +279,8 @@ impl LaneSlot {
         LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::Bypass }
     }
 
-    pub(super) fn queued(core: &Arc<Core>, line: InLine) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: line.request.keys.clone(), role: Role::Queued(line) }
+    pub(super) fn queued(core: &Arc<Core>, handle: WaiterHandle) -> LaneSlot {
+        LaneSlot { core: core.clone(), keys: handle.request.keys.clone(), role: Role::Queued(handle) }
     }
 
     /// The grant came: the lane has a lease now. An error as in [`Core::add_lease`].
@@ -293,20 +293,20 @@ impl LaneSlot {
 
     /// Waits in line. `None` when time is up.
     pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
-        let Role::Queued(line) = &mut self.role else { return Ok(None) };
-        let hand_over = &mut line.hand_over;
+        let Role::Queued(handle) = &mut self.role else { return Ok(None) };
+        let inbox = &mut handle.inbox;
         let core = &self.core;
         // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(hand_over)).await? else {
+        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(inbox)).await? else {
             return Ok(None);
         };
-        let outcome_unknown = line.is_outcome_unknown();
+        let outcome_unknown = handle.is_outcome_unknown();
         if core.is_closed() {
             // What it was handed is its own to give back: shutting down may not have seen it.
-            if let Ok(HandOver::Lease(lease)) = handed
+            if let Ok(WaiterMessage::Lease(lease)) = handed
                 && lease.take()
             {
                 core.drop_hold(&lease, lease.term());
@@ -315,13 +315,15 @@ impl LaneSlot {
         }
         self.role = Role::Gone;
         match handed {
-            Ok(HandOver::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
-            Ok(HandOver::Lease(lease)) if lease.is_valid(core.now_ms()) => Ok(Some(Handed::Lease(lease))),
-            Ok(HandOver::Lease(lease)) => {
+            Ok(WaiterMessage::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
+            Ok(WaiterMessage::Lease(lease)) if lease.is_valid(core.now_ms()) => {
+                Ok(Some(Handed::Lease(lease)))
+            }
+            Ok(WaiterMessage::Lease(lease)) => {
                 core.drop_hold(&lease, lease.term());
                 Ok(Some(Handed::PassedOver))
             }
-            Ok(HandOver::Contend { after_others }) => {
+            Ok(WaiterMessage::Contend { after_others }) => {
                 Ok(Some(Handed::Contend { after_others, outcome_unknown }))
             }
             // Only shutting down sends a line home.
@@ -335,23 +337,23 @@ impl Drop for LaneSlot {
         match std::mem::replace(&mut self.role, Role::Gone) {
             Role::Bypass | Role::Gone => {}
             Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
-            Role::Queued(mut line) => {
-                line.hand_over.close();
-                let request = &line.request;
-                if line.is_outcome_unknown()
+            Role::Queued(mut handle) => {
+                handle.inbox.close();
+                let request = &handle.request;
+                if handle.is_outcome_unknown()
                     && let Some(owner) = &request.owner
                 {
                     drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
                 }
                 // What was handed over this very moment must not be lost with this task.
-                match line.hand_over.try_recv() {
-                    Ok(HandOver::Lease(lease)) if lease.take() => {
+                match handle.inbox.try_recv() {
+                    Ok(WaiterMessage::Lease(lease)) if lease.take() => {
                         self.core.drop_hold(&lease, lease.term());
                     }
-                    Ok(HandOver::Contend { after_others }) => {
-                        self.core.lanes.give_up_lead(&line.request, after_others);
+                    Ok(WaiterMessage::Contend { after_others }) => {
+                        self.core.lanes.give_up_lead(&handle.request, after_others);
                     }
-                    Ok(HandOver::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
+                    Ok(WaiterMessage::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }
             }
         }

@@ -134,8 +134,8 @@ impl Core {
                     self.busy_or_outage::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }
-                Enter::Queue(line) => {
-                    drop(LaneSlot::queued(self, line));
+                Enter::Queue(handle) => {
+                    drop(LaneSlot::queued(self, handle));
                     return Ok(Batch::OneByOne);
                 }
             }

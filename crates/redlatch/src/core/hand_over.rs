@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Core, Request, Wait,
-    lane::Queued,
+    lane::WaiterEntry,
     lanes::NextTask,
     lease::Lease,
     owners::OwnerBlock,
@@ -26,7 +26,7 @@ impl Core {
         next_task: Box<NextTask>,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
-        let NextTask { queued: next, block: next_block } = *next_task;
+        let NextTask { entry: next, block: next_block } = *next_task;
         // A grant that replicas are to confirm has to be asked for by its own task, which then asks them.
         let cannot = next.request.ack.is_some()
             || lease.was_reentered()
@@ -94,7 +94,7 @@ impl Core {
         next_task: Box<NextTask>,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        let NextTask { queued: next, block: next_block } = *next_task;
+        let NextTask { entry: next, block: next_block } = *next_task;
         let to = next.owner.clone().unwrap_or_else(|| self.fresh_owner());
         if to.is_multi_process() || next.request.ack.is_some() {
             // Another process may hold under that owner; only it can know, so it contends for itself. So does a task that
@@ -182,7 +182,7 @@ impl Core {
     async fn release_and_lead(
         self: &Arc<Self>,
         lease: Arc<Lease>,
-        next: Queued,
+        next: WaiterEntry,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
         let outcome = self.release_whole(&lease, false, &block).await;

@@ -14,17 +14,17 @@ use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 /// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
 const EXPECTING_WOKEN_MAX: usize = 4;
 
-/// What a waiting task is handed.
-pub(crate) enum HandOver {
+/// What a task in line is told. It is told once.
+pub(crate) enum WaiterMessage {
     /// The lease itself.
     Lease(Arc<Lease>),
     /// The duty to contend at the server; `after_others` when other processes should get their turn first.
     Contend { after_others: bool },
 }
 
-/// A task in line.
-pub(crate) struct Queued {
-    pub(crate) tell: oneshot::Sender<HandOver>,
+/// A task in line, as its lane knows it: the sending end.
+pub(crate) struct WaiterEntry {
+    pub(crate) tell: oneshot::Sender<WaiterMessage>,
     pub(crate) owner: Option<Owner>,
     pub(crate) request: Arc<Request>,
     /// What wakes a task that waits for the server as well.
@@ -35,17 +35,24 @@ pub(crate) struct Queued {
     pub(super) expects_hand_over: bool,
 }
 
-impl Queued {
+impl WaiterEntry {
     pub(crate) fn new(
         request: &Arc<Request>,
         owner: Option<Owner>,
         wake: Option<Arc<Notify>>,
-    ) -> (Queued, InLine) {
-        let (tell, hand_over) = oneshot::channel();
-        let in_line = InLine { hand_over, request: request.clone() };
+    ) -> (WaiterEntry, WaiterHandle) {
+        let (tell, inbox) = oneshot::channel();
+        let handle = WaiterHandle { inbox, request: request.clone() };
         (
-            Queued { tell, owner, request: request.clone(), wake, placed: false, expects_hand_over: false },
-            in_line,
+            WaiterEntry {
+                tell,
+                owner,
+                request: request.clone(),
+                wake,
+                placed: false,
+                expects_hand_over: false,
+            },
+            handle,
         )
     }
 
@@ -60,7 +67,9 @@ impl Queued {
     /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
         // A waker that panics does so when the lease has been sent.
-        if let Some(Err(HandOver::Lease(lease))) = catch_panic(|| self.tell.send(HandOver::Lease(lease))) {
+        if let Some(Err(WaiterMessage::Lease(lease))) =
+            catch_panic(|| self.tell.send(WaiterMessage::Lease(lease)))
+        {
             return Err(lease);
         }
         if let Some(wake) = self.wake {
@@ -86,13 +95,13 @@ impl Wakes {
     }
 }
 
-/// The end that a task in line has.
-pub(crate) struct InLine {
-    pub(crate) hand_over: oneshot::Receiver<HandOver>,
+/// What a task in line has itself: the receiving end.
+pub(crate) struct WaiterHandle {
+    pub(crate) inbox: oneshot::Receiver<WaiterMessage>,
     pub(crate) request: Arc<Request>,
 }
 
-impl InLine {
+impl WaiterHandle {
     /// Whether the task's owner may have been given the lock unseen.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.request.outcome_unknown.load(Ordering::SeqCst)
@@ -135,7 +144,7 @@ pub(super) struct RareParts {
     pub(super) handing_over: u32,
     /// One of those that they may serve expects that.
     pub(super) heir_expects_hand_over: bool,
-    pub(super) queue: VecDeque<Queued>,
+    pub(super) queue: VecDeque<WaiterEntry>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
 }
@@ -211,14 +220,14 @@ impl Lane {
 
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
-    pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<Queued> {
+    pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<WaiterEntry> {
         let queue = &mut self.rare_parts_if_any()?.queue;
-        while queue.front().is_some_and(|queued| queued.tell.is_closed()) {
+        while queue.front().is_some_and(|entry| entry.tell.is_closed()) {
             queue.pop_front();
         }
-        let is_ready = |queued: &Queued| {
-            let lane_chooses = queued.request.recipe.lane() == LanePolicy::OneContends;
-            !(queued.tell.is_closed() || lane_chooses && queued.request.last_poll.is_unpolled(now_ms))
+        let is_ready = |entry: &WaiterEntry| {
+            let lane_chooses = entry.request.recipe.lane() == LanePolicy::OneContends;
+            !(entry.tell.is_closed() || lane_chooses && entry.request.last_poll.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)
@@ -226,12 +235,12 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.rare_parts().queue.iter().take(count_max).map(|queued| queued.request.clone()).collect()
+        self.rare_parts().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
     }
 
     /// Where those in line begin that the server is not known to have in its queue.
     pub(super) fn placed(&self) -> usize {
-        self.rare_parts().queue.iter().rposition(|queued| queued.placed).map_or(0, |last| last + 1)
+        self.rare_parts().queue.iter().rposition(|entry| entry.placed).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
@@ -240,13 +249,13 @@ impl Lane {
         let Some(rare_parts) = self.rare_parts_if_any() else { return Wakes::default() };
         let first = rare_parts.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
         let expecting = first
-            .filter_map(|queued| std::mem::take(&mut queued.expects_hand_over).then(|| queued.wake.clone()));
+            .filter_map(|entry| std::mem::take(&mut entry.expects_hand_over).then(|| entry.wake.clone()));
         Wakes(expecting.flatten().collect())
     }
 
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
-    pub(super) fn one_has_left(&mut self) -> Vec<Queued> {
+    pub(super) fn one_has_left(&mut self) -> Vec<WaiterEntry> {
         let Some(RareParts { queue, gone: gone_count, .. }) = self.rare_parts_if_any() else {
             return Vec::new();
         };
@@ -255,7 +264,7 @@ impl Lane {
             return Vec::new();
         }
         *gone_count = 0;
-        let (gone, stay) = queue.drain(..).partition::<Vec<_>, _>(|queued| queued.tell.is_closed());
+        let (gone, stay) = queue.drain(..).partition::<Vec<_>, _>(|entry| entry.tell.is_closed());
         queue.extend(stay);
         // Room for those who have left is given back with them.
         queue.shrink_to(2 * queue.len());

@@ -22,7 +22,7 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Displaced, HandOver, InLine, Lane, LaneState, LocalTurn, Queued, Wakes},
+    lane::{Displaced, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     last_poll::POLL_DUE_MS,
     lease::{LastInterruption, Lease},
     owners::{OwnerBlock, OwnerTurn, Owners},
@@ -46,7 +46,7 @@ pub(crate) enum Enter {
     /// Contend at the server; the lane is ours to lead and must be left again.
     Lead,
     /// Wait here.
-    Queue(InLine),
+    Queue(WaiterHandle),
     /// This very owner holds it: enter once more.
     Reenter(Arc<Lease>),
     /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
@@ -66,8 +66,8 @@ pub(crate) enum LaneStep {
     /// Kinds that queue in the lane, for a task that needs an owner, token or term of its own: move the hold to it by one script
     /// (`Core::transfer`).
     Transfer(Box<NextTask>),
-    /// Kinds that queue on the server: release; the same script grants to this task if it is the first in that queue (`Core::hand_over`).
-    HandOver(Box<NextTask>),
+    /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::hand_over`).
+    ReleaseAndGrant(Box<NextTask>),
     /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
     /// (`release_finished`).
     Release { lane_waits: bool },
@@ -75,7 +75,7 @@ pub(crate) enum LaneStep {
 
 /// The task that is to have a lock next by way of the server.
 pub(crate) struct NextTask {
-    pub(crate) queued: Queued,
+    pub(crate) entry: WaiterEntry,
     /// While it lives, the task's owner is granted nothing: should the task give up, no later attempt of that owner meets what is done here in its
     /// name.
     pub(crate) block: Option<OwnerBlock>,
@@ -90,7 +90,7 @@ struct ReleaseTime {
 
 /// A lease that a task is about to be offered.
 struct Offer {
-    to: Queued,
+    to: WaiterEntry,
     successor: Arc<Lease>,
 }
 
@@ -259,15 +259,15 @@ impl Lanes {
                         _ => return Ok(Enter::Bypass),
                     }
                 }
-                let (queued, hand_over) = Queued::new(request, owner.cloned(), None);
-                lane.rare_parts_mut().queue.push_back(queued);
+                let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
+                lane.rare_parts_mut().queue.push_back(entry);
                 self.note_waiters(lane);
                 // The keeper takes the note away before it looks into this shard.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
                     self.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
                 }
-                Ok(Enter::Queue(hand_over))
+                Ok(Enter::Queue(handle))
             }
         }
     }
@@ -324,7 +324,7 @@ impl Lanes {
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
-    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &Queued, now_ms: u64) -> Option<Displaced> {
+    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<Displaced> {
         let mut shard = self.shard(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
@@ -401,7 +401,7 @@ impl Lanes {
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
                     lane.rare_parts_mut().handing_over += 1;
-                    return Next::Step(LaneStep::HandOver(Box::new(next)));
+                    return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
                 }
                 wakes = lane.expecting_hand_over();
                 return Next::Step(LaneStep::Release { lane_waits: false });
@@ -424,12 +424,12 @@ impl Lanes {
         now_ms: u64,
         drop_after_unlock: &mut Vec<OwnerBlock>,
     ) -> Option<NextTask> {
-        while let Some(queued) = lane.first_in_line(now_ms) {
-            let block = queued.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
+        while let Some(entry) = lane.first_in_line(now_ms) {
+            let block = entry.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
             // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
             // that owner finds the block.
-            if !queued.tell.is_closed() {
-                return Some(NextTask { queued, block });
+            if !entry.tell.is_closed() {
+                return Some(NextTask { entry, block });
             }
             drop_after_unlock.extend(block);
         }
@@ -454,7 +454,7 @@ impl Lanes {
             return Next::Step(LaneStep::Release { lane_waits: true });
         };
         lane.local_turn.passes += 1;
-        if !is_passable(lease, &next.queued, at) {
+        if !is_passable(lease, &next.entry, at) {
             return Next::Step(LaneStep::Transfer(Box::new(next)));
         }
         let successor = Arc::new(lease.successor());
@@ -463,7 +463,7 @@ impl Lanes {
         let lost = lane.add(&successor, &self.scan_timer, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its successor came in");
         self.note_waiters(lane);
-        Next::Offer(Offer { to: next.queued, successor })
+        Next::Offer(Offer { to: next.entry, successor })
     }
 
     /// A task that stood in line has left: it waits no longer.
@@ -508,7 +508,10 @@ impl Lanes {
         };
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
-            if !matches!(catch_panic(|| next.tell.send(HandOver::Contend { after_others })), Some(Err(_))) {
+            if !matches!(
+                catch_panic(|| next.tell.send(WaiterMessage::Contend { after_others })),
+                Some(Err(_))
+            ) {
                 return;
             }
             self.change(keys, |lane| {
@@ -520,12 +523,12 @@ impl Lanes {
     }
 
     /// Puts a task back to the front of its line.
-    pub(crate) fn requeue(&self, keys: &Arc<Keys>, queued: Queued) {
-        if queued.tell.is_closed() {
+    pub(crate) fn requeue(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
+        if entry.tell.is_closed() {
             return;
         }
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -561,7 +564,7 @@ impl Lanes {
 }
 
 /// Whether a task can go on with a lease as it is, without the server.
-fn is_passable(lease: &Lease, next: &Queued, at: ReleaseTime) -> bool {
+fn is_passable(lease: &Lease, next: &WaiterEntry, at: ReleaseTime) -> bool {
     let ReleaseTime { now_ms, interruption } = at;
     let wants = &next.request;
     let same = next.owner.is_none()

@@ -72,7 +72,7 @@ pub(super) enum ReleaseStep {
     Passed,
     Leave { block: OwnerBlock },
     Transfer { next: Box<NextTask>, block: OwnerBlock },
-    HandOver { next: Box<NextTask>, block: OwnerBlock },
+    ReleaseAndGrant { next: Box<NextTask>, block: OwnerBlock },
     Release { lane_waits: bool, block: OwnerBlock },
 }
 
@@ -223,10 +223,12 @@ impl Core {
             // Lost in this very moment. The lane must go on all the same.
             match step {
                 LaneStep::Transfer(next) => {
-                    self.lanes.requeue(&lease.keys, next.queued);
+                    self.lanes.requeue(&lease.keys, next.entry);
                     self.lanes.release_finished(&lease.keys, false);
                 }
-                LaneStep::HandOver(next) => self.lanes.hand_over_finished(&lease.keys, Some(next.queued)),
+                LaneStep::ReleaseAndGrant(next) => {
+                    self.lanes.hand_over_finished(&lease.keys, Some(next.entry))
+                }
                 LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
                 LaneStep::Passed => self.keeper.recheck(),
@@ -245,8 +247,8 @@ impl Core {
             LaneStep::Transfer(next) => {
                 ReleaseStep::Transfer { next, block: known_outside_block.unwrap_or_else(block) }
             }
-            LaneStep::HandOver(next) => {
-                ReleaseStep::HandOver { next, block: known_outside_block.unwrap_or_else(block) }
+            LaneStep::ReleaseAndGrant(next) => {
+                ReleaseStep::ReleaseAndGrant { next, block: known_outside_block.unwrap_or_else(block) }
             }
             LaneStep::Release { lane_waits } => {
                 ReleaseStep::Release { lane_waits, block: known_outside_block.unwrap_or_else(block) }
@@ -273,7 +275,7 @@ impl Core {
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             ReleaseStep::Leave { block } => self.leave_one(lease, block).await,
             ReleaseStep::Transfer { next, block } => self.clone().transfer(lease, next, block).await,
-            ReleaseStep::HandOver { next, block } => {
+            ReleaseStep::ReleaseAndGrant { next, block } => {
                 let outcome = self.hand_over(&lease, next, &block).await;
                 self.released(&lease, false, block, outcome)
             }

@@ -6,7 +6,7 @@ use super::Acquirer;
 use crate::{
     core::{
         contest::Attempt,
-        lane::{HandOver, InLine, Queued},
+        lane::{WaiterEntry, WaiterHandle, WaiterMessage},
         lease::Lease,
     },
     error::ErrorKind,
@@ -19,7 +19,7 @@ pub(super) enum Line {
     #[default]
     Outside,
     /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
-    Inside(InLine),
+    Inside(WaiterHandle),
 }
 
 impl Acquirer {
@@ -36,9 +36,10 @@ impl Acquirer {
     /// Stands in line before it asks, so that a release which comes after the answer finds it there.
     fn line_up(&mut self) {
         if matches!(self.line, Line::Outside) {
-            let (queued, line) = Queued::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-            self.line = Line::Inside(line);
-            self.core.lanes.line_up(&self.request.keys, queued);
+            let (entry, handle) =
+                WaiterEntry::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            self.line = Line::Inside(handle);
+            self.core.lanes.line_up(&self.request.keys, entry);
         }
     }
 
@@ -86,18 +87,18 @@ impl Acquirer {
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
     pub(super) fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
-        let Line::Inside(mut line) = std::mem::take(&mut self.line) else { return (false, None) };
+        let Line::Inside(mut handle) = std::mem::take(&mut self.line) else { return (false, None) };
         // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
         // over before is found here.
-        line.hand_over.close();
+        handle.inbox.close();
         self.core.lanes.step_out(&self.request.keys, &self.owner);
-        match line.hand_over.try_recv() {
-            Ok(HandOver::Lease(lease)) if lease.take() => (true, Some(lease)),
-            Ok(HandOver::Lease(_)) => {
+        match handle.inbox.try_recv() {
+            Ok(WaiterMessage::Lease(lease)) if lease.take() => (true, Some(lease)),
+            Ok(WaiterMessage::Lease(_)) => {
                 self.passed_over = true;
                 (true, None)
             }
-            Ok(HandOver::Contend { .. }) | Err(_) => (true, None),
+            Ok(WaiterMessage::Contend { .. }) | Err(_) => (true, None),
         }
     }
 
@@ -112,18 +113,18 @@ impl Acquirer {
 
     /// The lease that a task of this process has handed over, if any.
     fn handed(&mut self) -> Option<Arc<Lease>> {
-        let Line::Inside(line) = &mut self.line else { return None };
-        match line.hand_over.try_recv() {
-            Ok(HandOver::Lease(lease)) if !lease.take() => {
+        let Line::Inside(handle) = &mut self.line else { return None };
+        match handle.inbox.try_recv() {
+            Ok(WaiterMessage::Lease(lease)) if !lease.take() => {
                 self.passed_over = true;
                 None
             }
-            Ok(HandOver::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
-            Ok(HandOver::Lease(lease)) => {
+            Ok(WaiterMessage::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Ok(WaiterMessage::Lease(lease)) => {
                 self.core.lanes.forget(&lease);
                 None
             }
-            Ok(HandOver::Contend { .. }) | Err(_) => None,
+            Ok(WaiterMessage::Contend { .. }) | Err(_) => None,
         }
     }
 }

@@ -90,7 +90,7 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.rare_parts().queue.iter().any(|queued| !queued.tell.is_closed()),
+                _ => return lane.rare_parts().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
         leader.last_poll.look_for(now_ms);

@@ -76,7 +76,7 @@ impl Lanes {
         let shard = self.shard(keys);
         shard
             .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.rare_parts().queue.iter().any(|queued| !queued.tell.is_closed()))
+            .is_some_and(|lane| lane.rare_parts().queue.iter().any(|entry| !entry.tell.is_closed()))
     }
 
     /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.

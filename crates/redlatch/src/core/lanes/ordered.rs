@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{Queued, RareParts, Wakes},
+    core::lane::{RareParts, WaiterEntry, Wakes},
     keys::Keys,
     owner::Owner,
 };
 
 impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
-    pub(crate) fn line_up(&self, keys: &Arc<Keys>, queued: Queued) {
+    pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
         let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(queued);
+        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -24,11 +24,11 @@ impl Lanes {
             .rare_parts()
             .queue
             .iter()
-            .position(|queued| queued.owner.as_ref() == Some(owner) && !queued.placed);
-        if let Some(mut queued) = at.and_then(|at| lane.rare_parts_mut().queue.remove(at)) {
-            queued.placed = true;
+            .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.placed);
+        if let Some(mut entry) = at.and_then(|at| lane.rare_parts_mut().queue.remove(at)) {
+            entry.placed = true;
             let at = lane.placed();
-            lane.rare_parts_mut().queue.insert(at, queued);
+            lane.rare_parts_mut().queue.insert(at, entry);
         }
     }
 
@@ -44,9 +44,9 @@ impl Lanes {
         };
         let is_handing = *handing_over > 0;
         let held = is_handing || has_leases;
-        let place = queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+        let place = queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
-            Some(queued) => queued.expects_hand_over = held || place > Some(0),
+            Some(entry) => entry.expects_hand_over = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
             None => *heir_expects_hand_over = is_handing,
         }
@@ -54,16 +54,16 @@ impl Lanes {
     }
 
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
-    pub(crate) fn hand_over_finished(&self, keys: &Arc<Keys>, waits_on: Option<Queued>) {
+    pub(crate) fn hand_over_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
             let rare_parts = lane.rare_parts_mut();
             rare_parts.handing_over = rare_parts.handing_over.saturating_sub(1);
             let heir_expects_hand_over = std::mem::take(&mut rare_parts.heir_expects_hand_over);
-            let Some(mut queued) = waits_on else { return Wakes::default() };
-            queued.expects_hand_over |= heir_expects_hand_over;
-            if !queued.tell.is_closed() {
-                let at = if queued.placed { 0 } else { lane.placed() };
-                lane.rare_parts_mut().queue.insert(at, queued);
+            let Some(mut entry) = waits_on else { return Wakes::default() };
+            entry.expects_hand_over |= heir_expects_hand_over;
+            if !entry.tell.is_closed() {
+                let at = if entry.placed { 0 } else { lane.placed() };
+                lane.rare_parts_mut().queue.insert(at, entry);
             }
             lane.expecting_hand_over()
         });
@@ -73,7 +73,7 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.rare_parts().queue.iter().position(|queued| queued.owner.as_ref() == Some(owner));
+            let at = lane.rare_parts().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
             at.and_then(|at| lane.rare_parts_mut().queue.remove(at))
         });
         drop(left);

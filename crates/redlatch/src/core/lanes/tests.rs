@@ -5,7 +5,7 @@ use crate::core::lease::SentAt;
 use crate::{
     core::{
         Request, Wait,
-        lane::InLine,
+        lane::WaiterHandle,
         lanes::{Enter, TurnLimits},
         owners::Owners,
     },
@@ -47,16 +47,18 @@ fn held(keys: &Arc<Keys>) -> Arc<Lease> {
 }
 
 impl Rig {
-    fn stands_in_line(&self) -> InLine {
+    fn stands_in_line(&self) -> WaiterHandle {
         let request = Arc::new(Request::new(&self.keys, &PLAIN, TERM, Wait::Forever));
-        let Ok(Enter::Queue(line)) = self.lanes.enter(&request, None, 0) else { panic!("the lock is held") };
-        line
+        let Ok(Enter::Queue(handle)) = self.lanes.enter(&request, None, 0) else {
+            panic!("the lock is held")
+        };
+        handle
     }
 
     /// The holder gives the lease back, and stands still before it tells the next task, which gives up.
-    fn stalls_before_it_tells(&self, line: InLine, at: ReleaseTime) -> Offer {
+    fn stalls_before_it_tells(&self, handle: WaiterHandle, at: ReleaseTime) -> Offer {
         let Next::Offer(offer) = self.lanes.take_out(&self.lease, at) else { panic!("a task waits") };
-        drop(line);
+        drop(handle);
         offer
     }
 }
@@ -68,8 +70,8 @@ const AT: ReleaseTime = ReleaseTime { now_ms: 1, interruption: SURE };
 #[test]
 fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well() {
     let rig = rig();
-    let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
-    let offer = rig.stalls_before_it_tells(line, AT);
+    let (handle, behind) = (rig.stands_in_line(), rig.stands_in_line());
+    let offer = rig.stalls_before_it_tells(handle, AT);
     let heir = offer.successor.clone();
     let late_ms = heir.offer_due_ms();
     assert!(heir.take_back(late_ms));
@@ -82,8 +84,8 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
 #[test]
 fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
     let rig = rig();
-    let line = rig.stands_in_line();
-    let offer = rig.stalls_before_it_tells(line, AT);
+    let handle = rig.stands_in_line();
+    let offer = rig.stalls_before_it_tells(handle, AT);
     assert!(offer.successor.lose(LossReason::Expired));
     rig.lanes.forget(&offer.successor);
     assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
@@ -93,8 +95,8 @@ fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
 #[test]
 fn a_lease_that_nobody_took_goes_to_the_next_task() {
     let rig = rig();
-    let (line, behind) = (rig.stands_in_line(), rig.stands_in_line());
-    let offer = rig.stalls_before_it_tells(line, AT);
+    let (handle, behind) = (rig.stands_in_line(), rig.stands_in_line());
+    let offer = rig.stalls_before_it_tells(handle, AT);
     let heir = offer.successor.clone();
     let Next::Offer(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
     assert!(!heir.take_back(heir.offer_due_ms()), "it is no task's, and not the keeper's either");

@@ -19,7 +19,7 @@ impl Lanes {
         if !self.has_waiters.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let (mut queued, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
+        let (mut has_line, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
         for shard in &self.shards {
             for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
                 if matches!(lane.state, LaneState::Releases { since_ms } if since_ms + 2 * POLL_DUE_MS <= now_ms)
@@ -27,14 +27,14 @@ impl Lanes {
                     lane.state = LaneState::Nothing;
                     stuck.push(key.0.clone());
                 }
-                queued |= !lane.rare_parts().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                has_line |= !lane.rare_parts().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
                 leaders.extend(lane.leader().cloned());
                 if troubled {
                     told.extend(lane.some_in_line(usize::MAX));
                 }
             }
         }
-        self.has_waiters.fetch_or(queued || !stuck.is_empty(), Ordering::AcqRel);
+        self.has_waiters.fetch_or(has_line || !stuck.is_empty(), Ordering::AcqRel);
         stuck.iter().for_each(|keys| self.promote(keys, false));
         told.iter().for_each(|request| request.last_poll.wake());
         for leader in leaders {
@@ -44,7 +44,7 @@ impl Lanes {
                 self.give_up_lead(&leader, false);
             }
         }
-        queued || !stuck.is_empty()
+        has_line || !stuck.is_empty()
     }
 
     /// A task was not polled, and others of the same runtime may not be either: each is looked for, so that they are not found out one after

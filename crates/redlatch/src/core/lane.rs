@@ -29,8 +29,8 @@ pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
     /// What wakes a task that waits for the server as well.
     pub(crate) wake: Option<Arc<Notify>>,
-    /// It is known to be in the queue on the server, too, before all those here that are not.
-    pub(super) placed: bool,
+    /// The server is known to have it in its queue, too. Such entries stand before all others of the lane.
+    pub(super) is_in_server_queue: bool,
     /// It counts on this process, and does not hear messages yet.
     pub(super) expects_hand_over: bool,
 }
@@ -49,7 +49,7 @@ impl WaiterEntry {
                 owner,
                 request: request.clone(),
                 wake,
-                placed: false,
+                is_in_server_queue: false,
                 expects_hand_over: false,
             },
             handle,
@@ -238,9 +238,9 @@ impl Lane {
         self.rare_parts().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
     }
 
-    /// Where those in line begin that the server is not known to have in its queue.
-    pub(super) fn placed(&self) -> usize {
-        self.rare_parts().queue.iter().rposition(|entry| entry.placed).map_or(0, |last| last + 1)
+    /// The index behind the last entry that the server is known to have in its queue.
+    pub(super) fn server_queue_end(&self) -> usize {
+        self.rare_parts().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the

@@ -24,10 +24,10 @@ impl Lanes {
             .rare_parts()
             .queue
             .iter()
-            .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.placed);
+            .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.is_in_server_queue);
         if let Some(mut entry) = at.and_then(|at| lane.rare_parts_mut().queue.remove(at)) {
-            entry.placed = true;
-            let at = lane.placed();
+            entry.is_in_server_queue = true;
+            let at = lane.server_queue_end();
             lane.rare_parts_mut().queue.insert(at, entry);
         }
     }
@@ -62,7 +62,7 @@ impl Lanes {
             let Some(mut entry) = waits_on else { return Wakes::default() };
             entry.expects_hand_over |= heir_expects_hand_over;
             if !entry.tell.is_closed() {
-                let at = if entry.placed { 0 } else { lane.placed() };
+                let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
                 lane.rare_parts_mut().queue.insert(at, entry);
             }
             lane.expecting_hand_over()

@@ -13,7 +13,7 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
-    lane::{Displaced, WaiterHandle, WaiterMessage},
+    lane::{LostToGrant, WaiterHandle, WaiterMessage},
     lanes::Enter,
     lease::Lease,
     owners::OwnerTurn,
@@ -199,7 +199,7 @@ impl Core {
         leader: Option<&Arc<Request>>,
     ) -> Result<(), Error> {
         match self.lanes.granted(lease, leader, self.now_ms()) {
-            Ok(lost) => self.tell_displaced(lost, lease),
+            Ok(lost) => self.tell_lost_to_grant(lost, lease),
             Err(newer) => {
                 // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
                 self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
@@ -212,7 +212,7 @@ impl Core {
         if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    pub(super) fn tell_displaced(self: &Arc<Self>, lost: Displaced, lease: &Arc<Lease>) {
+    pub(super) fn tell_lost_to_grant(self: &Arc<Self>, lost: LostToGrant, lease: &Arc<Lease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
             // If that grant is over by now, this hold may have come after it, and may still stand on the server.

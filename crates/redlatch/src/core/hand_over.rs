@@ -64,7 +64,7 @@ impl Core {
                     // A task that waits no more has found its grant by itself, or has given up and removes what it left.
                     None => Some(next).filter(|next| !next.tell.is_closed()),
                     Some(lost) => {
-                        self.tell_displaced(lost, &held);
+                        self.tell_lost_to_grant(lost, &held);
                         if let Err(held) = next.hand(held)
                             && held.take()
                         {
@@ -135,7 +135,7 @@ impl Core {
                     self.lanes.release_finished(&lease.keys, false);
                     return Ok(Unlocked::Released);
                 };
-                self.tell_displaced(lost, &held);
+                self.tell_lost_to_grant(lost, &held);
                 let term = next.request.term;
                 if let Err(held) = next.hand(held)
                     && held.take()

@@ -80,7 +80,7 @@ impl WaiterEntry {
 }
 
 /// Leases that are gone from the server, as a grant to another owner has shown.
-pub(super) type Displaced = SmallVec<[Arc<Lease>; 1]>;
+pub(super) type LostToGrant = SmallVec<[Arc<Lease>; 1]>;
 
 /// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
 #[must_use = "a task that is not woken sleeps on"]
@@ -137,7 +137,7 @@ pub(super) struct RareParts {
     concurrent: Vec<Arc<Lease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
     /// keeper finds them here.
-    displaced: Vec<Arc<Lease>>,
+    replaced: Vec<Arc<Lease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
@@ -152,7 +152,7 @@ pub(super) struct RareParts {
 impl RareParts {
     const NONE: &RareParts = &RareParts {
         concurrent: Vec::new(),
-        displaced: Vec::new(),
+        replaced: Vec::new(),
         waiting: 0,
         handing_over: 0,
         heir_expects_hand_over: false,
@@ -162,7 +162,7 @@ impl RareParts {
 
     fn is_none(&self) -> bool {
         self.concurrent.is_empty()
-            && self.displaced.is_empty()
+            && self.replaced.is_empty()
             && self.waiting == 0
             && self.handing_over == 0
             && self.queue.is_empty()
@@ -174,7 +174,7 @@ impl Lane {
         self.lease.is_none() && !self.is_busy() && self.rare_parts().is_none()
     }
 
-    /// Whether a task that comes now becomes the leader. A lease that was displaced leaves nothing to tasks that would queue behind it.
+    /// Whether a task that comes now becomes the leader. A replaced lease does not count: it leaves nothing to a task that would queue behind it.
     pub(super) fn is_free(&self) -> bool {
         self.lease.is_none() && !self.is_busy() && self.rare_parts().queue.is_empty()
     }
@@ -277,21 +277,21 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let RareParts { concurrent, displaced, .. } = self.rare_parts();
-        self.lease.iter().chain(concurrent).chain(displaced)
+        let RareParts { concurrent, replaced, .. } = self.rare_parts();
+        self.lease.iter().chain(concurrent).chain(replaced)
     }
 
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
     /// taken, which therefore are lost.
     #[must_use = "what has lost its place is told so"]
-    pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> Displaced {
-        let mut lost = Displaced::new();
+    pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> LostToGrant {
+        let mut lost = LostToGrant::new();
         match lease.recipe.lane() {
             LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
                     Some(former) if former.owner == lease.owner => {
-                        self.rare_parts_mut().displaced.push(former)
+                        self.rare_parts_mut().replaced.push(former)
                     }
                     former => lost.extend(former),
                 }
@@ -319,8 +319,8 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        if let Some(RareParts { concurrent, displaced, .. }) = self.rare_parts_if_any() {
-            displaced.retain(|displaced| !Arc::ptr_eq(displaced, lease));
+        if let Some(RareParts { concurrent, replaced, .. }) = self.rare_parts_if_any() {
+            replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);
                 return true;

@@ -22,7 +22,7 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Displaced, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
+    lane::{Lane, LaneState, LocalTurn, LostToGrant, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     last_poll::POLL_DUE_MS,
     lease::{LastInterruption, Lease},
     owners::{OwnerBlock, OwnerTurn, Owners},
@@ -283,14 +283,14 @@ impl Lanes {
     }
 
     /// A grant has come from the server. `leader`: the request of the task that led, if the grant is its own. Returns the leases of other
-    /// owners that this grant has displaced. The error is a lease that the server was seen to have after this grant was asked for: then the
+    /// owners that this grant shows to be lost. The error is a lease that the server was seen to have after this grant was asked for: then the
     /// server does not have this one any more.
     pub(super) fn granted(
         &self,
         lease: &Arc<Lease>,
         leader: Option<&Arc<Request>>,
         now_ms: u64,
-    ) -> Result<Displaced, Arc<Lease>> {
+    ) -> Result<LostToGrant, Arc<Lease>> {
         let mut shard = self.shard(&lease.keys);
         let others = self.of_other_kinds(&shard, lease, now_ms);
         let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
@@ -313,7 +313,7 @@ impl Lanes {
             drop(shard);
             self.change(&lease.keys, |_| {});
             self.promote(&lease.keys, false);
-            return Ok(Displaced::new());
+            return Ok(LostToGrant::new());
         }
         let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
@@ -324,7 +324,7 @@ impl Lanes {
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
-    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<Displaced> {
+    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<LostToGrant> {
         let mut shard = self.shard(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.

@@ -13,7 +13,7 @@ use std::{
 use super::{LaneKey, Lanes, Shard};
 use crate::{
     core::{
-        lane::{Displaced, Lane, LaneState},
+        lane::{Lane, LaneState, LostToGrant},
         lease::Lease,
     },
     error::{Error, ErrorKind},
@@ -103,7 +103,7 @@ impl Lanes {
         shard: &MutexGuard<'_, Shard>,
         lease: &Lease,
         now_ms: u64,
-    ) -> Displaced {
+    ) -> LostToGrant {
         let held = self.held_as_other_kinds(shard, &lease.keys, now_ms);
         held.filter(|held| held.owner != lease.owner).cloned().collect()
     }

@@ -35,7 +35,7 @@ use crate::{
     recipes::{LanePolicy, LeaseTerm},
 };
 
-const SHARDS: usize = 64;
+const BUCKETS: usize = 64;
 
 /// A hold that was seen on the server less than this ago is believed to be there: the lock is called busy without asking, and the hold is passed
 /// on. An older one may have been forced free, and must not keep its own process out for longer than others.
@@ -108,7 +108,7 @@ pub(crate) struct TurnLimits {
 
 /// The lanes of one client.
 pub(crate) struct Lanes {
-    shards: Box<[Mutex<Shard>]>,
+    buckets: Box<[Mutex<Bucket>]>,
     bounds: TurnLimits,
     scan_timer: Arc<ScanTimer>,
     owners: Arc<Owners>,
@@ -119,7 +119,8 @@ pub(crate) struct Lanes {
     kinds: kinds::Kinds,
 }
 
-type Shard = HashMap<LaneKey, Lane, BuildHasherDefault<NameHash>>;
+/// The lanes under one mutex of several.
+type Bucket = HashMap<LaneKey, Lane, BuildHasherDefault<NameHash>>;
 
 #[derive(Clone)]
 struct LaneKey(Arc<Keys>);
@@ -161,7 +162,7 @@ impl Hasher for NameHash {
 impl Lanes {
     pub(crate) fn new(bounds: TurnLimits, scan_timer: Arc<ScanTimer>, owners: Arc<Owners>) -> Self {
         Lanes {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
             bounds,
             scan_timer,
             owners,
@@ -171,14 +172,14 @@ impl Lanes {
         }
     }
 
-    fn shard(&self, keys: &Keys) -> MutexGuard<'_, Shard> {
-        let at = (keys.hash >> 48) as usize % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    fn bucket(&self, keys: &Keys) -> MutexGuard<'_, Bucket> {
+        let at = (keys.hash >> 48) as usize % BUCKETS;
+        self.buckets[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the lane of a name, if there is one, and drops it when nothing is left of it.
     fn change<T>(&self, keys: &Arc<Keys>, change: impl FnOnce(&mut Lane) -> T) -> Option<T> {
-        match self.shard(keys).entry(LaneKey(keys.clone())) {
+        match self.bucket(keys).entry(LaneKey(keys.clone())) {
             Entry::Vacant(_) => None,
             Entry::Occupied(mut entry) => {
                 let outcome = change(entry.get_mut());
@@ -203,10 +204,10 @@ impl Lanes {
     ) -> Result<Enter, Error> {
         let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
-        let mut shard = self.shard(keys);
+        let mut bucket = self.bucket(keys);
         // A guard blocks its owner before it takes its lease out of here, so an owner without a lease and without a block has nothing under way.
         if let Some(owner) = owner {
-            let lane = shard.get(&LaneKey(keys.clone()));
+            let lane = bucket.get(&LaneKey(keys.clone()));
             let held = lane
                 .and_then(|lane| lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)));
             if let Some(lease) = held {
@@ -217,7 +218,7 @@ impl Lanes {
             }
             // The server lets an owner in beside its hold of another kind.
             if self
-                .held_as_other_kinds(&shard, keys, now_ms)
+                .held_as_other_kinds(&bucket, keys, now_ms)
                 .any(|held| held.owner == *owner && !held.owner.lets_in(owner))
             {
                 return Err(not_known_outside());
@@ -229,13 +230,13 @@ impl Lanes {
             return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }
         // The server would say so. In line it would be heard by nobody, and the task that reads could not give back beside this one.
-        if owner.is_some_and(|owner| self.is_upgrade(&shard, keys, owner, now_ms)) {
+        if owner.is_some_and(|owner| self.is_upgrade(&bucket, keys, owner, now_ms)) {
             return Err(kinds::upgrade_refused());
         }
         if recipe.lane() != LanePolicy::OneContends {
             return Ok(Enter::Bypass);
         }
-        match shard.entry(LaneKey(keys.clone())) {
+        match bucket.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
                 free.insert(Lane::default()).state = LaneState::Contends(request.clone());
                 Ok(Enter::Lead)
@@ -262,7 +263,7 @@ impl Lanes {
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
                 lane.rare_parts_mut().queue.push_back(entry);
                 self.note_waiters(lane);
-                // The keeper takes the note away before it looks into this shard.
+                // The keeper takes the note away before it looks into this bucket.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
                     self.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
@@ -291,9 +292,9 @@ impl Lanes {
         leader: Option<&Arc<Request>>,
         now_ms: u64,
     ) -> Result<LostToGrant, Arc<Lease>> {
-        let mut shard = self.shard(&lease.keys);
-        let others = self.of_other_kinds(&shard, lease, now_ms);
-        let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
+        let mut bucket = self.bucket(&lease.keys);
+        let others = self.of_other_kinds(&bucket, lease, now_ms);
+        let lane = bucket.entry(LaneKey(lease.keys.clone())).or_default();
         if leader.is_some_and(|leader| lane.is_led_by(leader)) {
             lane.state = LaneState::Nothing;
             lane.local_turn = LocalTurn { since_ms: now_ms, passes: 0 };
@@ -303,14 +304,14 @@ impl Lanes {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
-            drop(shard);
+            drop(bucket);
             // The one that led has nothing, and the newer one need not be what the line waits for.
             self.promote(&lease.keys, false);
             return Err(newer);
         }
         if !lease.is_held() {
             // What was handed to a task can be lost before it is noted here. What ends a lease looks for it here after that.
-            drop(shard);
+            drop(bucket);
             self.change(&lease.keys, |_| {});
             self.promote(&lease.keys, false);
             return Ok(LostToGrant::new());
@@ -325,14 +326,14 @@ impl Lanes {
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
     pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<LostToGrant> {
-        let mut shard = self.shard(&lease.keys);
+        let mut bucket = self.bucket(&lease.keys);
         let queues = lease.recipe.lane() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
-        let others = self.of_other_kinds(&shard, lease, now_ms);
+        let others = self.of_other_kinds(&bucket, lease, now_ms);
         let since = |held: &Arc<Lease>| held.last_seen_ms() >= lease.last_seen_ms();
         let granted_since = others.iter().any(since)
-            || shard.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
+            || bucket.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
                 let valid = |held: &&Arc<Lease>| held.is_valid(now_ms) && held.owner != lease.owner;
                 let mut leases = lane.leases().filter(valid);
                 leases.any(since)
@@ -340,7 +341,7 @@ impl Lanes {
         if gone || granted_since || !lease.is_valid(now_ms) {
             return None;
         }
-        let lane = shard.entry(LaneKey(lease.keys.clone())).or_default();
+        let lane = bucket.entry(LaneKey(lease.keys.clone())).or_default();
         if queues {
             lane.ends_release();
         }
@@ -527,8 +528,8 @@ impl Lanes {
         if entry.tell.is_closed() {
             return;
         }
-        let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(entry);
+        let mut bucket = self.bucket(keys);
+        bucket.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -549,15 +550,15 @@ impl Lanes {
 
     /// Sends every task in line home: the client is closed.
     pub(crate) fn close(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let lines: Vec<_> = shard
+        for bucket in &self.buckets {
+            let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            let lines: Vec<_> = bucket
                 .values_mut()
                 .filter_map(Lane::rare_parts_if_any)
                 .map(|rare_parts| std::mem::take(&mut rare_parts.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
-            drop(shard);
+            drop(bucket);
             drop(lines);
         }
     }

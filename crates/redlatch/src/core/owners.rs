@@ -24,13 +24,13 @@ use crate::{
     store::Fault,
 };
 
-const SHARDS: usize = 16;
+const BUCKETS: usize = 16;
 
 /// For how long a request without an answer may still arrive. Kernels give up resending after about a quarter of an hour
 /// (Linux: `tcp_retries2`, 924 s), and proxies keep nothing for longer than their connections.
 const DOUBT_MS: u64 = 3_600_000;
 
-/// From how many records of a shard on those that are over are looked for.
+/// From how many records of a bucket on those that are over are looked for.
 const SWEEP_FROM_MIN: usize = 64;
 
 /// A name and one of its owners.
@@ -76,8 +76,9 @@ impl Record {
     }
 }
 
+/// The records under one mutex of several.
 #[derive(Default)]
-struct Shard {
+struct Bucket {
     records: HashMap<Id, Record>,
     /// From how many records on those whose doubt is over are looked for.
     sweep_from: usize,
@@ -85,7 +86,7 @@ struct Shard {
 
 /// The owners of one client that can be used again.
 pub(crate) struct Owners {
-    shards: [Mutex<Shard>; SHARDS],
+    buckets: [Mutex<Bucket>; BUCKETS],
     clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     hasher: Salted,
 }
@@ -97,35 +98,35 @@ impl Owners {
     }
 
     pub(crate) fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Owners> {
-        Arc::new(Owners { shards: Default::default(), clock: Arc::new(clock), hasher: Default::default() })
+        Arc::new(Owners { buckets: Default::default(), clock: Arc::new(clock), hasher: Default::default() })
     }
 
-    fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
-        let at = self.hasher.hash_one(id) as usize % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    fn bucket(&self, id: &Id) -> MutexGuard<'_, Bucket> {
+        let at = self.hasher.hash_one(id) as usize % BUCKETS;
+        self.buckets[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins something for an owner.
     fn begin<T>(&self, id: &Id, change: impl FnOnce(&mut Record) -> T) -> T {
-        let mut shard = self.shard(id);
-        if shard.records.len() >= shard.sweep_from.max(SWEEP_FROM_MIN) {
+        let mut bucket = self.bucket(id);
+        if bucket.records.len() >= bucket.sweep_from.max(SWEEP_FROM_MIN) {
             let now_ms = (self.clock)();
-            shard.records.retain(|_, record| !record.is_over(now_ms));
-            shard.sweep_from = 2 * shard.records.len();
+            bucket.records.retain(|_, record| !record.is_over(now_ms));
+            bucket.sweep_from = 2 * bucket.records.len();
         }
-        change(shard.records.entry(id.clone()).or_default())
+        change(bucket.records.entry(id.clone()).or_default())
     }
 
     /// Ends something for an owner, and wakes those who wait for that.
     fn end(&self, id: &Id, change: impl FnOnce(&mut Record)) {
-        let mut shard = self.shard(id);
-        let Entry::Occupied(mut entry) = shard.records.entry(id.clone()) else { return };
+        let mut bucket = self.bucket(id);
+        let Entry::Occupied(mut entry) = bucket.records.entry(id.clone()) else { return };
         change(entry.get_mut());
         let changed = entry.get().changed.clone();
         if entry.get().is_over(0) {
             entry.remove();
         }
-        drop(shard);
+        drop(bucket);
         changed.tell();
     }
 
@@ -228,7 +229,7 @@ impl Owners {
     /// Whether a request is under way that may take a hold of this owner away.
     pub(crate) fn is_blocked(&self, keys: &Keys, owner: &Owner) -> bool {
         let id = id(keys, owner);
-        self.shard(&id).records.get(&id).is_some_and(|record| record.blocks > 0)
+        self.bucket(&id).records.get(&id).is_some_and(|record| record.blocks > 0)
     }
 }
 
@@ -283,15 +284,15 @@ impl OwnerTurn {
 
     /// Whether what was granted since it began may have been taken away by a request that could not wait for its end.
     pub(crate) fn is_disturbed(&self) -> bool {
-        let shard = self.owners.shard(&self.id);
-        shard.records.get(&self.id).is_some_and(|record| record.disturbed)
+        let bucket = self.owners.bucket(&self.id);
+        bucket.records.get(&self.id).is_some_and(|record| record.disturbed)
     }
 
     /// An error while a request of the owner may still arrive that was never answered.
     fn check_doubt(&self) -> Result<(), Error> {
         let now_ms = (self.owners.clock)();
-        let shard = self.owners.shard(&self.id);
-        let doubt_ms = shard.records.get(&self.id).map_or(0, |record| {
+        let bucket = self.owners.bucket(&self.id);
+        let doubt_ms = bucket.records.get(&self.id).map_or(0, |record| {
             if self.blocked_by_reads_only { record.read_doubt_ms } else { record.doubt_ms }
         });
         if doubt_ms > now_ms {
@@ -304,8 +305,8 @@ impl OwnerTurn {
     }
 
     fn wait_until_quiet(&self) -> Option<NextChange> {
-        let shard = self.owners.shard(&self.id);
-        let record = shard.records.get(&self.id).filter(|record| record.blocks > 0)?;
+        let bucket = self.owners.bucket(&self.id);
+        let record = bucket.records.get(&self.id).filter(|record| record.blocks > 0)?;
         Some(record.changed.next_owned())
     }
 
@@ -391,8 +392,8 @@ impl OwnerBlock {
             return None;
         }
         let id = self.0.id();
-        let shard = self.0.owners.shard(&id);
-        let record = shard.records.get(&id).filter(|record| record.has_begun)?;
+        let bucket = self.0.owners.bucket(&id);
+        let record = bucket.records.get(&id).filter(|record| record.has_begun)?;
         Some(record.changed.next_owned())
     }
 
@@ -444,8 +445,8 @@ impl OwnerBlock {
     /// Whether a request of the owner was never answered, and may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         let id = self.0.id();
-        let shard = self.0.owners.shard(&id);
-        shard.records.get(&id).is_some_and(|record| record.doubt_ms > (self.0.owners.clock)())
+        let bucket = self.0.owners.bucket(&id);
+        bucket.records.get(&id).is_some_and(|record| record.doubt_ms > (self.0.owners.clock)())
     }
 
     /// A request is sent now. Unless it is [answered](Sent::answered), it may still arrive when this block is gone.

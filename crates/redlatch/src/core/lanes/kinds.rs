@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use super::{LaneKey, Lanes, Shard};
+use super::{Bucket, LaneKey, Lanes};
 use crate::{
     core::{
         lane::{Lane, LaneState, LostToGrant},
@@ -28,7 +28,7 @@ pub(super) struct Kinds(AtomicU8);
 impl Kinds {
     /// Whether there were holds of other kinds than this one.
     fn has_others(&self, kind: LaneKind) -> bool {
-        // Holds of one name are noted under the mutex of its shard.
+        // Holds of one name are noted under the mutex of its bucket.
         let known = self.0.load(Ordering::Relaxed);
         if known & kind.bit() == 0 {
             self.0.fetch_or(kind.bit(), Ordering::Relaxed);
@@ -83,8 +83,8 @@ impl Lanes {
     /// Whether a task waits here for what is held elsewhere or by another owner than `owner`. One that leads and is not polled does not count.
     pub(crate) fn is_wanted(&self, keys: &Arc<Keys>, owner: &Owner, now_ms: u64) -> bool {
         let leader = {
-            let shard = self.shard(keys);
-            let Some(lane) = shard.get(&LaneKey(keys.clone())) else { return false };
+            let bucket = self.bucket(keys);
+            let Some(lane) = bucket.get(&LaneKey(keys.clone())) else { return false };
             if lane.held().is_some_and(|lease| lease.owner == *owner) {
                 return false;
             }
@@ -100,37 +100,37 @@ impl Lanes {
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
     pub(super) fn of_other_kinds(
         &self,
-        shard: &MutexGuard<'_, Shard>,
+        bucket: &MutexGuard<'_, Bucket>,
         lease: &Lease,
         now_ms: u64,
     ) -> LostToGrant {
-        let held = self.held_as_other_kinds(shard, &lease.keys, now_ms);
+        let held = self.held_as_other_kinds(bucket, &lease.keys, now_ms);
         held.filter(|held| held.owner != lease.owner).cloned().collect()
     }
 
     /// Whether an owner that reads asks to write.
     pub(super) fn is_upgrade(
         &self,
-        shard: &MutexGuard<'_, Shard>,
+        bucket: &MutexGuard<'_, Bucket>,
         keys: &Keys,
         owner: &Owner,
         now_ms: u64,
     ) -> bool {
         let reads = |held: &Arc<Lease>| held.keys.kind == LaneKind::Read && held.owner == *owner;
-        keys.kind == LaneKind::Write && self.held_as_other_kinds(shard, keys, now_ms).any(reads)
+        keys.kind == LaneKind::Write && self.held_as_other_kinds(bucket, keys, now_ms).any(reads)
     }
 
     /// The valid holds of the name by locks of other kinds, of any owner.
     pub(super) fn held_as_other_kinds<'a>(
         &self,
-        shard: &'a MutexGuard<'_, Shard>,
+        bucket: &'a MutexGuard<'_, Bucket>,
         keys: &'a Keys,
         now_ms: u64,
     ) -> impl Iterator<Item = &'a Arc<Lease>> {
         let kinds = self.kinds.has_others(keys.kind).then(|| keys.kind.others()).into_iter().flatten();
         let lanes = kinds.filter_map(move |kind| {
             let name: &dyn Named = &OtherKind { of: keys, kind };
-            shard.get(name)
+            bucket.get(name)
         });
         lanes.flat_map(Lane::leases).filter(move |held| held.is_valid(now_ms))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
 
-use super::{LaneKey, Lanes, Shard};
+use super::{Bucket, LaneKey, Lanes};
 use crate::{core::lease::Lease, keys::Keys};
 
 impl Lanes {
@@ -18,27 +18,27 @@ impl Lanes {
     /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. LocalTurn on is done under the same
     /// mutex, so what is passed on later is over as well.
     pub(in crate::core) fn gone(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
-        let shard = self.shard(&lease.keys);
-        let lane = shard.get(&LaneKey(lease.keys.clone()));
+        let bucket = self.bucket(&lease.keys);
+        let lane = bucket.get(&LaneKey(lease.keys.clone()));
         let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
         lease.mark_gone();
         if let Some(lane) = lane.filter(|_| !is_here) {
             lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.mark_gone());
         }
-        drop(shard);
+        drop(bucket);
         self.present(lease)
     }
 
     /// The leases that are held under a name.
     pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
-        let shard = self.shard(keys);
-        shard.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
+        let bucket = self.bucket(keys);
+        bucket.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
     }
 
     /// Looks at every lease.
     pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
-        for shard in &self.shards {
-            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for bucket in &self.buckets {
+            for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 lane.leases().for_each(&mut look);
             }
         }
@@ -55,8 +55,8 @@ impl Lanes {
         if !self.waiters_behind_lease.swap(false, Ordering::Relaxed) {
             return found;
         }
-        for shard in &self.shards {
-            for lane in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for bucket in &self.buckets {
+            for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 let Some(lease) = lane.held().filter(|_| !lane.rare_parts().queue.is_empty()) else {
                     continue;
                 };
@@ -73,18 +73,18 @@ impl Lanes {
 
     /// Whether tasks stand in line for a name.
     pub(in crate::core) fn has_line(&self, keys: &Arc<Keys>) -> bool {
-        let shard = self.shard(keys);
-        shard
+        let bucket = self.bucket(keys);
+        bucket
             .get(&LaneKey(keys.clone()))
             .is_some_and(|lane| lane.rare_parts().queue.iter().any(|entry| !entry.tell.is_closed()))
     }
 
     /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
     pub(crate) fn count(&self) -> (usize, usize) {
-        let count = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            (shard.len(), shard.values().map(|lane| lane.rare_parts().queue.len()).sum::<usize>())
+        let count = |bucket: &Mutex<Bucket>| {
+            let bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            (bucket.len(), bucket.values().map(|lane| lane.rare_parts().queue.len()).sum::<usize>())
         };
-        self.shards.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        self.buckets.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 }

@@ -12,14 +12,14 @@ use crate::{
 impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
-        let mut shard = self.shard(keys);
-        shard.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(entry);
+        let mut bucket = self.bucket(keys);
+        bucket.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
     pub(crate) fn lined_up(&self, keys: &Arc<Keys>, owner: &Owner) {
-        let mut shard = self.shard(keys);
-        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return };
+        let mut bucket = self.bucket(keys);
+        let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
             .rare_parts()
             .queue
@@ -35,8 +35,8 @@ impl Lanes {
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
     pub(crate) fn expect_hand_over(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
-        let mut shard = self.shard(keys);
-        let Some(lane) = shard.get_mut(&LaneKey(keys.clone())) else { return false };
+        let mut bucket = self.bucket(keys);
+        let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
         let Some(RareParts { queue, handing_over, heir_expects_hand_over, .. }) = lane.rare_parts_if_any()
         else {
@@ -81,7 +81,7 @@ impl Lanes {
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.shard(keys).entry(LaneKey(keys.clone())).or_default().rare_parts_mut().waiting += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().rare_parts_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
@@ -94,6 +94,6 @@ impl Lanes {
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.shard(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.rare_parts().waiting > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.rare_parts().waiting > 0)
     }
 }

@@ -20,8 +20,8 @@ impl Lanes {
             return false;
         }
         let (mut has_line, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
-        for shard in &self.shards {
-            for (key, lane) in &mut *shard.lock().unwrap_or_else(PoisonError::into_inner) {
+        for bucket in &self.buckets {
+            for (key, lane) in &mut *bucket.lock().unwrap_or_else(PoisonError::into_inner) {
                 if matches!(lane.state, LaneState::Releases { since_ms } if since_ms + 2 * POLL_DUE_MS <= now_ms)
                 {
                     lane.state = LaneState::Nothing;
@@ -51,7 +51,7 @@ impl Lanes {
     /// the other.
     pub(in crate::core) fn look_for_those_behind(&self, keys: &Arc<Keys>, now_ms: u64) {
         let behind =
-            self.shard(keys).get(&LaneKey(keys.clone())).map(|lane| lane.some_in_line(LOOKED_FOR_MAX));
+            self.bucket(keys).get(&LaneKey(keys.clone())).map(|lane| lane.some_in_line(LOOKED_FOR_MAX));
         for request in behind.unwrap_or_default() {
             request.last_poll.look_for(now_ms);
         }

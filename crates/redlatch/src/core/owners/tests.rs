@@ -21,7 +21,7 @@ fn rig() -> Rig {
 
 impl Rig {
     fn records(&self) -> usize {
-        self.owners.shards.iter().map(|shard| shard.lock().unwrap().records.len()).sum()
+        self.owners.buckets.iter().map(|bucket| bucket.lock().unwrap().records.len()).sum()
     }
 }
 

@@ -328,9 +328,9 @@ impl Core {
         async move {
             let mut groups: Vec<Vec<Ending>> = Vec::new();
             for ending in together {
-                let shard = |ending: &Ending| self.store.shard(&ending.lease.keys.key);
+                let slot = |ending: &Ending| self.store.slot(&ending.lease.keys.key);
                 let fits = |group: &&mut Vec<Ending>| {
-                    group.first().is_some_and(|first| shard(first) == shard(&ending))
+                    group.first().is_some_and(|first| slot(first) == slot(&ending))
                 };
                 match groups.iter_mut().find(fits) {
                     Some(group) => group.push(ending),

@@ -28,7 +28,7 @@ impl Core {
         self.all_gone(std::slice::from_ref(lease))
     }
 
-    /// The server no longer has these holds, which are of one kind and shard: from this call on they are not valid. How they ended is found
+    /// The server no longer has these holds, which are of one kind and slot: from this call on they are not valid. How they ended is found
     /// out, and told to the holders, whether the caller waits for that or not.
     pub(crate) fn all_gone(
         self: &Arc<Self>,

@@ -37,7 +37,7 @@ pub(super) struct Outage {
     pub(super) error: Error,
 }
 
-/// The requests for one shard of the keyspace.
+/// The requests for one slot of the keyspace.
 struct Requests {
     clock: Arc<dyn Clock>,
     under_way: AtomicU32,
@@ -117,7 +117,7 @@ impl Requests {
 /// The requests of one client.
 pub(super) struct Outages {
     clock: Arc<dyn Clock>,
-    /// Those for the shard that a single server has.
+    /// Those for the slot that a single server has.
     first: Arc<Requests>,
     others: Mutex<HashMap<u16, Arc<Requests>>>,
     /// Whether there was one when the keeper last looked.
@@ -148,21 +148,21 @@ impl Outages {
         troubled
     }
 
-    fn requests(&self, shard: u16) -> Arc<Requests> {
-        if shard == 0 {
+    fn requests(&self, slot: u16) -> Arc<Requests> {
+        if slot == 0 {
             return self.first.clone();
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.entry(shard).or_insert_with(|| Requests::new(&self.clock)).clone()
+        others.entry(slot).or_insert_with(|| Requests::new(&self.clock)).clone()
     }
 
     /// Makes a request of which it is noted whether it is answered.
     pub(super) fn tracked<T: 'static>(
         &self,
-        shard: u16,
+        slot: u16,
         run: BoxFuture<'static, Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
-        let requests = self.requests(shard);
+        let requests = self.requests(slot);
         requests.begin(requests.clock.boot_ms());
         let owed = Owed { requests, has_come: false };
         run.map(move |outcome| {
@@ -203,7 +203,7 @@ impl Drop for Owed {
 impl Core {
     /// What is known of the server of a key if it cannot be asked, for a task that waits since then.
     pub(super) fn outage(&self, key: &[u8], came_ms: u64) -> Option<Outage> {
-        self.outages.requests(self.store.shard(key)).outage(came_ms, self.now_ms())
+        self.outages.requests(self.store.slot(key)).outage(came_ms, self.now_ms())
     }
 
     /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.

@@ -1,7 +1,7 @@
 //! Renewal: batches on the keeper's connection, each lock on its own account.
 //!
 //! A failed renewal is tried again until the lock's own deadline and never touches another lock. What a renewal finds
-//! gone is announced at once. One call renews leases of one kind and one shard, and servers are renewed independently.
+//! gone is announced at once. One call renews leases of one kind and one slot, and servers are renewed independently.
 //! A renewal that takes too long is tried again as well, and its own answer still counts when it comes, from when it was sent: a
 //! server that is slow and answers everything keeps every lock.
 
@@ -47,21 +47,21 @@ impl Core {
         if leases.is_empty() {
             return;
         }
-        // One call renews leases of one kind, length and shard. One that was made to last for longer has a call of its own, which tells
+        // One call renews leases of one kind, length and slot. One that was made to last for longer has a call of its own, which tells
         // the server all of that, whichever try it is.
         let now_ms = self.now_ms();
         let (reasserted, mut leases): (Vec<_>, Vec<_>) =
             leases.into_iter().partition(|lease| lease.reassert_ms(now_ms).is_some());
-        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind, lease.lease_ms()));
+        leases.sort_by_cached_key(|lease| (self.slot(lease), lease.keys.kind, lease.lease_ms()));
         let batches = leases
             .chunk_by(|a, b| {
-                a.lease_ms() == b.lease_ms() && a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b)
+                a.lease_ms() == b.lease_ms() && a.keys.kind == b.keys.kind && self.slot(a) == self.slot(b)
             })
             .flat_map(|alike| alike.chunks(self.config.renewal_batch))
             .chain(reasserted.chunks(1));
         let mut servers: SeededMap<u16, Vec<UnderWay>> = SeededMap::default();
         for batch in batches {
-            let owner = self.store.shard_owner(self.shard(&batch[0]));
+            let owner = self.store.slot_owner(self.slot(&batch[0]));
             // From here on, so that a batch that was never begun is asked about again, too.
             servers.entry(owner).or_default().push(UnderWay { core: self.clone(), leases: batch.to_vec() });
         }
@@ -83,8 +83,8 @@ impl Core {
         }
     }
 
-    fn shard(&self, lease: &Lease) -> u16 {
-        self.store.shard(&lease.keys.key)
+    fn slot(&self, lease: &Lease) -> u16 {
+        self.store.slot(&lease.keys.key)
     }
 
     async fn renew_batch(self: Arc<Self>, under_way: UnderWay) {
@@ -311,8 +311,8 @@ impl Core {
                 .for_each_concurrent(BATCHES_UNDER_WAY_MAX, |lease| core.clone().check_part(vec![lease]))
                 .await;
         });
-        leases.sort_by_cached_key(|lease| (self.shard(lease), lease.keys.kind));
-        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && self.shard(a) == self.shard(b));
+        leases.sort_by_cached_key(|lease| (self.slot(lease), lease.keys.kind));
+        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && self.slot(a) == self.slot(b));
         for batch in alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)) {
             let (core, batch) = (self.clone(), batch.to_vec());
             self.keeper.handle().spawn(async move { core.check_batch(batch).await });

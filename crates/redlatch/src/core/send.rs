@@ -23,9 +23,9 @@ impl Core {
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.number(&mut call);
-        let shard = self.shard_of(&call);
+        let slot = self.slot_of(&call);
         let run =
-            RequestId::awaited(request_id, self.outages.tracked(shard, self.run_here(call)), |reply| reply);
+            RequestId::awaited(request_id, self.outages.tracked(slot, self.run_here(call)), |reply| reply);
         self.watched_after(keys, run)
     }
 
@@ -45,8 +45,8 @@ impl Core {
     /// The same for those that have the keys watched anew themselves.
     pub(super) fn run_as_keeper_unwatched(&self, mut call: Call) -> RunFuture {
         let request_id = self.request_ids.number(&mut call);
-        let shard = self.shard_of(&call);
-        RequestId::awaited(request_id, self.outages.tracked(shard, self.run_as_keeper_here(call)), |reply| {
+        let slot = self.slot_of(&call);
+        RequestId::awaited(request_id, self.outages.tracked(slot, self.run_as_keeper_here(call)), |reply| {
             reply
         })
     }
@@ -61,8 +61,8 @@ impl Core {
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.unwatched_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.number(&mut call);
-        let shard = self.shard_of(&call);
-        let run = self.outages.tracked(shard, self.run_acked_here(call, count, must));
+        let slot = self.slot_of(&call);
+        let run = self.outages.tracked(slot, self.run_acked_here(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
         self.watched_after(keys, run)
     }
@@ -76,21 +76,21 @@ impl Core {
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn query(&self, call: Call) -> RunFuture {
-        self.outages.tracked(self.shard_of(&call), self.store.run(call)).boxed()
+        self.outages.tracked(self.slot_of(&call), self.store.run(call)).boxed()
     }
 
-    fn shard_of(&self, call: &Call) -> u16 {
-        call.keys.first().map_or(0, |key| self.store.shard(key))
+    fn slot_of(&self, call: &Call) -> u16 {
+        call.keys.first().map_or(0, |key| self.store.slot(key))
     }
 
-    /// The same at the server of one shard.
-    pub(crate) fn query_in(&self, shard: u16, call: Call) -> RunFuture {
-        self.outages.tracked(shard, self.store.run_at(shard, call)).boxed()
+    /// The same at the server of one slot.
+    pub(crate) fn query_in(&self, slot: u16, call: Call) -> RunFuture {
+        self.outages.tracked(slot, self.store.run_at(slot, call)).boxed()
     }
 
     /// The same over the connection of the background thread.
     pub(super) fn query_as_keeper(&self, call: Call) -> RunFuture {
-        self.outages.tracked(self.shard_of(&call), self.store.run_as_keeper(call)).boxed()
+        self.outages.tracked(self.slot_of(&call), self.store.run_as_keeper(call)).boxed()
     }
 
     /// Runs a script whose reply begins with a number that we sent.

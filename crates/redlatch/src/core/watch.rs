@@ -230,9 +230,9 @@ impl Core {
         if leases.is_empty() {
             return;
         }
-        let shard = |lease: &Lease| self.store.shard(&lease.keys.key);
-        leases.sort_by_cached_key(|lease| (shard(lease), lease.keys.kind));
-        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && shard(a) == shard(b));
+        let slot = |lease: &Lease| self.store.slot(&lease.keys.key);
+        leases.sort_by_cached_key(|lease| (slot(lease), lease.keys.kind));
+        let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && slot(a) == slot(b));
         let batches: Vec<Vec<_>> =
             alike.flat_map(|alike| alike.chunks(self.config.renewal_batch)).map(<[_]>::to_vec).collect();
         let core = self.clone();
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Has changes of the keys of one shard told. Answers whether all of them exist, where that is known.
+    /// Has changes of the keys of one slot told. Answers whether all of them exist, where that is known.
     async fn watch_batch(self: &Arc<Self>, batch: &[Arc<Lease>]) -> Option<bool> {
         let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
         keys.sort_unstable();
@@ -298,7 +298,7 @@ impl Core {
         }
     }
 
-    /// Looks once whether holds of one kind and shard are still there, and tells the holders of those that are not. If there is no
+    /// Looks once whether holds of one kind and slot are still there, and tells the holders of those that are not. If there is no
     /// answer, the next renewal or the next try finds out.
     async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
         // What has ended meanwhile is not to be raised, and may be another process's by now.

@@ -346,10 +346,10 @@ impl Round<'_> {
 
 /// Whether one request takes both.
 fn go_together(one: &LockHandle, other: &LockHandle) -> bool {
-    let shard = |handle: &LockHandle| one.core.store.shard(&handle.keys.key);
+    let slot = |handle: &LockHandle| one.core.store.slot(&handle.keys.key);
     Arc::ptr_eq(&one.core, &other.core)
         && one.recipe.batches()
         && other.recipe.batches()
         && one.fenced == other.fenced
-        && shard(one) == shard(other)
+        && slot(one) == slot(other)
 }

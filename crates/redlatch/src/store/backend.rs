@@ -112,7 +112,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Has the next change of each of these keys told, once, by the hook of [`on_change`](Self::on_change): at least when the key or
     /// an element of it goes, and not when scripts that were run [apart](Self::run_as_keeper) change it. Those scripts may end the
-    /// watching, so keys are watched anew after each of them. All keys are of one shard.
+    /// watching, so keys are watched anew after each of them. All keys are of one slot.
     ///
     /// Answers how many of the keys exist, and `None` where changes are not told, as here. Called on the background thread.
     fn watch(&self, _keys: Vec<Arc<[u8]>>) -> WatchFuture {
@@ -160,24 +160,24 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Which part of the store holds a key: one script names keys of one shard only. In a cluster it is the slot.
-    fn shard(&self, _key: &[u8]) -> u16 {
+    /// Which slot of the store a key is in: one script names keys of one slot only. A single server has one, which is 0; a cluster has those of its protocol.
+    fn slot(&self, _key: &[u8]) -> u16 {
         0
     }
 
-    /// Which server holds a shard at present, as a number that is the same for shards of one server. Only for spreading work: it
+    /// Which server holds a slot at present, as a number that is the same for slots of one server. Only for spreading work: it
     /// may be another one by the time of a call.
-    fn shard_owner(&self, _shard: u16) -> u16 {
+    fn slot_owner(&self, _slot: u16) -> u16 {
         0
     }
 
-    /// One shard of each server that holds keys, for scripts that look at all keys of a server.
-    fn shards(&self) -> Vec<u16> {
+    /// One slot of each server that holds keys, for scripts that look at all keys of a server.
+    fn slot_of_each_server(&self) -> Vec<u16> {
         vec![0]
     }
 
-    /// Runs a script without keys at the server that holds this shard.
-    fn run_at(&self, _shard: u16, call: Call) -> RunFuture {
+    /// Runs a script without keys at the server that holds this slot.
+    fn run_at(&self, _slot: u16, call: Call) -> RunFuture {
         self.run(call)
     }
 

@@ -169,8 +169,8 @@ impl Store for LazyStore {
         self.with(move |store| store.run_acked(prepared(call, &*store), count, must))
     }
 
-    fn run_at(&self, shard: u16, call: Call) -> RunFuture {
-        self.with(move |store| store.run_at(shard, prepared(call, &*store)))
+    fn run_at(&self, slot: u16, call: Call) -> RunFuture {
+        self.with(move |store| store.run_at(slot, prepared(call, &*store)))
     }
 
     fn subscribe(&self, channel: Arc<[u8]>, listener: Listener) -> SubscribeFuture {
@@ -237,20 +237,20 @@ impl Store for LazyStore {
         self.with(|store| store.load_functions())
     }
 
-    fn shard(&self, key: &[u8]) -> u16 {
+    fn slot(&self, key: &[u8]) -> u16 {
         match (self.0.opened.get(), &self.0.url) {
-            (Some(store), _) => store.shard(key),
+            (Some(store), _) => store.slot(key),
             (None, StoreUrl::Cluster(_)) => slot_of(key),
             (None, _) => 0,
         }
     }
 
-    fn shard_owner(&self, shard: u16) -> u16 {
-        self.0.opened.get().map_or(0, |store| store.shard_owner(shard))
+    fn slot_owner(&self, slot: u16) -> u16 {
+        self.0.opened.get().map_or(0, |store| store.slot_owner(slot))
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.0.opened.get().map_or_else(|| vec![0], |store| store.shards())
+    fn slot_of_each_server(&self) -> Vec<u16> {
+        self.0.opened.get().map_or_else(|| vec![0], |store| store.slot_of_each_server())
     }
 
     fn outlives(&self, owner: &str) {

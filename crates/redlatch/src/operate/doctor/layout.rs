@@ -97,7 +97,7 @@ impl Client {
     /// Whether keys are spread by slot.
     fn has_slots(&self) -> bool {
         // The tags of these have different slots.
-        self.core.store.shard(b"a") != self.core.store.shard(b"b")
+        self.core.store.slot(b"a") != self.core.store.slot(b"b")
     }
 
     /// Says whether all keys and channels that belong to a name, for some kinds of lock, have one cluster slot, and which do not.

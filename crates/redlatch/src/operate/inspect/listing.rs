@@ -89,16 +89,16 @@ impl Client {
         let mut found: Vec<LockState> = Vec::new();
         self.core.keeper.arm_stall_check();
         self.core.store.ready().await.map_err(Fault::into_error)?;
-        let shards = self.core.store.shards();
+        let slots = self.core.store.slot_of_each_server();
         let kinds: BTreeSet<Walk> = wanted.iter().flat_map(|kind| kind.walks()).copied().collect();
         let mut walks: Vec<(Walk, u16)> = Vec::new();
         for walk in kinds {
-            walks.extend(shards.iter().map(|shard| (walk, *shard)));
+            walks.extend(slots.iter().map(|slot| (walk, *slot)));
         }
-        for (walk, shard) in walks {
+        for (walk, slot) in walks {
             let mut cursor: Arc<str> = "0".into();
             while found.len() < limit {
-                let (next, mut names) = self.step(walk, shard, &cursor, pattern).await?;
+                let (next, mut names) = self.step(walk, slot, &cursor, pattern).await?;
                 names.retain(|name| seen.insert(name.clone()));
                 let looks = stream::iter(names).map(|name| self.look(name)).buffered(LOOKS_UNDER_WAY_MAX);
                 let states: Vec<LockState> = looks.try_collect().await?;
@@ -119,7 +119,7 @@ impl Client {
     async fn step(
         &self,
         walk: Walk,
-        shard: u16,
+        slot: u16,
         cursor: &Arc<str>,
         pattern: &str,
     ) -> Result<(Arc<str>, Vec<LockName>), Error> {
@@ -127,7 +127,7 @@ impl Client {
         let (key_type, helpers) = walk.keys();
         let keys: Arc<str> = helpers.map_or_else(|| pattern.into(), |place| place.of_any().into());
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);
-        let reply = self.core.query_in(shard, call.constant(key_type)).await.map_err(Fault::into_error)?;
+        let reply = self.core.query_in(slot, call.constant(key_type)).await.map_err(Fault::into_error)?;
         let wrong = || protocol_error("list", &reply);
         let [next, names @ ..] = reply.array().ok_or_else(wrong)? else { return Err(wrong()) };
         let next = next.bytes().and_then(|text| std::str::from_utf8(text).ok());

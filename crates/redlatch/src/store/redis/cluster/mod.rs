@@ -132,14 +132,14 @@ impl Store for ClusterStore {
         self.run_at(slot_of_all(&call), call)
     }
 
-    fn run_at(&self, shard: u16, call: Call) -> RunFuture {
+    fn run_at(&self, slot: u16, call: Call) -> RunFuture {
         let inner = self.inner.clone();
         Box::pin(async move {
             let call = &inner.prepared(call);
             let run = |member: Arc<Member>, form: Form, _| async move {
                 member.node.run_here(&form.of(call), form.asking).await
             };
-            inner.route(shard, call, run).await
+            inner.route(slot, call, run).await
         })
     }
 
@@ -172,15 +172,15 @@ impl Store for ClusterStore {
         Box::pin(async move { inner.listeners(channels).await })
     }
 
-    fn shard(&self, key: &[u8]) -> u16 {
+    fn slot(&self, key: &[u8]) -> u16 {
         slot_of(key)
     }
 
-    fn shard_owner(&self, shard: u16) -> u16 {
-        self.inner.topology.owner_number(shard)
+    fn slot_owner(&self, slot: u16) -> u16 {
+        self.inner.topology.owner_number(slot)
     }
 
-    fn shards(&self) -> Vec<u16> {
+    fn slot_of_each_server(&self) -> Vec<u16> {
         self.inner.topology.masters().into_iter().map(|(slot, _)| slot).collect()
     }
 

@@ -102,26 +102,26 @@ pub(crate) struct Keys {
     pub(crate) timeouts: Arc<[u8]>,
     /// The read side, for the write side of the same lock.
     pub(crate) readers: Option<Arc<Keys>>,
-    /// The hash of name and kind within this process. Those of one name differ in their last bits only.
-    pub(crate) hash: u64,
+    /// The hash value of name and kind, by which this process finds the lane. The values of one name differ in their last bits only.
+    pub(crate) lane_hash: u64,
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
-    /// The keys of the other kind whose hash is the same.
+    /// What [`other_kind`](Self::other_kind) returns.
     other_kind: OnceBox<Arc<Keys>>,
 }
 
-fn hash(name: &[u8], kind: LaneKind) -> u64 {
+fn lane_hash(name: &[u8], kind: LaneKind) -> u64 {
     static SALTED: OnceBox<Salted> = OnceBox::new();
     kind.mark(SALTED.get_or_init(Box::default).hash_one(name))
 }
 
 impl LaneKind {
-    /// The kinds whose holds stand in the hash of the name.
-    const OF_A_HASH: [LaneKind; 4] = [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write];
+    /// The kinds whose holds are fields of the Redis hash that has the name as its key.
+    const OF_A_REDIS_HASH: [LaneKind; 4] = [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write];
 
-    /// The same hash for this kind.
-    fn mark(self, hash: u64) -> u64 {
-        hash & !0b111 | self as u64
+    /// The hash value of a name, made that of this kind.
+    fn mark(self, lane_hash: u64) -> u64 {
+        lane_hash & !0b111 | self as u64
     }
 
     /// Where a release is told; the list of those who wait, and the times, where it has these.
@@ -141,7 +141,7 @@ impl LaneKind {
 
     /// The other kinds of a lock of that name: where one owner has a hold of one of them, no other owner has one of another.
     pub(crate) fn others(self) -> impl Iterator<Item = LaneKind> {
-        LaneKind::OF_A_HASH.into_iter().filter(move |other| self != LaneKind::Permits && *other != self)
+        LaneKind::OF_A_REDIS_HASH.into_iter().filter(move |other| self != LaneKind::Permits && *other != self)
     }
 }
 
@@ -153,7 +153,7 @@ impl Keys {
         let of = |place: Option<Place>| place.map(|place| place.of(&key).into()).unwrap_or_default();
         let (queue, timeouts) = (of(queue), of(times));
         Keys {
-            hash: hash(&key, kind),
+            lane_hash: lane_hash(&key, kind),
             channel: OnceBox::new(),
             token: OnceBox::new(),
             queue,
@@ -183,7 +183,7 @@ impl Keys {
         Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), LaneKind::Write) }
     }
 
-    /// The keys of the name as a lock of the other kind that has the same hash and the same fields: plain and fair locks.
+    /// The keys of the name as a lock of the other kind whose holds are the same fields of the same Redis hash: plain and fair locks.
     pub(crate) fn other_kind(&self) -> Option<&Arc<Keys>> {
         let other = match self.kind {
             LaneKind::Lock => LaneKind::Fair,
@@ -193,14 +193,14 @@ impl Keys {
         Some(self.other_kind.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
     }
 
-    /// The hash of the same name for another kind.
-    pub(crate) fn hash_as(&self, kind: LaneKind) -> u64 {
-        kind.mark(self.hash)
+    /// The hash value of the same name for another kind.
+    pub(crate) fn lane_hash_as(&self, kind: LaneKind) -> u64 {
+        kind.mark(self.lane_hash)
     }
 
     /// All names, each with its kind, that this key may belong to.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
-        let own = LaneKind::OF_A_HASH.map(|kind| (key, kind));
+        let own = LaneKind::OF_A_REDIS_HASH.map(|kind| (key, kind));
         let times = before(PERMIT_TIMES.word(), key).map(|name| (name, LaneKind::Permits));
         own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }

@@ -127,7 +127,7 @@ struct LaneKey(Arc<Keys>);
 
 impl Hash for LaneKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0.hash);
+        state.write_u64(self.0.lane_hash);
     }
 }
 
@@ -139,7 +139,7 @@ impl PartialEq for LaneKey {
 
 impl Eq for LaneKey {}
 
-/// The hash was worked out when the name was checked; it is passed on as it is.
+/// The hash value was worked out when the name was checked; it is passed on as it is.
 #[derive(Default)]
 struct NameHash(u64);
 
@@ -173,7 +173,7 @@ impl Lanes {
     }
 
     fn bucket(&self, keys: &Keys) -> MutexGuard<'_, Bucket> {
-        let at = (keys.hash >> 48) as usize % BUCKETS;
+        let at = (keys.lane_hash >> 48) as usize % BUCKETS;
         self.buckets[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 

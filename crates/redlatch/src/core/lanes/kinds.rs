@@ -44,7 +44,7 @@ trait Named {
 
 impl Named for LaneKey {
     fn parts(&self) -> (u64, LaneKind, &[u8]) {
-        (self.0.hash, self.0.kind, &self.0.key)
+        (self.0.lane_hash, self.0.kind, &self.0.key)
     }
 }
 
@@ -55,7 +55,7 @@ struct OtherKind<'a> {
 
 impl Named for OtherKind<'_> {
     fn parts(&self) -> (u64, LaneKind, &[u8]) {
-        (self.of.hash_as(self.kind), self.kind, &self.of.key)
+        (self.of.lane_hash_as(self.kind), self.kind, &self.of.key)
     }
 }
 

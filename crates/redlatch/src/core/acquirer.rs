@@ -100,7 +100,7 @@ impl Contender for Acquirer {
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
-        match self.request.recipe.lane() {
+        match self.request.recipe.lane_policy() {
             LanePolicy::OneContends => self.ask().await,
             LanePolicy::AllContend => self.ask_beside_others().await,
             LanePolicy::QueuesAtServer if self.lines_up() => self.ask_in_line().await,
@@ -265,7 +265,7 @@ impl Acquirer {
 
     /// Whether the owner waits in a queue on the server.
     fn lines_up(&self) -> bool {
-        self.request.recipe.lane() == LanePolicy::QueuesAtServer && self.request.wait != Wait::No
+        self.request.recipe.lane_policy() == LanePolicy::QueuesAtServer && self.request.wait != Wait::No
     }
 
     /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.

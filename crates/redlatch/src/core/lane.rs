@@ -226,7 +226,7 @@ impl Lane {
             queue.pop_front();
         }
         let is_ready = |entry: &WaiterEntry| {
-            let lane_chooses = entry.request.recipe.lane() == LanePolicy::OneContends;
+            let lane_chooses = entry.request.recipe.lane_policy() == LanePolicy::OneContends;
             !(entry.tell.is_closed() || lane_chooses && entry.request.last_poll.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
@@ -286,7 +286,7 @@ impl Lane {
     #[must_use = "what has lost its place is told so"]
     pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> LostToGrant {
         let mut lost = LostToGrant::new();
-        match lease.recipe.lane() {
+        match lease.recipe.lane_policy() {
             LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {

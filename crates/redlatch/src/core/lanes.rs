@@ -233,7 +233,7 @@ impl Lanes {
         if owner.is_some_and(|owner| self.is_upgrade(&bucket, keys, owner, now_ms)) {
             return Err(kinds::upgrade_refused());
         }
-        if recipe.lane() != LanePolicy::OneContends {
+        if recipe.lane_policy() != LanePolicy::OneContends {
             return Ok(Enter::Bypass);
         }
         match bucket.entry(LaneKey(keys.clone())) {
@@ -300,7 +300,7 @@ impl Lanes {
             lane.local_turn = LocalTurn { since_ms: now_ms, passes: 0 };
         }
         let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
-        if lease.recipe.lane() != LanePolicy::AllContend {
+        if lease.recipe.lane_policy() != LanePolicy::AllContend {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
@@ -327,7 +327,7 @@ impl Lanes {
     /// another task since.
     pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<LostToGrant> {
         let mut bucket = self.bucket(&lease.keys);
-        let queues = lease.recipe.lane() == LanePolicy::OneContends;
+        let queues = lease.recipe.lane_policy() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
@@ -397,7 +397,7 @@ impl Lanes {
             if !lane.remove(lease) {
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
-            if lease.recipe.lane() != LanePolicy::OneContends {
+            if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
@@ -537,13 +537,13 @@ impl Lanes {
         let mut wakes = Wakes::default();
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
-            if removed && lease.recipe.lane() != LanePolicy::OneContends {
+            if removed && lease.recipe.lane_policy() != LanePolicy::OneContends {
                 wakes = lane.expecting_hand_over();
             }
             removed
         });
         wakes.wake();
-        if removed.is_some() && lease.recipe.lane() == LanePolicy::OneContends {
+        if removed.is_some() && lease.recipe.lane_policy() == LanePolicy::OneContends {
             self.promote(&lease.keys, false);
         }
     }

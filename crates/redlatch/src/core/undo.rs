@@ -103,7 +103,7 @@ impl Core {
         }
         let lease_ms = request.term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
-        let place_ms = match request.recipe.lane() {
+        let place_ms = match request.recipe.lane_policy() {
             LanePolicy::QueuesAtServer => FAIR_WAIT.as_millis() as u64,
             LanePolicy::OneContends | LanePolicy::AllContend => 0,
         };
@@ -162,7 +162,7 @@ impl Core {
     /// hold up all behind it as a dead waiter's does. Only the place is removed, and only while the owner asks for nothing; so what
     /// comes late of these looks harms nobody.
     fn look_for_a_late_place(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner) {
-        if request.recipe.lane() != LanePolicy::QueuesAtServer {
+        if request.recipe.lane_policy() != LanePolicy::QueuesAtServer {
             return;
         }
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());

@@ -25,7 +25,7 @@ impl FairRecipe {
 }
 
 impl Recipe for FairRecipe {
-    fn lane(&self) -> LanePolicy {
+    fn lane_policy(&self) -> LanePolicy {
         LanePolicy::QueuesAtServer
     }
 

@@ -24,7 +24,7 @@ use crate::{call::Call, keys::Keys, owner::Owner, scripts};
 /// and its reply repeats.
 pub(crate) trait Recipe: Send + Sync + 'static {
     /// How the tasks of one process get along.
-    fn lane(&self) -> LanePolicy {
+    fn lane_policy(&self) -> LanePolicy {
         LanePolicy::OneContends
     }
 

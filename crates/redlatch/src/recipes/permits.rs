@@ -59,7 +59,7 @@ impl PermitsRecipe {
 }
 
 impl Recipe for PermitsRecipe {
-    fn lane(&self) -> LanePolicy {
+    fn lane_policy(&self) -> LanePolicy {
         LanePolicy::AllContend
     }
 

@@ -52,7 +52,7 @@ fn query(keys: &Keys, owner: &str, side: &'static str) -> Call {
 }
 
 impl Recipe for ReadRecipe {
-    fn lane(&self) -> LanePolicy {
+    fn lane_policy(&self) -> LanePolicy {
         LanePolicy::AllContend
     }
 

@@ -137,7 +137,7 @@ impl Core {
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {
                     None => None,
-                    Some(Handed::Lease(lease)) => Some(Grant { term: lease.term(), lease }),
+                    Some(Handed::Lease(lease)) => Some(Grant { lease_term: lease.lease_term(), lease }),
                     Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
                     Some(Handed::Contend { after_others, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
@@ -183,10 +183,10 @@ impl Core {
         drop(acquirer);
         lease.outcome_unknown.fetch_or(outcome_unknown, Ordering::Relaxed);
         if let Err(closed) = place.granted(&lease) {
-            self.drop_hold(&lease, request.term);
+            self.drop_hold(&lease, request.lease_term);
             return Err(closed);
         }
-        Ok(Entered::Done(Some(Grant { lease, term: request.term })))
+        Ok(Entered::Done(Some(Grant { lease, lease_term: request.lease_term })))
     }
 
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
@@ -309,7 +309,7 @@ impl LaneSlot {
             if let Ok(WaiterMessage::Lease(lease)) = handed
                 && lease.take()
             {
-                core.drop_hold(&lease, lease.term());
+                core.drop_hold(&lease, lease.lease_term());
             }
             return Err(core.closed_error());
         }
@@ -320,7 +320,7 @@ impl LaneSlot {
                 Ok(Some(Handed::Lease(lease)))
             }
             Ok(WaiterMessage::Lease(lease)) => {
-                core.drop_hold(&lease, lease.term());
+                core.drop_hold(&lease, lease.lease_term());
                 Ok(Some(Handed::PassedOver))
             }
             Ok(WaiterMessage::Contend { after_others }) => {
@@ -348,7 +348,7 @@ impl Drop for LaneSlot {
                 // What was handed over this very moment must not be lost with this task.
                 match handle.inbox.try_recv() {
                     Ok(WaiterMessage::Lease(lease)) if lease.take() => {
-                        self.core.drop_hold(&lease, lease.term());
+                        self.core.drop_hold(&lease, lease.lease_term());
                     }
                     Ok(WaiterMessage::Contend { after_others }) => {
                         self.core.lanes.give_up_lead(&handle.request, after_others);

@@ -86,7 +86,7 @@ impl Contender for Acquirer {
         if !self.request.recipe.leaves_nothing(&self.owner, self.value) {
             return Availability::MayBeEnough;
         }
-        let lease_ms = u64::try_from(self.request.term.lease_ms).unwrap_or(u64::MAX);
+        let lease_ms = u64::try_from(self.request.lease_term.lease_ms).unwrap_or(u64::MAX);
         Availability::Nothing { again_after: Some(Duration::from_millis(lease_ms)) }
     }
 
@@ -210,8 +210,14 @@ impl Acquirer {
             }
             _ => None,
         };
-        let lease =
-            Lease::new(request.keys.clone(), owner.clone(), request.recipe, token, request.term, sent_at);
+        let lease = Lease::new(
+            request.keys.clone(),
+            owner.clone(),
+            request.recipe,
+            token,
+            request.lease_term,
+            sent_at,
+        );
         lease.note_replicas(replicated.or(request.inherited_ack));
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
@@ -332,7 +338,7 @@ impl Request {
         core: &Core,
     ) -> Call {
         let args = AcquireArgs {
-            lease_ms: self.term.lease_ms,
+            lease_ms: self.lease_term.lease_ms,
             fenced: self.fenced,
             waits: self.wait != Wait::No,
             count_ahead,

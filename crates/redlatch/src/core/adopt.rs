@@ -66,9 +66,9 @@ impl Core {
         left: Arc<DetachedHold>,
         block: OwnerBlock,
     ) -> Result<(Taken, Option<OwnerBlock>), Fault> {
-        let DetachedHold { term, fenced, .. } = *left;
+        let DetachedHold { lease_term, fenced, .. } = *left;
         let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
-        let heir = TransferTarget::adopting(&own, term, fenced);
+        let heir = TransferTarget::adopting(&own, lease_term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
         // The owner's next hold would move as well, if this came late.
         let reply = self.run_undoing(call, own.number(), false, &block).await;
@@ -86,7 +86,7 @@ impl Core {
                 return Err(fault);
             }
         };
-        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, term, sent_at));
+        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, lease_term, sent_at));
         lease.taken_up_from(left);
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
@@ -147,10 +147,11 @@ impl Core {
 
     /// Whether there was something to give back. Asks until it is answered, or the lease is over.
     async fn move_back(self: &Arc<Self>, left: &DetachedHold, own: &Owner) -> bool {
-        let over_ms = self.now_ms().saturating_add(left.term.lease_ms.max(0) as u64);
+        let over_ms = self.now_ms().saturating_add(left.lease_term.lease_ms.max(0) as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {
-            let call = left.recipe.transfer(&left.keys, own, &TransferTarget::former(&left.owner, left.term));
+            let call =
+                left.recipe.transfer(&left.keys, own, &TransferTarget::former(&left.owner, left.lease_term));
             let fault = match self.run_checked(call, left.owner.number(), true).await {
                 Ok(reply) => return reply.get(1) == Some(&1),
                 Err(fault) => fault,

@@ -154,18 +154,18 @@ impl Core {
             lease.outcome_unknown.fetch_or(group.outcome_unknown, Ordering::Relaxed);
             taken = taken.and(place.granted(lease));
         }
-        let term = first.term;
+        let lease_term = first.lease_term;
         if turns.iter().any(OwnerTurn::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
             turns.iter().for_each(OwnerTurn::pauses);
-            leases.iter().for_each(|lease| self.drop_hold(lease, term));
+            leases.iter().for_each(|lease| self.drop_hold(lease, lease_term));
             return Ok(Batch::OneByOne);
         }
         if let Err(closed) = taken {
-            leases.iter().for_each(|lease| self.drop_hold(lease, term));
+            leases.iter().for_each(|lease| self.drop_hold(lease, lease_term));
             return Err(closed);
         }
-        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, term }).collect()))
+        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, lease_term }).collect()))
     }
 
     /// Asks the server once.
@@ -183,7 +183,7 @@ impl Core {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
         let call =
-            call.number(owner.number()).text(owner.field()).int(first.term.lease_ms).flag(first.fenced);
+            call.number(owner.number()).text(owner.field()).int(first.lease_term.lease_ms).flag(first.fenced);
         self.keeper.arm_stall_check();
         let (outcome, confirm) = match first.ack {
             None => {
@@ -238,8 +238,8 @@ impl Core {
         };
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
-            let (keys, term) = (request.keys.clone(), request.term);
-            let lease = Lease::new(keys, owner.clone(), request.recipe, token, term, sent_at);
+            let (keys, lease_term) = (request.keys.clone(), request.lease_term);
+            let lease = Lease::new(keys, owner.clone(), request.recipe, token, lease_term, sent_at);
             lease.note_replicas(replicated);
             Arc::new(lease)
         });
@@ -308,8 +308,8 @@ impl Core {
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
-        for (at, (lease, term)) in holds.into_iter().enumerate() {
-            let step = self.release_locally(&lease, term);
+        for (at, (lease, lease_term)) in holds.into_iter().enumerate() {
+            let step = self.release_locally(&lease, lease_term);
             // Not before: until the last guard has gone, it can be entered.
             let simple = lease.recipe.batches()
                 && !lease.was_reentered()

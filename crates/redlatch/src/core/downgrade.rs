@@ -40,7 +40,7 @@ impl Core {
         // An extension of a hold that is not renewed is all that it has.
         let left_ms = i64::try_from(writing.deadline_ms().saturating_sub(self.now_ms())).unwrap_or(i64::MAX);
         let lease_ms = if held.renewed { held.lease_ms } else { held.lease_ms.max(left_ms) };
-        let term = LeaseTerm { lease_ms, ..held };
+        let lease_term = LeaseTerm { lease_ms, ..held };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
         let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
@@ -50,7 +50,7 @@ impl Core {
                 owner: Some(writing.owner.mark_known_outside().clone()),
                 under_own_write_lock: true,
                 inherited_ack,
-                ..Request::new(readers, &READ, term, wait)
+                ..Request::new(readers, &READ, lease_term, wait)
             };
             let grant = tokio::select! {
                 biased;
@@ -73,7 +73,7 @@ impl Core {
         };
         if !writing.is_valid(self.now_ms()) {
             // Others may have written before it was granted.
-            self.drop_hold(&grant.lease, grant.term);
+            self.drop_hold(&grant.lease, grant.lease_term);
             return Err(lost());
         }
         Ok(grant)
@@ -90,7 +90,7 @@ impl Core {
         // Its task may drop the future, or poll it no more.
         let turning = self.drive(self.clone().turn(writing.clone(), held), move |outcome| {
             if let Ok(grant) = outcome {
-                core.drop_hold(&grant.lease, grant.term);
+                core.drop_hold(&grant.lease, grant.lease_term);
             }
         });
         let turned = turning.outcome().await.and_then(identity);
@@ -108,7 +108,7 @@ impl Core {
             Ok(grant) => match self.was_beside(&writing).await {
                 Ok(()) => Ok(grant),
                 Err(error) => {
-                    self.drop_hold(&grant.lease, grant.term);
+                    self.drop_hold(&grant.lease, grant.lease_term);
                     Err(error)
                 }
             },
@@ -132,7 +132,7 @@ impl Core {
         };
         let turned = self.turned(&writing, &grant.lease, written, incarnation).await;
         if turned.is_err() {
-            self.drop_hold(&grant.lease, grant.term);
+            self.drop_hold(&grant.lease, grant.lease_term);
         }
         turned.map(|()| grant)
     }

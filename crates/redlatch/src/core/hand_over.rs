@@ -41,10 +41,10 @@ impl Core {
         };
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
         let (mut sent_at, publish) = (self.sent_at(&lease.keys), self.store.publish_command());
-        let (term, fenced) = (next.request.term, next.request.fenced);
+        let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
-            let heir = TransferTarget::after(&lease.owner, &owner, term, fenced);
+            let heir = TransferTarget::after(&lease.owner, &owner, lease_term, fenced);
             lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
         };
         match self.run_ending(call, lease.owner.number(), false, block).await {
@@ -55,7 +55,7 @@ impl Core {
                     owner,
                     lease.recipe,
                     token,
-                    next.request.term,
+                    next.request.lease_term,
                     sent_at,
                 ));
                 let now_ms = self.now_ms();
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Moves the lock to a waiting task that needs an owner, a token or a term of its own.
+    /// Moves the lock to a waiting task that needs an owner, a token or a lease term of its own.
     pub(super) async fn transfer(
         self: Arc<Self>,
         lease: Arc<Lease>,
@@ -104,13 +104,13 @@ impl Core {
         }
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
         let mut sent_at = self.sent_at(&lease.keys);
-        let (term, fenced) = (next.request.term, next.request.fenced);
+        let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
             lease.recipe.transfer(
                 &lease.keys,
                 &lease.owner,
-                &TransferTarget::after(&lease.owner, &to, term, fenced),
+                &TransferTarget::after(&lease.owner, &to, lease_term, fenced),
             )
         };
         match self.run_ending(call, to.number(), false, &block).await {
@@ -121,7 +121,7 @@ impl Core {
                     to,
                     lease.recipe,
                     token,
-                    next.request.term,
+                    next.request.lease_term,
                     sent_at,
                 ));
                 self.sweep_if_outcome_unknown(&lease);
@@ -129,19 +129,19 @@ impl Core {
                 let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
                     // The server may have it under that owner, and nobody is told.
                     if !next.leaves_it_to_its_task() {
-                        self.undo_moved(&lease, term, &held.owner, Certainty::Arrived);
+                        self.undo_moved(&lease, lease_term, &held.owner, Certainty::Arrived);
                     }
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.release_finished(&lease.keys, false);
                     return Ok(Unlocked::Released);
                 };
                 self.tell_lost_to_grant(lost, &held);
-                let term = next.request.term;
+                let lease_term = next.request.lease_term;
                 if let Err(held) = next.hand(held)
                     && held.take()
                 {
                     // The task gave up meanwhile; its hold is given back like any other. What the keeper has taken back is the keeper's.
-                    self.drop_hold(&held, term);
+                    self.drop_hold(&held, lease_term);
                 }
                 Ok(Unlocked::Released)
             }
@@ -160,7 +160,7 @@ impl Core {
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
                 if !next.leaves_it_to_its_task() {
-                    self.undo_moved(&lease, term, &to, Certainty::MayArriveLater);
+                    self.undo_moved(&lease, lease_term, &to, Certainty::MayArriveLater);
                 }
                 let outcome = self.release_and_lead(lease.clone(), next, block).await?;
                 // What is not there any more within its time has moved.
@@ -174,8 +174,8 @@ impl Core {
     }
 
     /// Gives back what a lease may have been moved to.
-    fn undo_moved(self: &Arc<Self>, lease: &Lease, term: LeaseTerm, to: &Owner, certainty: Certainty) {
-        let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
+    fn undo_moved(self: &Arc<Self>, lease: &Lease, lease_term: LeaseTerm, to: &Owner, certainty: Certainty) {
+        let request = Request::new(&lease.keys, lease.recipe, lease_term, Wait::No);
         drop(self.undo_later(&Arc::new(request), to, certainty));
     }
 

@@ -455,7 +455,7 @@ impl Core {
                     block.takes_over();
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
                     self.lanes.look_for_those_behind(&lease.keys, now_ms);
-                    self.drop_hold(&lease, lease.term());
+                    self.drop_hold(&lease, lease.lease_term());
                     drop(block);
                     agenda.get(at);
                     continue;

@@ -63,7 +63,7 @@ pub(crate) enum Enter {
 pub(crate) enum LaneStep {
     /// Nothing: the next task has it.
     Passed,
-    /// Kinds that queue in the lane, for a task that needs an owner, token or term of its own: move the hold to it by one script
+    /// Kinds that queue in the lane, for a task that needs an owner, token or lease term of its own: move the hold to it by one script
     /// (`Core::transfer`).
     Transfer(Box<NextTask>),
     /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::hand_over`).
@@ -570,7 +570,7 @@ fn is_passable(lease: &Lease, next: &WaiterEntry, at: ReleaseTime) -> bool {
     let wants = &next.request;
     let same = next.owner.is_none()
         && !wants.fenced
-        && wants.term == (LeaseTerm { lease_ms: lease.lease_ms(), renewed: true });
+        && wants.lease_term == (LeaseTerm { lease_ms: lease.lease_ms(), renewed: true });
     let left_ms = lease.deadline_ms().saturating_sub(now_ms);
     // A hold that was extended lasts for longer than the next task asks for.
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;

@@ -99,8 +99,8 @@ impl Core {
             // An extension that was not answered may have the server keep it for longer than its lease.
             let asked_ms = lease.pending_extension_ms().saturating_sub(self.now_ms());
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
-            let term = LeaseTerm { lease_ms, renewed: false };
-            let request = Arc::new(Request::new(&lease.keys, lease.recipe, term, Wait::No));
+            let lease_term = LeaseTerm { lease_ms, renewed: false };
+            let request = Arc::new(Request::new(&lease.keys, lease.recipe, lease_term, Wait::No));
             drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
         }
         drop(block);

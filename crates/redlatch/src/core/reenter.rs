@@ -23,21 +23,21 @@ impl Core {
     pub(crate) async fn reenter(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        term: LeaseTerm,
+        lease_term: LeaseTerm,
     ) -> Result<Grant, Error> {
         self.check_open()?;
         // Noted here and not in the background: a lease that is entered is not passed on from now on.
         let change = lease.reentries().changes();
         let (core, held) = (self.clone(), lease.clone());
         // Other guards of the lease wait for it.
-        let entry = self.drive(self.clone().enter_again(lease.clone(), term, change), move |outcome| {
+        let entry = self.drive(self.clone().enter_again(lease.clone(), lease_term, change), move |outcome| {
             if outcome.is_ok() {
-                core.drop_hold(&held, term);
+                core.drop_hold(&held, lease_term);
             }
         });
         let entered = entry.outcome().await.and_then(std::convert::identity);
         entered.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        Ok(Grant { lease: lease.clone(), term })
+        Ok(Grant { lease: lease.clone(), lease_term })
     }
 
     /// The count cannot tell a repeat: by the time that it comes another process may have been handed the owner and count there, too. So
@@ -46,7 +46,7 @@ impl Core {
     async fn enter_again(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        term: LeaseTerm,
+        lease_term: LeaseTerm,
         change: Change,
     ) -> Result<(), Error> {
         let reentries = lease.reentries();
@@ -65,11 +65,11 @@ impl Core {
                 return Err(lost());
             }
             let sent_at = self.sent_at(&lease.keys);
-            let call = lease.recipe.enter(&lease.keys, owner, term.lease_ms);
+            let call = lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms);
             let fault = match self.run_checked(call, owner.number(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
-                    lease.lasts(term);
-                    if !self.keeps(&lease, sent_at, term.lease_ms) || !lease.enter(term.renewed) {
+                    lease.lasts(lease_term);
+                    if !self.keeps(&lease, sent_at, lease_term.lease_ms) || !lease.enter(lease_term.renewed) {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
                         if self.release_mode(&lease) == ReleaseMode::AllHolds {

@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// Asks the replicas for a grant of what one script has taken, which is of one term. Unless enough confirm it, or it is kept
+    /// Asks the replicas for a grant of what one script has taken, which is of one lease term. Unless enough confirm it, or it is kept
     /// all the same, all of it is given back.
     pub(super) async fn confirm(
         self: &Arc<Self>,
@@ -39,7 +39,7 @@ impl Core {
     ) -> Result<Confirmed, Fault> {
         // Dropping this future gives the grant back at once, whatever the replicas say later.
         let Unconfirmed { requests, owner, sent_at, .. } = grant;
-        let lease_ms = requests.first().map_or(0, |request| request.term.lease_ms);
+        let lease_ms = requests.first().map_or(0, |request| request.lease_term.lease_ms);
         let half_ms = u64::try_from(lease_ms / 2).unwrap_or(0);
         let mut within = ack.within.min(Duration::from_millis(half_ms));
         if let Some(left) = deadline.left(self) {

@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) owner: Option<Owner>,
-    pub(crate) term: LeaseTerm,
+    pub(crate) lease_term: LeaseTerm,
     pub(crate) fenced: bool,
     pub(crate) wait: Wait,
     /// Whether an owner may enter a lock that it holds.
@@ -63,12 +63,17 @@ impl Clone for OutcomeUnknown {
 }
 
 impl Request {
-    pub(crate) fn new(keys: &Arc<Keys>, recipe: &'static dyn Recipe, term: LeaseTerm, wait: Wait) -> Self {
+    pub(crate) fn new(
+        keys: &Arc<Keys>,
+        recipe: &'static dyn Recipe,
+        lease_term: LeaseTerm,
+        wait: Wait,
+    ) -> Self {
         Request {
             keys: keys.clone(),
             recipe,
             owner: None,
-            term,
+            lease_term,
             fenced: false,
             wait,
             reentrant: true,
@@ -122,5 +127,5 @@ impl Wait {
 pub(crate) struct Grant {
     pub(crate) lease: Arc<Lease>,
     /// How this one hold is renewed, which goes with it.
-    pub(crate) term: LeaseTerm,
+    pub(crate) lease_term: LeaseTerm,
 }

@@ -34,7 +34,7 @@ impl Core {
                 // A late request may have removed the hold. It is given back, and then asked for again.
                 Entered::Done(Some(grant)) if turn.is_disturbed() => {
                     turn.pauses();
-                    self.drop_hold(&grant.lease, grant.term);
+                    self.drop_hold(&grant.lease, grant.lease_term);
                 }
                 Entered::Done(grant) => return Ok(grant),
                 Entered::PassedOver | Entered::OwnerBusy => {}
@@ -151,7 +151,7 @@ impl Core {
         if let Some(error) = unconfirmed(lease, request.ack) {
             return Err(error);
         }
-        match self.reenter(lease, request.term).await {
+        match self.reenter(lease, request.lease_term).await {
             Ok(grant) => Ok(Entered::Done(Some(grant))),
             // Its last guard gave it back meanwhile, so it is to be acquired anew.
             Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {

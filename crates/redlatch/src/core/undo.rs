@@ -101,7 +101,7 @@ impl Core {
         if certainty == Certainty::MayArriveLater && owner.is_known_outside() {
             self.look_for_a_late_place(request, owner);
         }
-        let lease_ms = request.term.lease_ms.max(0) as u64;
+        let lease_ms = request.lease_term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
         let place_ms = match request.recipe.lane_policy() {
             LanePolicy::QueuesAtServer => FAIR_WAIT.as_millis() as u64,
@@ -144,7 +144,7 @@ impl Core {
         }
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
         // came of a request without an answer ends with its lease.
-        let ends_ms = |sent_at: SentAt| deadline_ms(sent_at.at_ms, request.term.lease_ms);
+        let ends_ms = |sent_at: SentAt| deadline_ms(sent_at.at_ms, request.lease_term.lease_ms);
         let (what, over_ms) = match certainty {
             Certainty::Granted(sent_at) if !unanswered && self.now_ms() < ends_ms(sent_at) => {
                 (What::OneHold { incarnation: sent_at.incarnation }, ends_ms(sent_at))
@@ -173,7 +173,7 @@ impl Core {
                 // An attempt that asks takes the place over, and looks after it itself.
                 let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
                 let publish = core.store.publish_command();
-                let lease_ms = request.term.lease_ms;
+                let lease_ms = request.lease_term.lease_ms;
                 let call = request.recipe.release_one(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
                 if let Err(fault) = core.run_checked(call, owner.number(), true).await {
                     tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
@@ -254,7 +254,7 @@ impl Core {
             // What the owner may have been granted can be handed to another process while this is on its way.
             let expected = ExpectedHolds::of(owner, || count);
             let leave = |known| {
-                request.recipe.release_one(&request.keys, owner, publish, known, request.term.lease_ms)
+                request.recipe.release_one(&request.keys, owner, publish, known, request.lease_term.lease_ms)
             };
             let call = match what {
                 What::Everything => request.recipe.undo(&request.keys, owner, publish, expected),
@@ -310,8 +310,8 @@ impl Core {
         let (core, lease) = (self.clone(), lease.clone());
         // Not counted as work to wait for: the hold itself is released by the caller.
         self.keeper.handle().spawn(async move {
-            let term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };
-            let request = Request::new(&lease.keys, lease.recipe, term, Wait::No);
+            let lease_term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };
+            let request = Request::new(&lease.keys, lease.recipe, lease_term, Wait::No);
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
                 let Ok(block) = core.owners.block_if_idle(&lease.keys, &lease.owner) else {

@@ -340,7 +340,7 @@ impl Round<'_> {
 
     fn hold(&mut self, at: usize, grant: Grant) {
         self.held.push(at);
-        self.holding.guards.push(self.set.members[at].guard(grant.lease, grant.term));
+        self.holding.guards.push(self.set.members[at].guard(grant.lease, grant.lease_term));
     }
 }
 

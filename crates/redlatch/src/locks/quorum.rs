@@ -177,7 +177,7 @@ impl LockSet<Quorum> {
     }
 
     fn limit(&self, requests: &[Request]) -> Result<Duration, Error> {
-        let lease_ms = requests.iter().map(|request| request.term.lease_ms).min().unwrap_or_default();
+        let lease_ms = requests.iter().map(|request| request.lease_term.lease_ms).min().unwrap_or_default();
         let lease = Duration::from_millis(u64::try_from(lease_ms).unwrap_or_default());
         let member_timeout = self.extra;
         match member_timeout {
@@ -343,7 +343,7 @@ impl LockSet<Quorum> {
             match outcome {
                 None => return tally,
                 Some((at, Ok(Some(grant)))) => {
-                    let guard = self.members[at].guard(grant.lease, grant.term);
+                    let guard = self.members[at].guard(grant.lease, grant.lease_term);
                     tally.granted.push((at, guard));
                     if tally.granted.len() == quorum {
                         // The others get as much time again as the quorum took.

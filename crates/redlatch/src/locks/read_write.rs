@@ -212,7 +212,7 @@ impl GuardOf<Write> {
     pub(crate) async fn read_here(&self) -> Result<ReadGuard, Error> {
         self.0.check()?;
         let core = self.0.core();
-        let grant = core.read_beside(self.0.lease(), self.0.term(), None).await?;
-        Ok(GuardOf::of(Guard::new(core.clone(), grant.lease, grant.term, true)))
+        let grant = core.read_beside(self.0.lease(), self.0.lease_term(), None).await?;
+        Ok(GuardOf::of(Guard::new(core.clone(), grant.lease, grant.lease_term, true)))
     }
 }

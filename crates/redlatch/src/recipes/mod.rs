@@ -249,19 +249,19 @@ enum Moves {
 impl<'a> TransferTarget<'a> {
     /// A task that gets the lock of `giver`, which gives it back. If the giver's owner is known outside of its guard, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
-    pub(crate) fn after(giver: &Owner, owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
+    pub(crate) fn after(giver: &Owner, owner: &'a Owner, lease_term: LeaseTerm, fenced: bool) -> Self {
         let moves = if giver.is_known_outside() { Moves::One } else { Moves::All };
-        TransferTarget { owner, lease_ms: term.lease_ms, fenced, moves }
+        TransferTarget { owner, lease_ms: lease_term.lease_ms, fenced, moves }
     }
 
     /// A client that takes up a hold that was left.
-    pub(crate) fn adopting(owner: &'a Owner, term: LeaseTerm, fenced: bool) -> Self {
-        TransferTarget { owner, lease_ms: term.lease_ms, fenced, moves: Moves::One }
+    pub(crate) fn adopting(owner: &'a Owner, lease_term: LeaseTerm, fenced: bool) -> Self {
+        TransferTarget { owner, lease_ms: lease_term.lease_ms, fenced, moves: Moves::One }
     }
 
     /// The owner that a hold was taken from, which gets it back.
-    pub(crate) fn former(owner: &'a Owner, term: LeaseTerm) -> Self {
-        TransferTarget { owner, lease_ms: term.lease_ms, fenced: false, moves: Moves::Back }
+    pub(crate) fn former(owner: &'a Owner, lease_term: LeaseTerm) -> Self {
+        TransferTarget { owner, lease_ms: lease_term.lease_ms, fenced: false, moves: Moves::Back }
     }
 
     /// What a call that moves a hold ends with.

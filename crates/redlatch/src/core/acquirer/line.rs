@@ -106,7 +106,7 @@ impl Acquirer {
     pub(super) fn step_out(&mut self) -> bool {
         let (lined_up, handed) = self.close_line();
         if let Some(lease) = handed {
-            self.core.drop_hold(&lease, lease.term());
+            self.core.drop_hold(&lease, lease.lease_term());
         }
         lined_up
     }

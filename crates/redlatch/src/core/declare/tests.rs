@@ -151,7 +151,7 @@ async fn a_forced_end_is_whole_though_readers_keep_coming() {
 #[tokio::test]
 async fn holds_of_many_owners_are_renewed_in_one_call() {
     let rig = &rig("memory:declare-renew?strict_keys").await;
-    let term = LeaseTerm { lease_ms: 10_000, renewed: true };
+    let lease_term = LeaseTerm { lease_ms: 10_000, renewed: true };
     let mut leases = Vec::new();
     for (number, name) in (1..).zip(["a", "a", "b"]) {
         let keys = Arc::new(Keys::new(name.into(), LaneKind::Read));
@@ -164,7 +164,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
             owner(number),
             &READ,
             None,
-            term,
+            lease_term,
             SentAt { at_ms: 0, incarnation: 0 },
         )));
     }

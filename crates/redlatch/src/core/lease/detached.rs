@@ -13,6 +13,6 @@ pub(crate) struct DetachedHold {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) owner: Owner,
-    pub(crate) term: LeaseTerm,
+    pub(crate) lease_term: LeaseTerm,
     pub(crate) fenced: bool,
 }

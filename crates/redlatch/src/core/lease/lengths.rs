@@ -15,7 +15,7 @@ pub(super) struct Lengths {
 
 impl Lease {
     /// How the only guard of a lease holds that was never entered.
-    pub(in crate::core) fn term(&self) -> LeaseTerm {
+    pub(in crate::core) fn lease_term(&self) -> LeaseTerm {
         LeaseTerm { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }
     }
 
@@ -41,22 +41,22 @@ impl Lease {
         if self.wants_renewal() { self.lease_ms() } else { 0 }
     }
 
-    /// One more hold of this term: it is renewed for as long as the longest of those that are.
-    pub(in crate::core) fn lasts(&self, term: LeaseTerm) {
-        if term.renewed {
+    /// One more hold of this lease term: it is renewed for as long as the longest of those that are.
+    pub(in crate::core) fn lasts(&self, lease_term: LeaseTerm) {
+        if lease_term.renewed {
             self.lengths_change(|lengths| {
-                lengths.renewed_ms.push(term.lease_ms);
-                lengths.longest_ms = lengths.longest_ms.max(term.lease_ms);
+                lengths.renewed_ms.push(lease_term.lease_ms);
+                lengths.longest_ms = lengths.longest_ms.max(lease_term.lease_ms);
             });
         }
     }
 
-    /// A hold of this term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
+    /// A hold of this lease term goes: it is renewed for as long as the longest of those that stay. What the server was told lasts, because
     /// their guards count on it by now.
-    pub(super) fn lasts_without(&self, term: LeaseTerm) {
-        if term.renewed && self.was_reentered() {
+    pub(super) fn lasts_without(&self, lease_term: LeaseTerm) {
+        if lease_term.renewed && self.was_reentered() {
             self.lengths_change(|lengths| {
-                let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == term.lease_ms);
+                let at = lengths.renewed_ms.iter().position(|lease_ms| *lease_ms == lease_term.lease_ms);
                 at.map(|at| lengths.renewed_ms.swap_remove(at));
             });
         }

@@ -131,7 +131,7 @@ impl Lease {
         owner: Owner,
         recipe: &'static dyn Recipe,
         token: Option<u64>,
-        term: LeaseTerm,
+        lease_term: LeaseTerm,
         sent_at: SentAt,
     ) -> Self {
         owner.begins_to_hold();
@@ -141,12 +141,12 @@ impl Lease {
             owner,
             recipe,
             token,
-            lease_ms: AtomicI64::new(term.lease_ms),
-            deadline_ms: AtomicU64::new(deadline_ms(sent_ms, term.lease_ms)),
+            lease_ms: AtomicI64::new(lease_term.lease_ms),
+            deadline_ms: AtomicU64::new(deadline_ms(sent_ms, lease_term.lease_ms)),
             last_seen: LastSeen::of(sent_at),
             hold: HOLDS.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
-            holds: Mutex::new(Holds { count: 1, renewed: term.renewed.into(), ..Holds::default() }),
+            holds: Mutex::new(Holds { count: 1, renewed: lease_term.renewed.into(), ..Holds::default() }),
             ended: Signal::default(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(false),
@@ -154,7 +154,7 @@ impl Lease {
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
-                renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(term.lease_ms)),
+                renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(lease_term.lease_ms)),
                 watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
                 ..Schedule::default()
             },
@@ -352,18 +352,18 @@ impl Lease {
 
     /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
     /// it until it has been told, which is until [`has_left`](Self::has_left), or the end of the lease.
-    pub(crate) fn leave(&self, term: LeaseTerm) -> u32 {
+    pub(crate) fn leave(&self, lease_term: LeaseTerm) -> u32 {
         let before = self.change_holds(|holds| {
             let before = holds.count;
             holds.count = before.saturating_sub(1);
             holds.leaving += u32::from(before > 0);
             if before > 1 {
-                holds.renewed -= u32::from(term.renewed).min(holds.renewed);
+                holds.renewed -= u32::from(lease_term.renewed).min(holds.renewed);
             }
             before
         });
         if before > 1 {
-            self.lasts_without(term);
+            self.lasts_without(lease_term);
         }
         before
     }
@@ -380,14 +380,14 @@ impl Lease {
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
     #[must_use]
-    pub(crate) fn goes_without_release(&self, term: LeaseTerm) -> bool {
+    pub(crate) fn goes_without_release(&self, lease_term: LeaseTerm) -> bool {
         let is_last = self.change_holds(|holds| {
             holds.count = holds.count.saturating_sub(1);
-            holds.renewed -= u32::from(term.renewed).min(holds.renewed);
+            holds.renewed -= u32::from(lease_term.renewed).min(holds.renewed);
             holds.count == 0
         });
         if !is_last {
-            self.lasts_without(term);
+            self.lasts_without(lease_term);
         }
         is_last
     }
@@ -479,7 +479,7 @@ impl Lease {
     pub(crate) fn reentries(&self) -> Arc<Reentries> {
         // When one of its guards is given back, another one may hand the owner out while that is on its way.
         self.owner.mark_known_outside();
-        self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.term()))).clone()
+        self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.lease_term()))).clone()
     }
 
     /// The server of this incarnation has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose

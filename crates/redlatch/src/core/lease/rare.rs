@@ -67,7 +67,7 @@ pub(crate) struct Reentries {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Reentries {
-    /// Those of a lease that has one guard, with this term.
+    /// Those of a lease that has one guard, with this lease term.
     pub(super) fn of(first: LeaseTerm) -> Self {
         let (next, counting, spans_incarnations, entered_others, changes) = Default::default();
         let renewed_ms = first.renewed.then_some(first.lease_ms).into_iter().collect();

@@ -17,8 +17,8 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
 
 fn lease() -> Lease {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
-    let term = LeaseTerm { lease_ms: 1_000, renewed: true };
-    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT)
+    let lease_term = LeaseTerm { lease_ms: 1_000, renewed: true };
+    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT)
 }
 
 #[test]
@@ -57,14 +57,15 @@ fn a_re_entry_for_less_puts_off_no_renewal() {
 fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
     let renewed = |lease_ms| LeaseTerm { lease_ms, renewed: true };
     let fixed = |lease_ms| LeaseTerm { lease_ms, renewed: false };
-    let enter = |lease: &Lease, term: LeaseTerm| {
+    let enter = |lease: &Lease, lease_term: LeaseTerm| {
         lease.reentries();
-        lease.lasts(term);
-        assert!(lease.enter(term.renewed));
+        lease.lasts(lease_term);
+        assert!(lease.enter(lease_term.renewed));
     };
     let lease = lease();
-    for (term, longest_ms) in [(renewed(9_000), 9_000), (renewed(5_000), 9_000), (fixed(20_000), 9_000)] {
-        enter(&lease, term);
+    for (lease_term, longest_ms) in [(renewed(9_000), 9_000), (renewed(5_000), 9_000), (fixed(20_000), 9_000)]
+    {
+        enter(&lease, lease_term);
         assert_eq!(lease.lease_ms(), longest_ms);
     }
     lease.leave(renewed(9_000));
@@ -80,8 +81,8 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 #[test]
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
-    let term = LeaseTerm { lease_ms: 3_600_000, renewed: false };
-    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, term, SENT);
+    let lease_term = LeaseTerm { lease_ms: 3_600_000, renewed: false };
+    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT);
     lease.lasts(LeaseTerm { lease_ms: 30_000, renewed: true });
     assert!(lease.enter(true));
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));

@@ -130,7 +130,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
     async fn run(self) -> Result<Option<G>, Error> {
         let handle = self.handle;
         let grant = handle.core.acquire(self.request()?).await?;
-        Ok(grant.map(|grant| G::from_guard(handle.guard(grant.lease, grant.term))))
+        Ok(grant.map(|grant| G::from_guard(handle.guard(grant.lease, grant.lease_term))))
     }
 }
 
@@ -161,7 +161,7 @@ impl LockHandle {
             reentrant: self.reentrant,
             backoff: self.backoff,
             yields_to: self.yields_to.clone(),
-            ..Request::new(&self.keys, self.recipe, self.term_of(lease)?, wait)
+            ..Request::new(&self.keys, self.recipe, self.lease_term_of(lease)?, wait)
         })
     }
 }

@@ -34,7 +34,7 @@ use crate::{
 pub struct Guard {
     core: Arc<Core>,
     lease: Arc<CoreLease>,
-    term: LeaseTerm,
+    lease_term: LeaseTerm,
     /// Whether the owner may enter once more.
     reentrant: bool,
     armed: bool,
@@ -66,8 +66,13 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, lease: Arc<CoreLease>, term: LeaseTerm, reentrant: bool) -> Self {
-        Guard { core, lease, term, reentrant, armed: true }
+    pub(crate) fn new(
+        core: Arc<Core>,
+        lease: Arc<CoreLease>,
+        lease_term: LeaseTerm,
+        reentrant: bool,
+    ) -> Self {
+        Guard { core, lease, lease_term, reentrant, armed: true }
     }
 
     /// Resolves when the hold has ended, with the reason if it is lost.
@@ -90,8 +95,8 @@ impl Guard {
     }
 
     /// How each renewal of this hold is done, for further holds that are to last as long.
-    pub(crate) fn term(&self) -> LeaseTerm {
-        self.term
+    pub(crate) fn lease_term(&self) -> LeaseTerm {
+        self.lease_term
     }
 
     /// Turns a hold of a write side into one of the read side.
@@ -99,8 +104,8 @@ impl Guard {
         self.core.check_open().map_err(|error| error.on(self.name()))?;
         self.armed = false;
         let (core, lease) = (self.core.clone(), self.lease.clone());
-        let grant = core.downgrade(&lease, self.term).await?;
-        Ok(Guard::new(core, grant.lease, grant.term, true))
+        let grant = core.downgrade(&lease, self.lease_term).await?;
+        Ok(Guard::new(core, grant.lease, grant.lease_term, true))
     }
 
     /// An error in a process that did not make the hold.
@@ -117,7 +122,7 @@ impl Guard {
     /// The hold without its guard, for the task that gives it back in the guard's place.
     pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, LeaseTerm) {
         self.armed = false;
-        (self.core.clone(), self.lease.clone(), self.term)
+        (self.core.clone(), self.lease.clone(), self.lease_term)
     }
 
     /// Gives this hold back and says what became of it.
@@ -130,16 +135,16 @@ impl Guard {
     ///
     /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
-        let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Caller::MayStopPolling).await
+        let (core, lease, lease_term) = self.into_hold_here()?;
+        core.unlock(&lease, lease_term, Caller::MayStopPolling).await
     }
 
     /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request goes over the caller's
     /// connection also where others use the owner. By `unlock` it goes over the keeper's then, because a future that its task keeps and does not poll would hold them up.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
-        let (core, lease, term) = self.into_hold_here()?;
-        core.unlock(&lease, term, Caller::PollsToTheEnd).await
+        let (core, lease, lease_term) = self.into_hold_here()?;
+        core.unlock(&lease, lease_term, Caller::PollsToTheEnd).await
     }
 
     /// Whether the hold is good at this moment, by the local clock: no round trip.
@@ -243,8 +248,8 @@ impl Guard {
         }
         self.core.check_open()?;
         self.lease.owner.check_may_be_sent().map_err(|error| error.on(self.name()))?;
-        let grant = self.core.reenter(&self.lease, self.term()).await?;
-        Ok(Guard::new(self.core.clone(), grant.lease, grant.term, true))
+        let grant = self.core.reenter(&self.lease, self.lease_term()).await?;
+        Ok(Guard::new(self.core.clone(), grant.lease, grant.lease_term, true))
     }
 
     /// Makes the hold last at least `lease` from now (1 ms to 100 years); what is left of it is never shortened. A hold that
@@ -311,7 +316,7 @@ impl Guard {
                 self.core.owners.block(&self.lease.keys, &self.lease.owner).unanswered();
             }
             self.core.store.outlives(self.lease.owner.field());
-            if self.lease.goes_without_release(self.term) {
+            if self.lease.goes_without_release(self.lease_term) {
                 self.core.lanes.forget(&self.lease);
                 self.lease.mark_given_back();
             }
@@ -426,7 +431,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // In a forked child nothing may be touched, not even a mutex, which may have been locked at the fork.
         if self.armed && !self.core.is_forked() {
-            self.core.drop_hold(&self.lease, self.term);
+            self.core.drop_hold(&self.lease, self.lease_term);
         }
     }
 }

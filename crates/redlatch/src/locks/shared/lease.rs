@@ -22,7 +22,7 @@ pub enum Lease {
 }
 
 impl Lease {
-    pub(crate) fn term(self, config: &Config) -> Result<LeaseTerm, Error> {
+    pub(crate) fn lease_term(self, config: &Config) -> Result<LeaseTerm, Error> {
         match self {
             Lease::Renewed => Ok(LeaseTerm { lease_ms: lease_ms(config.watchdog_lease)?, renewed: true }),
             Lease::RenewedEvery(lease) if lease < WATCHDOG_LEASE_MIN => Err(Error::new(

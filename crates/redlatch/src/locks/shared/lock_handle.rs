@@ -101,8 +101,8 @@ impl LockHandle {
         Ok(forced)
     }
 
-    pub(crate) fn guard(&self, lease: Arc<CoreLease>, term: LeaseTerm) -> Guard {
-        Guard::new(Arc::clone(&self.core), lease, term, self.reentrant)
+    pub(crate) fn guard(&self, lease: Arc<CoreLease>, lease_term: LeaseTerm) -> Guard {
+        Guard::new(Arc::clone(&self.core), lease, lease_term, self.reentrant)
     }
 
     /// The last token that was drawn for the name.
@@ -127,17 +127,18 @@ impl LockHandle {
     }
 
     pub(crate) async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<Guard>, Error> {
-        let term = self.term_of(lease)?;
+        let lease_term = self.lease_term_of(lease)?;
         self.owner_here(owner)?;
         let (keys, owner) = (self.keys.clone(), owner.clone());
-        let left = Arc::new(DetachedHold { keys, recipe: self.recipe, owner, term, fenced: self.fenced });
+        let left =
+            Arc::new(DetachedHold { keys, recipe: self.recipe, owner, lease_term, fenced: self.fenced });
         let owner = &left.owner;
         // What is under way for the owner here has come to its end.
         let turn = self.turn(owner).await?;
         let taken = self.core.take_up(&left, turn).await;
         match taken.map_err(|fault| self.error(fault).by(owner))? {
             Taken::Gone => Ok(None),
-            Taken::Up(lease) => Ok(Some(self.guard(lease, term))),
+            Taken::Up(lease) => Ok(Some(self.guard(lease, lease_term))),
             Taken::WrongKind => {
                 let what = "the owner holds the name as another kind of lock";
                 Err(Error::new(ErrorKind::WrongLockKind, what).on(self.name()).by(owner))
@@ -164,9 +165,9 @@ impl LockHandle {
     }
 
     /// A hold as this process would know it, were it its own.
-    fn hold_of(&self, owner: &Owner, term: LeaseTerm) -> Arc<CoreLease> {
+    fn hold_of(&self, owner: &Owner, lease_term: LeaseTerm) -> Arc<CoreLease> {
         let sent_at = self.core.sent_at(&self.keys);
-        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, term, sent_at))
+        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, lease_term, sent_at))
     }
 
     async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {
@@ -215,8 +216,8 @@ impl LockHandle {
         fault.into_error().on(self.name())
     }
 
-    pub(super) fn term_of(&self, lease: Lease) -> Result<LeaseTerm, Error> {
-        lease.term(&self.core.config).map_err(|error| error.on(self.name()))
+    pub(super) fn lease_term_of(&self, lease: Lease) -> Result<LeaseTerm, Error> {
+        lease.lease_term(&self.core.config).map_err(|error| error.on(self.name()))
     }
 
     /// A wait without limit ended as if it had one.

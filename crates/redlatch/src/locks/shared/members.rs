@@ -474,13 +474,13 @@ type Holds = Vec<(Arc<CoreLease>, LeaseTerm)>;
 fn by_client(guards: Vec<Guard>) -> Vec<(Arc<Core>, Vec<usize>, Holds)> {
     let mut clients: Vec<(Arc<Core>, Vec<usize>, Holds)> = Vec::new();
     for (at, guard) in guards.into_iter().enumerate() {
-        let (core, lease, term) = guard.into_hold();
+        let (core, lease, lease_term) = guard.into_hold();
         match clients.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, &core)) {
             Some((_, places, holds)) => {
                 places.push(at);
-                holds.push((lease, term));
+                holds.push((lease, lease_term));
             }
-            None => clients.push((core, vec![at], vec![(lease, term)])),
+            None => clients.push((core, vec![at], vec![(lease, lease_term)])),
         }
     }
     clients

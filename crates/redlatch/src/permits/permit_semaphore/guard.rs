@@ -42,7 +42,7 @@ impl fmt::Debug for PermitGuard {
 impl PermitGuard {
     pub(super) fn new(core: &Arc<Core>, grant: Grant) -> Self {
         let ids = grant.lease.owner.field().clone();
-        let hold = Guard::new(core.clone(), grant.lease, grant.term, false);
+        let hold = Guard::new(core.clone(), grant.lease, grant.lease_term, false);
         let replicas = hold.replicas();
         PermitGuard { hold, ids, permanent: false, replicas }
     }

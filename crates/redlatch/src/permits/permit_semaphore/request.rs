@@ -104,11 +104,11 @@ impl<'a> PermitRequest<'a> {
         let PermitSemaphore { core, keys, .. } = self.semaphore;
         let named = |error: Error| error.on(&keys.name);
         let permits = ids::amount(self.permits as usize, &keys.name)?;
-        let term = lease.term(&core.config).map_err(named)?;
+        let lease_term = lease.lease_term(&core.config).map_err(named)?;
         // The ids are the owner. Each attempt asks for the same ones, so that they are counted once.
         let owner = Owner::of_permits(&ids::fresh(permits, core).map_err(named)?, core.fresh_number());
         let recipe = PermitsRecipe::for_publishing(core.store.publish_command());
-        let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, term, wait) };
+        let request = Request { owner: Some(owner), ack, ..Request::new(keys, recipe, lease_term, wait) };
         let grant = core.acquire(Arc::new(request)).await?;
         Ok(grant.map(|grant| PermitGuard::new(core, grant)))
     }

@@ -68,8 +68,8 @@ impl Core {
     ) -> Result<(Taken, Option<OwnerBlock>), Fault> {
         let DetachedHold { lease_term, fenced, .. } = *left;
         let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
-        let heir = TransferTarget::adopting(&own, lease_term, fenced);
-        let call = left.recipe.transfer(&left.keys, &left.owner, &heir);
+        let recipient = TransferTarget::adopting(&own, lease_term, fenced);
+        let call = left.recipe.transfer(&left.keys, &left.owner, &recipient);
         // The owner's next hold would move as well, if this came late.
         let reply = self.run_undoing(call, own.number(), false, &block).await;
         let token = match reply {

@@ -44,8 +44,8 @@ impl Core {
         let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
-            let heir = TransferTarget::after(&lease.owner, &owner, lease_term, fenced);
-            lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &heir)
+            let recipient = TransferTarget::after(&lease.owner, &owner, lease_term, fenced);
+            lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &recipient)
         };
         match self.run_ending(call, lease.owner.number(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {

@@ -142,8 +142,8 @@ pub(super) struct RareParts {
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
     pub(super) handing_over: u32,
-    /// One of those that they may serve expects that.
-    pub(super) heir_expects_hand_over: bool,
+    /// A task to which one of them may hand over counts on that.
+    pub(super) recipient_expects_hand_over: bool,
     pub(super) queue: VecDeque<WaiterEntry>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
@@ -155,7 +155,7 @@ impl RareParts {
         replaced: Vec::new(),
         waiting: 0,
         handing_over: 0,
-        heir_expects_hand_over: false,
+        recipient_expects_hand_over: false,
         queue: VecDeque::new(),
         gone: 0,
     };

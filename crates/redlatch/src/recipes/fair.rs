@@ -67,11 +67,11 @@ impl Recipe for FairRecipe {
         owner: &Owner,
         publish: &'static str,
         expected: ExpectedHolds,
-        heir: &TransferTarget<'_>,
+        recipient: &TransferTarget<'_>,
     ) -> Call {
-        let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, heir.fenced);
-        let call = call.bytes(keys.channel()).constant(publish).text(heir.owner.field());
-        expected.append_to(call.int(heir.lease_ms).flag(heir.fenced))
+        let call = FairRecipe::call(&scripts::FAIR_RELEASE, keys, owner, recipient.fenced);
+        let call = call.bytes(keys.channel()).constant(publish).text(recipient.owner.field());
+        expected.append_to(call.int(recipient.lease_ms).flag(recipient.fenced))
     }
 
     fn release_one(
@@ -89,9 +89,9 @@ impl Recipe for FairRecipe {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         // Those who wait are not told: they wait for the holder, and it is another one.
-        PLAIN.transfer(keys, from, heir)
+        PLAIN.transfer(keys, from, recipient)
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {

@@ -55,16 +55,16 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         None
     }
 
-    /// As [`release`](Self::release), and grants to the heir if it is next in the queue: `{number, 2, token or 0}` then.
+    /// As [`release`](Self::release), and grants to the recipient if it is next in the queue: `{number, 2, token or 0}` then.
     fn hand_over(
         &self,
         keys: &Keys,
         owner: &Owner,
         publish: &'static str,
         expected: ExpectedHolds,
-        heir: &TransferTarget<'_>,
+        recipient: &TransferTarget<'_>,
     ) -> Call {
-        let _ = heir;
+        let _ = recipient;
         self.release(keys, owner, publish, expected)
     }
 
@@ -80,7 +80,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 
     /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
     /// hash belongs to a lock of another kind.
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call;
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call;
 
     /// Renews several holds with `lease_ms`, or only looks at them when it is 0. Replies `{batch, 1 or 0, …}`.
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call;
@@ -236,7 +236,7 @@ pub(crate) struct TransferTarget<'a> {
     moves: Moves,
 }
 
-/// What of a giver's holds goes to its heir.
+/// What of a giver's holds goes to its recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moves {
     All,

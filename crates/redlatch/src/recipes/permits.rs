@@ -86,8 +86,8 @@ impl Recipe for PermitsRecipe {
     }
 
     /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.
-    fn transfer(&self, keys: &Keys, _: &Owner, heir: &TransferTarget<'_>) -> Call {
-        self.take(keys, heir.owner, heir.lease_ms)
+    fn transfer(&self, keys: &Keys, _: &Owner, recipient: &TransferTarget<'_>) -> Call {
+        self.take(keys, recipient.owner, recipient.lease_ms)
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {

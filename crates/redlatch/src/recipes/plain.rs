@@ -46,11 +46,14 @@ impl Recipe for PlainRecipe {
             .int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
-        let call = if heir.fenced { call.key(keys.token()) } else { call };
-        heir.append_to(
-            call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+        let call = if recipient.fenced { call.key(keys.token()) } else { call };
+        recipient.append_to(
+            call.number(recipient.owner.number())
+                .text(from.field())
+                .text(recipient.owner.field())
+                .int(recipient.lease_ms),
         )
     }
 

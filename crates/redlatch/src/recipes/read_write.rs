@@ -85,11 +85,12 @@ impl Recipe for ReadRecipe {
     }
 
     /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::READ_TRANSFER, keys);
-        let call = if heir.fenced { call.key(keys.token()) } else { call };
-        let call = call.number(heir.owner.number()).text(heir.owner.field()).int(heir.lease_ms);
-        heir.append_to(call.text(from.field()))
+        let call = if recipient.fenced { call.key(keys.token()) } else { call };
+        let call =
+            call.number(recipient.owner.number()).text(recipient.owner.field()).int(recipient.lease_ms);
+        recipient.append_to(call.text(from.field()))
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
@@ -141,11 +142,14 @@ impl Recipe for WriteRecipe {
         release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
-        let call = if heir.fenced { call.key(keys.token()) } else { call };
-        heir.append_to(
-            call.number(heir.owner.number()).text(from.field()).text(heir.owner.field()).int(heir.lease_ms),
+        let call = if recipient.fenced { call.key(keys.token()) } else { call };
+        recipient.append_to(
+            call.number(recipient.owner.number())
+                .text(from.field())
+                .text(recipient.owner.field())
+                .int(recipient.lease_ms),
         )
     }
 

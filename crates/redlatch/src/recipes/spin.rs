@@ -30,8 +30,8 @@ impl Recipe for SpinRecipe {
         PLAIN.release_one(keys, owner, SILENT, known, lease_ms)
     }
 
-    fn transfer(&self, keys: &Keys, from: &Owner, heir: &TransferTarget<'_>) -> Call {
-        PLAIN.transfer(keys, from, heir)
+    fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
+        PLAIN.transfer(keys, from, recipient)
     }
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {

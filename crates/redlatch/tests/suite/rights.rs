@@ -87,7 +87,7 @@ async fn exercise(kinds: &[Kind], face: Face) {
             // Another owner of this client, which the lock may be passed on to.
             let owner = client.owner();
             let next = lock.clone();
-            let heir = tokio::spawn(async move {
+            let recipient = tokio::spawn(async move {
                 let next = next.acquire().owner(&owner).wait(Wait::Forever).await;
                 next.unwrap().unwrap()
             });
@@ -95,7 +95,7 @@ async fn exercise(kinds: &[Kind], face: Face) {
             guard.extend(ms(30_000)).await.unwrap();
             assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
             let one = async { soon("a grant", waiter).await.unwrap().unlock().await.unwrap() };
-            let two = async { soon("a grant", heir).await.unwrap().unlock().await.unwrap() };
+            let two = async { soon("a grant", recipient).await.unwrap().unlock().await.unwrap() };
             tokio::join!(one, two);
 
             let lost = lock.lock().await.unwrap();

@@ -38,7 +38,8 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(RareParts { queue, handing_over, heir_expects_hand_over, .. }) = lane.rare_parts_if_any()
+        let Some(RareParts { queue, handing_over, recipient_expects_hand_over, .. }) =
+            lane.rare_parts_if_any()
         else {
             return false;
         };
@@ -48,7 +49,7 @@ impl Lanes {
         match place.and_then(|place| queue.get_mut(place)) {
             Some(entry) => entry.expects_hand_over = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *heir_expects_hand_over = is_handing,
+            None => *recipient_expects_hand_over = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
@@ -58,9 +59,9 @@ impl Lanes {
         let wakes = self.change(keys, |lane| {
             let rare_parts = lane.rare_parts_mut();
             rare_parts.handing_over = rare_parts.handing_over.saturating_sub(1);
-            let heir_expects_hand_over = std::mem::take(&mut rare_parts.heir_expects_hand_over);
+            let recipient_expects_hand_over = std::mem::take(&mut rare_parts.recipient_expects_hand_over);
             let Some(mut entry) = waits_on else { return Wakes::default() };
-            entry.expects_hand_over |= heir_expects_hand_over;
+            entry.expects_hand_over |= recipient_expects_hand_over;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
                 lane.rare_parts_mut().queue.insert(at, entry);

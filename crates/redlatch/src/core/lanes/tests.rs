@@ -72,11 +72,11 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     let rig = rig();
     let (handle, behind) = (rig.stands_in_line(), rig.stands_in_line());
     let offer = rig.stalls_before_it_tells(handle, AT);
-    let heir = offer.successor.clone();
-    let late_ms = heir.offer_due_ms();
-    assert!(heir.take_back(late_ms));
-    heir.seen(SentAt { at_ms: late_ms, incarnation: 0 });
-    assert!(matches!(rig.lanes.pass_on(&heir, late_ms, SURE), LaneStep::Passed), "to the one behind");
+    let recipient = offer.successor.clone();
+    let late_ms = recipient.offer_due_ms();
+    assert!(recipient.take_back(late_ms));
+    recipient.seen(SentAt { at_ms: late_ms, incarnation: 0 });
+    assert!(matches!(rig.lanes.pass_on(&recipient, late_ms, SURE), LaneStep::Passed), "to the one behind");
     assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     drop(behind);
 }
@@ -97,9 +97,9 @@ fn a_lease_that_nobody_took_goes_to_the_next_task() {
     let rig = rig();
     let (handle, behind) = (rig.stands_in_line(), rig.stands_in_line());
     let offer = rig.stalls_before_it_tells(handle, AT);
-    let heir = offer.successor.clone();
+    let recipient = offer.successor.clone();
     let Next::Offer(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
-    assert!(!heir.take_back(heir.offer_due_ms()), "it is no task's, and not the keeper's either");
+    assert!(!recipient.take_back(recipient.offer_due_ms()), "it is no task's, and not the keeper's either");
     assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneStep::Passed)));
     drop(behind);
 }

@@ -332,14 +332,14 @@ pub(crate) async fn a_lock_that_is_handed_to_a_task_that_is_not_polled_goes_on(o
     for named in [false, true] {
         let guard = lock.lock().await.unwrap();
         let acquire = if named { lock.acquire().owner(&owner) } else { lock.acquire() };
-        let mut heir = Box::pin(acquire.wait(Wait::Forever).into_future());
+        let mut recipient = Box::pin(acquire.wait(Wait::Forever).into_future());
         // Long enough to stand in line, on the server where there is one.
-        assert!(tokio::time::timeout(ms(200), &mut heir).await.is_err(), "it is busy");
+        assert!(tokio::time::timeout(ms(200), &mut recipient).await.is_err(), "it is busy");
         guard.unlock().await.unwrap();
         let theirs = on.lock(&b, name.as_str());
         let other = soon("the turn of another process", theirs.lock()).await.unwrap();
         other.unlock().await.unwrap();
-        let guard = soon("the turn of a task that is polled again", heir).await.unwrap().unwrap();
+        let guard = soon("the turn of a task that is polled again", recipient).await.unwrap().unwrap();
         no_attempt_asks(&guard, &theirs).await;
         guard.unlock().await.unwrap();
         assert!(!lock.is_locked().await.unwrap());
@@ -364,10 +364,10 @@ pub(crate) async fn an_owner_that_gives_up_what_it_was_handed_gets_a_hold_of_its
     let (lock, owner, theirs) = (on.lock(&a, name.as_str()), a.owner(), on.lock(&b, name.as_str()));
     for _ in 0..3 {
         let guard = lock.lock().await.unwrap();
-        let mut heir = Box::pin(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
-        assert!(tokio::time::timeout(ms(200), &mut heir).await.is_err(), "it is busy");
+        let mut recipient = Box::pin(lock.acquire().owner(&owner).wait(Wait::Forever).into_future());
+        assert!(tokio::time::timeout(ms(200), &mut recipient).await.is_err(), "it is busy");
         guard.unlock().await.unwrap();
-        drop(heir);
+        drop(recipient);
         let again = lock.acquire().owner(&owner).wait(Wait::Forever);
         let guard = soon("the turn of the same owner", again.into_future()).await.unwrap().unwrap();
         no_attempt_asks(&guard, &theirs).await;

@@ -26,18 +26,18 @@ async fn the_late_answer_of_a_transfer_ends_no_hold_that_was_granted_since() {
     let lock = rig.client.lock("x");
     let first = lock.acquire().lease(Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
     let short = lock.acquire().lease(Lease::Fixed(ms(1_500))).wait(Wait::Forever);
-    let mut heir = begun(short.into_future());
+    let mut recipient = begun(short.into_future());
     let mut next = begun(lock.lock());
     let slow = rig.proxy.rule(script(&scripts::TRANSFER).which(Nth::First(1)), Action::DelayReply(ms(4_000)));
     let unlock = begun(first.unlock());
-    // The heir's hold ends before the answer comes, and the next in line goes on without the release.
+    // The recipient's hold ends before the answer comes, and the next in line goes on without the release.
     rig.proxy.wait_for(SOON, |log| log.fired(slow) > 0).await.unwrap();
     let next = soon("the grant", &mut next).await.unwrap();
     assert_eq!(soon("the release", unlock).await.unwrap(), Unlocked::Released);
     stays_alone(next, async || rig.other.lock("x").try_lock().await.unwrap()).await;
-    // The heir has waited on.
-    let heir = soon("the heir's turn", &mut heir).await.unwrap().unwrap();
-    assert!(heir.is_valid(), "{:?}", heir.loss());
+    // The recipient has waited on.
+    let recipient = soon("the recipient's turn", &mut recipient).await.unwrap().unwrap();
+    assert!(recipient.is_valid(), "{:?}", recipient.loss());
 }
 
 /// The same with the queue on the server.
@@ -47,8 +47,8 @@ async fn the_late_answer_of_a_hand_over_ends_no_hold_that_was_granted_since() {
     let lock = rig.client.fair_lock("x");
     let first = lock.acquire().lease(Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
     let short = lock.acquire().lease(Lease::Fixed(ms(1_500))).wait(Wait::Forever);
-    let mut heir = Box::pin(short.into_future());
-    assert!(tokio::time::timeout(ms(200), &mut heir).await.is_err(), "it is busy");
+    let mut recipient = Box::pin(short.into_future());
+    assert!(tokio::time::timeout(ms(200), &mut recipient).await.is_err(), "it is busy");
     let mut next = tokio::spawn({
         let lock = lock.clone();
         async move { lock.lock().await.unwrap() }
@@ -66,8 +66,8 @@ async fn the_late_answer_of_a_hand_over_ends_no_hold_that_was_granted_since() {
     let next = soon("the grant", &mut next).await.unwrap();
     assert_eq!(soon("the release", unlock).await.unwrap(), Unlocked::Released);
     stays_alone(next, async || rig.other.fair_lock("x").try_lock().await.unwrap()).await;
-    let heir = soon("the heir's turn", &mut heir).await.unwrap().unwrap();
-    assert!(heir.is_valid(), "{:?}", heir.loss());
+    let recipient = soon("the recipient's turn", &mut recipient).await.unwrap().unwrap();
+    assert!(recipient.is_valid(), "{:?}", recipient.loss());
 }
 
 /// The answer came after the deadline: the guard was told "yes" and was not valid, and the server kept the lock for an hour.
@@ -130,11 +130,11 @@ async fn what_others_wait_for_is_done_though_its_task_is_not_polled() {
     };
     // A transfer: the task that is to have the lock.
     let first = lock.acquire().lease(Lease::Fixed(ms(20_000))).await.unwrap().unwrap();
-    let mut heir = begun(lock.lock_with_lease(ms(20_000)));
+    let mut recipient = begun(lock.lock_with_lease(ms(20_000)));
     slow(&scripts::TRANSFER);
     let unlock = begun(first.unlock());
-    let heir = soon("the transfer", &mut heir).await.unwrap();
-    heir.unlock().await.unwrap();
+    let recipient = soon("the transfer", &mut recipient).await.unwrap();
+    recipient.unlock().await.unwrap();
     drop(unlock);
     // One of two holds is given back: the other one's release.
     let first = lock.lock().await.unwrap();

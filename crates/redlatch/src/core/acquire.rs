@@ -1,4 +1,4 @@
-//! Acquiring: from the owner's turn over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
+//! Acquiring: from the access to the owner over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
@@ -16,7 +16,7 @@ use super::{
     lane::{LostToGrant, WaiterHandle, WaiterMessage},
     lanes::Enter,
     lease::Lease,
-    owners::OwnerTurn,
+    owners::OwnerAccess,
     undo::Certainty,
     wait::Deadline,
 };
@@ -42,7 +42,7 @@ impl Core {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
                 request.last_poll.noting_polls(work).await.map(Entered::grant)
             }
-            // Boxed, so that the future of an acquire stays small for those who need no turn.
+            // Boxed, so that the future of an acquire stays small for those who need no access to an owner.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
                 request.last_poll.noting_polls(work.as_mut()).await
@@ -69,13 +69,13 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-        turn: Option<&OwnerTurn>,
+        access: Option<&OwnerAccess>,
     ) -> Result<Entered, Error> {
-        self.check_kind(request, turn)?;
-        // A task that needs no turn has just come.
-        let mut now_ms = if turn.is_none() { deadline.began_ms() } else { self.now_ms() };
+        self.check_kind(request, access)?;
+        // A task that needs no access to an owner has just come.
+        let mut now_ms = if access.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
-            match self.enter_lane(request, deadline, turn, now_ms).await? {
+            match self.enter_lane(request, deadline, access, now_ms).await? {
                 Entered::PassedOver if deadline.is_over(self) => return Ok(Entered::Done(None)),
                 Entered::PassedOver => now_ms = self.now_ms(),
                 entered => return Ok(entered),
@@ -84,13 +84,13 @@ impl Core {
     }
 
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. The owner's turn is asked for, because without it another attempt of the owner may be granted after the look. An
+    /// a repeat of the other. The caller has the access to the owner, because without it another attempt of the owner may be granted after the look. An
     /// owner that is made for one acquire needs none.
-    pub(super) fn check_kind(&self, request: &Request, turn: Option<&OwnerTurn>) -> Result<(), Error> {
+    pub(super) fn check_kind(&self, request: &Request, access: Option<&OwnerAccess>) -> Result<(), Error> {
         debug_assert_eq!(
-            turn.is_some(),
+            access.is_some(),
             request.owner.is_some(),
-            "an owner that can be used again has a turn"
+            "an owner that can be used again is accessed by one attempt"
         );
         let Some(owner) = &request.owner else { return Ok(()) };
         // Holds of a shared owner may be noted with another value of it.
@@ -111,11 +111,11 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &Deadline,
-        turn: Option<&OwnerTurn>,
+        access: Option<&OwnerAccess>,
         now_ms: u64,
     ) -> Result<Entered, Error> {
         let waits = request.wait != Wait::No;
-        let grant = match self.lanes.enter(request, turn, now_ms)? {
+        let grant = match self.lanes.enter(request, access, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Lead => {
                 let place = LaneSlot::lead(self, request);

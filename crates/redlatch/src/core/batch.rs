@@ -16,7 +16,7 @@ use super::{
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
     lease::{Lease, SentAt},
-    owners::{AttemptMode, OwnerBlock, OwnerTurn},
+    owners::{AttemptMode, OwnerAccess, OwnerBlock},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     replica_confirm::Unconfirmed,
     request::all_noted,
@@ -111,21 +111,21 @@ impl Core {
         }
         let now_ms = self.now_ms();
         // Turns end after all else that is done here for their owner.
-        let mut turns = Vec::new();
+        let mut accesses = Vec::new();
         let mut places = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
             let keys = &request.keys;
             keys.check()?;
             if first.owner.is_some() {
-                match self.owners.try_turn(keys, &owner, AttemptMode::Once) {
-                    Ok(turn) => turns.push(turn),
+                match self.owners.try_access(keys, &owner, AttemptMode::Once) {
+                    Ok(access) => accesses.push(access),
                     Err(_) => return Ok(Batch::OneByOne),
                 }
             }
-            if self.check_kind(request, turns.last()).is_err() {
+            if self.check_kind(request, accesses.last()).is_err() {
                 return Ok(Batch::OneByOne);
             }
-            match self.lanes.enter(request, turns.last(), now_ms)? {
+            match self.lanes.enter(request, accesses.last(), now_ms)? {
                 Enter::Lead => places.push(LaneSlot::lead(self, request)),
                 Enter::Bypass => places.push(LaneSlot::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
@@ -155,9 +155,9 @@ impl Core {
             taken = taken.and(place.granted(lease));
         }
         let lease_term = first.lease_term;
-        if turns.iter().any(OwnerTurn::is_disturbed) {
+        if accesses.iter().any(OwnerAccess::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
-            turns.iter().for_each(OwnerTurn::pauses);
+            accesses.iter().for_each(OwnerAccess::pauses);
             leases.iter().for_each(|lease| self.drop_hold(lease, lease_term));
             return Ok(Batch::OneByOne);
         }

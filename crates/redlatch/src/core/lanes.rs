@@ -25,7 +25,7 @@ use super::{
     lane::{Lane, LaneState, LocalTurn, LostToGrant, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     last_poll::POLL_DUE_MS,
     lease::{LastInterruption, Lease},
-    owners::{OwnerBlock, OwnerTurn, Owners},
+    owners::{OwnerAccess, OwnerBlock, Owners},
     scan_timer::ScanTimer,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) enum Enter {
     Queue(WaiterHandle),
     /// This very owner holds it: enter once more.
     Reenter(Arc<Lease>),
-    /// An earlier request of this owner is still under way. Come in again when its turn is quiet.
+    /// An earlier request of this owner is still under way. Come in again when the access to it is quiet.
     OwnerBusy,
     /// The same, and the caller does not wait.
     OwnerBusyNoWait,
@@ -191,7 +191,7 @@ impl Lanes {
         }
     }
 
-    /// Comes in: leads a new lane, or finds what is there. `turn` is the turn of the request's owner, if it names one.
+    /// Comes in: leads a new lane, or finds what is there. `access` is that to the request's owner, if it names one.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Lanes {
     pub(crate) fn enter(
         &self,
         request: &Arc<Request>,
-        turn: Option<&OwnerTurn>,
+        access: Option<&OwnerAccess>,
         now_ms: u64,
     ) -> Result<Enter, Error> {
         let Request { keys, recipe, wait, .. } = &**request;
@@ -224,8 +224,8 @@ impl Lanes {
                 return Err(not_known_outside());
             }
         }
-        if let Some(turn) = turn
-            && !turn.begins()?
+        if let Some(access) = access
+            && !access.begins()?
         {
             return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }
@@ -427,8 +427,8 @@ impl Lanes {
     ) -> Option<NextTask> {
         while let Some(entry) = lane.first_in_line(now_ms) {
             let block = entry.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
-            // A task that goes closes its end before it lets its owner's turn go. So if it still waits now, every later turn of
-            // that owner finds the block.
+            // A task that gives up closes its end first, and lets the access to its owner go after that. So if this task still waits now,
+            // every later attempt of its owner finds the block.
             if !entry.tell.is_closed() {
                 return Some(NextTask { entry, block });
             }

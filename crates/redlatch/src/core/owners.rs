@@ -2,7 +2,7 @@
 //!
 //! An owner can be used again if the program asked for it, wrote it out, or bound it to a thread. It must be granted nothing while an
 //! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
-//! away, and two holders would be valid. So each attempt takes the owner's [`OwnerTurn`]; a name has one. Each request that may take a hold away
+//! away, and two holders would be valid. So each attempt takes the [`OwnerAccess`]; a name has one for each owner. Each request that may take a hold away
 //! has an [`OwnerBlock`] from before it is sent until its answer is known. An attempt begins to ask when the owner is not blocked, and what
 //! blocks it is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
 //! for as long as a network may deliver what was sent.
@@ -52,7 +52,7 @@ pub(crate) enum AttemptMode {
 /// What is under way for one owner of one name.
 #[derive(Default)]
 struct Record {
-    /// A task has the turn, and waits if need be.
+    /// A task has the access, and waits if need be.
     asking: Option<AttemptMode>,
     /// It has begun to ask, so that a request of it may be under way.
     has_begun: bool,
@@ -66,7 +66,7 @@ struct Record {
     doubt_ms: u64,
     /// Until when such a request about read holds may arrive.
     read_doubt_ms: u64,
-    /// Wakes those who wait for a turn.
+    /// Wakes those who wait for the access.
     changed: Arc<Signal>,
 }
 
@@ -130,22 +130,22 @@ impl Owners {
         changed.tell();
     }
 
-    /// Takes the owner's turn, or says what the attempt does that has it. It may have to become [quiet](OwnerTurn::quiet) before the
+    /// Takes the access to an owner, or says what the attempt does that has it. It may have to become [quiet](OwnerAccess::quiet) before the
     /// owner asks.
-    pub(crate) fn try_turn(
+    pub(crate) fn try_access(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
         what: AttemptMode,
-    ) -> Result<OwnerTurn, AttemptMode> {
-        self.turn_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
+    ) -> Result<OwnerAccess, AttemptMode> {
+        self.access_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
     }
 
-    fn turn_or_wait(
+    fn access_or_wait(
         self: &Arc<Self>,
         id: &Id,
         what: AttemptMode,
-    ) -> Result<OwnerTurn, (AttemptMode, NextChange)> {
+    ) -> Result<OwnerAccess, (AttemptMode, NextChange)> {
         self.begin(id, |record| match record.asking {
             Some(other) => Err((other, record.changed.next_owned())),
             None => {
@@ -153,19 +153,24 @@ impl Owners {
                 Ok(())
             }
         })?;
-        Ok(OwnerTurn { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
+        Ok(OwnerAccess { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
     }
 
-    /// Waits for the owner's turn: the attempts of one owner for one name are made one after the other.
+    /// Waits for the access to an owner: the attempts of one owner for one name are made one after the other.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future takes nothing.
-    pub(crate) async fn turn(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: AttemptMode) -> OwnerTurn {
+    pub(crate) async fn access(
+        self: &Arc<Self>,
+        keys: &Keys,
+        owner: &Owner,
+        what: AttemptMode,
+    ) -> OwnerAccess {
         let id = id(keys, owner);
         loop {
-            match self.turn_or_wait(&id, what) {
-                Ok(turn) => return turn,
+            match self.access_or_wait(&id, what) {
+                Ok(access) => return access,
                 Err((_, changed)) => changed.comes().await,
             }
         }
@@ -237,8 +242,8 @@ fn id(keys: &Keys, owner: &Owner) -> Id {
     Id { key: keys.key.clone(), owner: owner.field().clone() }
 }
 
-/// The right to ask in an owner's name, until dropped.
-pub(crate) struct OwnerTurn {
+/// The right to ask in an owner's name. One attempt at a time has it, until it is dropped.
+pub(crate) struct OwnerAccess {
     owners: Arc<Owners>,
     id: Id,
     /// The attempt asks to read while its owner has a write hold. A late request about write holds can only be about that hold, because an owner
@@ -246,7 +251,7 @@ pub(crate) struct OwnerTurn {
     pub(crate) blocked_by_reads_only: bool,
 }
 
-impl OwnerTurn {
+impl OwnerAccess {
     /// Begins to ask, unless something is under way that could take a grant away again.
     ///
     /// # Errors
@@ -262,7 +267,7 @@ impl OwnerTurn {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the turn stays.
+    /// Cancel safe: the access stays.
     pub(crate) async fn begun_with_a_hold(&self) {
         while let Some(changed) = self.wait_or_begin() {
             changed.comes().await;
@@ -277,7 +282,7 @@ impl OwnerTurn {
         })
     }
 
-    /// Stops asking, and keeps the turn.
+    /// Stops asking, and keeps the access.
     pub(crate) fn pauses(&self) {
         self.owners.end(&self.id, |record| record.has_begun = false);
     }
@@ -314,7 +319,7 @@ impl OwnerTurn {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the turn stays.
+    /// Cancel safe: the access stays.
     ///
     /// # Errors
     ///
@@ -330,7 +335,7 @@ impl OwnerTurn {
     }
 }
 
-impl Drop for OwnerTurn {
+impl Drop for OwnerAccess {
     fn drop(&mut self) {
         self.owners.end(&self.id, |record| {
             record.asking = None;

@@ -1,4 +1,4 @@
-//! Acquiring for an owner that can be used again: in its turn, and never beside a request that may take its hold away.
+//! Acquiring for an owner that can be used again: one attempt after the other, and never beside a request that may take its hold away.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{
     acquire::Entered,
     lease::Lease,
     multi_process::already_held,
-    owners::{AttemptMode, OwnerTurn},
+    owners::{AttemptMode, OwnerAccess},
     wait::{Deadline, Waiter},
 };
 use crate::{
@@ -18,49 +18,49 @@ use crate::{
 };
 
 impl Core {
-    /// Acquires for an owner that can be used again: in its turn, and when nothing of it is under way that could take the hold
-    /// away. The turn lasts until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
+    /// Acquires for an owner that can be used again: with the access to it, and when nothing of it is under way that could take the hold
+    /// away. The attempt keeps the access until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
     pub(super) async fn acquire_as(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
         deadline: &Deadline,
     ) -> Result<Option<Grant>, Error> {
-        let Some(mut turn) = self.turn_of(request, owner, deadline).await? else { return Ok(None) };
-        turn.blocked_by_reads_only = request.under_own_write_lock;
+        let Some(mut access) = self.access_of(request, owner, deadline).await? else { return Ok(None) };
+        access.blocked_by_reads_only = request.under_own_write_lock;
         let key = &*request.keys.key;
         loop {
-            match self.acquire_in_lane(request, deadline, Some(&turn)).await? {
+            match self.acquire_in_lane(request, deadline, Some(&access)).await? {
                 // A late request may have removed the hold. It is given back, and then asked for again.
-                Entered::Done(Some(grant)) if turn.is_disturbed() => {
-                    turn.pauses();
+                Entered::Done(Some(grant)) if access.is_disturbed() => {
+                    access.pauses();
                     self.drop_hold(&grant.lease, grant.lease_term);
                 }
                 Entered::Done(grant) => return Ok(grant),
                 Entered::PassedOver | Entered::OwnerBusy => {}
             }
             // What is under way for the owner waits for its attempt.
-            turn.pauses();
+            access.pauses();
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().wait_behind_own(self, key, turn.quiet(), deadline).await? {
+            match Waiter::default().wait_behind_own(self, key, access.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
         }
     }
 
-    /// Waits for the owner's turn. An attempt that does not wait for others waits for one that does not, either.
-    async fn turn_of(
+    /// Waits for the access to the owner. An attempt that does not wait for others waits for one that does not, either.
+    async fn access_of(
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
         deadline: &Deadline,
-    ) -> Result<Option<OwnerTurn>, Error> {
+    ) -> Result<Option<OwnerAccess>, Error> {
         let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
-        let other = match self.owners.try_turn(&request.keys, owner, what) {
-            Ok(turn) => return Ok(Some(turn)),
+        let other = match self.owners.try_access(&request.keys, owner, what) {
+            Ok(access) => return Ok(Some(access)),
             Err(other) => other,
         };
         let moment = self.response_deadline();
@@ -69,34 +69,34 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Once) => &moment,
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
-        let turn = self.owners.turn(&request.keys, owner, what);
-        Waiter::default().wait_behind_own(self, &request.keys.key, turn, deadline).await
+        let access = self.owners.access(&request.keys, owner, what);
+        Waiter::default().wait_behind_own(self, &request.keys.key, access, deadline).await
     }
 
-    /// The owner's turn, when nothing of it is under way that could take a hold away.
+    /// The access to the owner, when nothing of it is under way that could take a hold away.
     ///
     /// # Errors
     ///
     /// Another attempt or a release of the owner does not come to its end; a guard of this process holds under it,
     /// and counts for all that the owner has.
-    pub(crate) async fn turn_to_adopt(
+    pub(crate) async fn access_to_adopt(
         self: &Arc<Self>,
         keys: &Arc<Keys>,
         owner: &Owner,
-    ) -> Result<OwnerTurn, Error> {
+    ) -> Result<OwnerAccess, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
-        let turn = self.owners.turn(keys, owner, AttemptMode::Once);
-        let turn =
-            Waiter::default().wait_behind_own(self, &keys.key, turn, &moment).await?.ok_or_else(busy)?;
+        let access = self.owners.access(keys, owner, AttemptMode::Once);
+        let access =
+            Waiter::default().wait_behind_own(self, &keys.key, access, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waiter::default()
-            .wait_behind_own(self, &keys.key, turn.begun_with_a_hold(), &moment)
+            .wait_behind_own(self, &keys.key, access.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         self.refuse_beside_a_guard(keys, owner)
             .map_err(|held| held.remedy("enter with `acquire().owner(…)`, or detach the guard first"))?;
-        Ok(turn)
+        Ok(access)
     }
 
     /// Refuses to act for an owner under which this process has a guard, which would not hear of it. What another client has under it is not known

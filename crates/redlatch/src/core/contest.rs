@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::{AskTurn, Availability},
+    gate::{Availability, GatePass},
     last_poll::{LastPoll, POLL_DUE_MS},
     wait::{Deadline, Waiter},
 };
@@ -66,7 +66,7 @@ pub(crate) trait Contender: Send {
     /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
     fn channel(&self) -> Option<Arc<[u8]>>;
 
-    /// Where those of this process who wait for the same take turns in asking; `None` when each asks for itself, as for locks, which have
+    /// The gate at which the tasks of this process that wait for the same ask one after the other; `None` when each asks for itself, as for locks, which have
     /// lanes instead.
     fn gate(&self) -> Option<GateKey> {
         None
@@ -121,10 +121,10 @@ impl Core {
         let mut waiter = Waiter::default();
         contender.set_notify(|| waiter.notify());
         let mut trouble = Trouble::default();
-        // TurnLimits each attempt. Without waiting there is no bound at first; after an attempt that failed it is the response timeout, in which the
-        // same owner asks again.
+        // How long each attempt may take. A caller that does not wait sets no bound at first. After its first failed attempt the bound is the
+        // response timeout, and the same owner asks again within it.
         let mut limit = *deadline;
-        let (mut turn, mut first_refusal) = (None, true);
+        let (mut gate_pass, mut first_refusal) = (None, true);
         let mut last = LastOutcome::Nothing;
         if after_others {
             if let Some(channel) = contender.channel() {
@@ -137,8 +137,8 @@ impl Core {
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            turn = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
-            if turn.is_none() {
+            gate_pass = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
+            if gate_pass.is_none() {
                 return self.busy_or_outage(contender.key(), deadline);
             }
         }
@@ -146,9 +146,9 @@ impl Core {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
-            let sent_ms = turn.as_ref().map(|turn| {
+            let sent_ms = gate_pass.as_ref().map(|gate_pass| {
                 let now_ms = self.now_ms();
-                turn.asks(now_ms);
+                gate_pass.asks(now_ms);
                 now_ms
             });
             let takeovers = self.store.takeovers();
@@ -170,8 +170,8 @@ impl Core {
             }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
-                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.note(sent_ms, contender.supply());
+                    if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
+                        gate_pass.note(sent_ms, contender.supply());
                     }
                     return Ok(Some(prize));
                 }
@@ -181,11 +181,11 @@ impl Core {
                     if wait == Wait::No || deadline.is_over(self) {
                         return self.busy_or_outage(contender.key(), deadline);
                     }
-                    if turn.is_none()
+                    if gate_pass.is_none()
                         && let Some(gate) = gate
                     {
-                        turn = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
-                        if turn.is_none() {
+                        gate_pass = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
+                        if gate_pass.is_none() {
                             return self.busy_or_outage(contender.key(), deadline);
                         }
                         continue;
@@ -198,8 +198,8 @@ impl Core {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
-                    if let (Some(turn), Some(sent_ms)) = (&turn, sent_ms) {
-                        turn.note(sent_ms, Availability::Nothing { again_after: hint });
+                    if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
+                        gate_pass.note(sent_ms, Availability::Nothing { again_after: hint });
                     }
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
@@ -221,7 +221,7 @@ impl Core {
                 }
                 Err(fault) => {
                     // In trouble each asks for itself, so that each learns of it in its own time.
-                    turn = None;
+                    gate_pass = None;
                     let unknown = fault.is_unknown();
                     if unknown {
                         contender.mark_outcome_unknown();
@@ -259,24 +259,25 @@ impl Core {
         gate: &Gated,
         waiter: &mut Waiter,
         deadline: &Deadline,
-    ) -> Result<Option<AskTurn>, Error> {
+    ) -> Result<Option<GatePass>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
             waiter.subscribe(self, channel);
         }
-        let turn = self.gates.turn(gate.key.clone(), gate.task.clone());
+        let gate_pass = self.gates.pass(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
-        let Some(turn) = waiter.wait_behind_own(self, contender.key(), turn, deadline).await? else {
+        let Some(gate_pass) = waiter.wait_behind_own(self, contender.key(), gate_pass, deadline).await?
+        else {
             return Ok(None);
         };
         let hears_ms = waiter.hears_since_ms();
         let rest =
-            hears_ms.map_or(Availability::MayBeEnough, |hears_ms| turn.supply(hears_ms, self.now_ms()));
+            hears_ms.map_or(Availability::MayBeEnough, |hears_ms| gate_pass.supply(hears_ms, self.now_ms()));
         if let Availability::Nothing { again_after } = rest {
             waiter.wait_for_change(self, again_after, deadline).await?;
         }
-        Ok(Some(turn))
+        Ok(Some(gate_pass))
     }
 }
 
@@ -299,7 +300,7 @@ impl Core {
     }
 }
 
-/// Where a contender takes turns in asking, and by what those behind it see that its task is polled.
+/// The gate at which a contender waits to ask, and when its task was last polled, for those that wait behind it.
 struct Gated {
     key: GateKey,
     task: Arc<LastPoll>,

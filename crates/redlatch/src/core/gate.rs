@@ -77,14 +77,14 @@ pub(crate) enum Availability {
 }
 
 /// A place in the line, and the right to ask once it is the first, until dropped.
-pub(crate) struct AskTurn {
+pub(crate) struct GatePass {
     gate: Arc<Gate>,
     task: Arc<LastPoll>,
 }
 
-impl AskTurn {
+impl GatePass {
     /// Waits until this task is the first in line.
-    async fn comes(self) -> AskTurn {
+    async fn comes(self) -> GatePass {
         poll_fn(|context| {
             self.task.note(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
@@ -98,13 +98,13 @@ impl AskTurn {
     }
 }
 
-impl Drop for AskTurn {
+impl Drop for GatePass {
     fn drop(&mut self) {
         self.gate.leave(&self.task);
     }
 }
 
-impl AskTurn {
+impl GatePass {
     /// Notes that a request is sent at that moment.
     pub(crate) fn asks(&self, now_ms: u64) {
         self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
@@ -140,16 +140,16 @@ impl AskTurn {
 }
 
 impl Gates {
-    /// Stands in line at once, and waits for its turn when polled. The task is to note its polls as long as it has the turn.
+    /// Puts the task in line at once. The future resolves when the task may ask, and the task is to note its polls as long as it has the pass.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future leaves the line.
-    pub(crate) fn turn(
+    pub(crate) fn pass(
         &self,
         key: GateKey,
         task: Arc<LastPoll>,
-    ) -> impl Future<Output = AskTurn> + Send + use<> {
+    ) -> impl Future<Output = GatePass> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {
             let mut line = gate.line();
@@ -159,11 +159,11 @@ impl Gates {
         if is_behind {
             self.lined.store(true, Ordering::Release);
         }
-        let turn = AskTurn { gate, task };
-        async move { turn.comes().await }
+        let pass = GatePass { gate, task };
+        async move { pass.comes().await }
     }
 
-    /// Asks those to show themselves who have a turn while others wait for it, and lets the next one ask where they have not been
+    /// Asks the tasks to show themselves that have a pass while others wait for it, and lets the next one ask where they have not been
     /// polled since the last time. Answers whether there is such a line.
     pub(super) fn pass_over_the_unpolled(&self, now_ms: u64) -> bool {
         if !self.lined.swap(false, Ordering::AcqRel) {
@@ -197,7 +197,7 @@ impl Gates {
         lined
     }
 
-    /// Whether a waiter has the turn.
+    /// Whether a waiter has the pass of this gate, or waits for it.
     pub(crate) fn is_taken(&self, key: &GateKey) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.get(key).and_then(Weak::upgrade).is_some_and(|gate| !gate.line().is_empty())
@@ -237,10 +237,10 @@ mod tests {
     #[tokio::test]
     async fn one_at_a_time_and_each_amount_for_itself() {
         let gates = Gates::default();
-        let first = gates.turn(key(1), Arc::default()).await;
-        let mut second = Box::pin(gates.turn(key(1), Arc::default()));
+        let first = gates.pass(key(1), Arc::default()).await;
+        let mut second = Box::pin(gates.pass(key(1), Arc::default()));
         assert!(futures_util::poll!(&mut second).is_pending());
-        drop(gates.turn(key(2), Arc::default()).await);
+        drop(gates.pass(key(2), Arc::default()).await);
         drop(first);
         drop(second.await);
     }
@@ -248,10 +248,10 @@ mod tests {
     #[tokio::test]
     async fn one_that_is_not_polled_is_passed_over() {
         let gates = Gates::default();
-        let first = gates.turn(key(1), Arc::default()).await;
+        let first = gates.pass(key(1), Arc::default()).await;
         assert!(!gates.pass_over_the_unpolled(0), "nobody waits");
         let (mut second, mut third) =
-            (Box::pin(gates.turn(key(1), Arc::default())), Box::pin(gates.turn(key(1), Arc::default())));
+            (Box::pin(gates.pass(key(1), Arc::default())), Box::pin(gates.pass(key(1), Arc::default())));
         assert!(
             futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending()
         );
@@ -268,9 +268,9 @@ mod tests {
     #[tokio::test]
     async fn those_that_are_not_polled_are_passed_over_together() {
         let gates = Gates::default();
-        let _first = gates.turn(key(1), Arc::default()).await;
-        let mut others = [(); 20].map(|()| Box::pin(gates.turn(key(1), Arc::default())));
-        let mut last = Box::pin(gates.turn(key(1), Arc::default()));
+        let _first = gates.pass(key(1), Arc::default()).await;
+        let mut others = [(); 20].map(|()| Box::pin(gates.pass(key(1), Arc::default())));
+        let mut last = Box::pin(gates.pass(key(1), Arc::default()));
         for other in &mut others {
             assert!(futures_util::poll!(other).is_pending());
         }
@@ -283,43 +283,43 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_known_of_the_rest_is_passed_on() {
-        let turn = Gates::default().turn(key(1), Arc::default()).await;
-        assert_eq!(turn.supply(5, 5), Availability::MayBeEnough, "nobody has asked");
-        turn.note(10, nothing(Some(Duration::from_millis(100))));
+        let pass = Gates::default().pass(key(1), Arc::default()).await;
+        assert_eq!(pass.supply(5, 5), Availability::MayBeEnough, "nobody has asked");
+        pass.note(10, nothing(Some(Duration::from_millis(100))));
         assert_eq!(
-            turn.supply(10, 20),
+            pass.supply(10, 20),
             Availability::MayBeEnough,
             "a message of the same moment may have been missed"
         );
-        assert_eq!(turn.supply(9, 20), nothing(Some(Duration::from_millis(90))));
-        turn.note(20, nothing(Some(Duration::from_millis(500))));
-        assert_eq!(turn.supply(9, 20), nothing(Some(Duration::from_millis(90))), "the first end counts");
-        turn.note(200, nothing(None));
-        assert_eq!(turn.supply(9, 200), nothing(None), "an end that has passed says nothing");
-        turn.note(300, nothing(Some(Duration::from_millis(50))));
-        assert_eq!(turn.supply(9, 349), nothing(Some(Duration::from_millis(1))));
-        assert_eq!(turn.supply(9, 350), Availability::MayBeEnough, "it has ended since");
+        assert_eq!(pass.supply(9, 20), nothing(Some(Duration::from_millis(90))));
+        pass.note(20, nothing(Some(Duration::from_millis(500))));
+        assert_eq!(pass.supply(9, 20), nothing(Some(Duration::from_millis(90))), "the first end counts");
+        pass.note(200, nothing(None));
+        assert_eq!(pass.supply(9, 200), nothing(None), "an end that has passed says nothing");
+        pass.note(300, nothing(Some(Duration::from_millis(50))));
+        assert_eq!(pass.supply(9, 349), nothing(Some(Duration::from_millis(1))));
+        assert_eq!(pass.supply(9, 350), Availability::MayBeEnough, "it has ended since");
     }
 
     #[tokio::test]
     async fn what_was_answered_before_a_request_without_an_answer_is_not_trusted() {
-        let turn = Gates::default().turn(key(1), Arc::default()).await;
-        turn.asks(10);
-        turn.note(10, nothing(None));
-        assert_eq!(turn.supply(9, 20), nothing(None));
-        turn.asks(20);
-        assert_eq!(turn.supply(9, 20), Availability::MayBeEnough);
-        turn.note(15, nothing(None));
-        assert_eq!(turn.supply(9, 30), Availability::MayBeEnough, "that was asked before");
-        turn.note(20, nothing(None));
-        assert_eq!(turn.supply(9, 30), nothing(None), "the server answers");
+        let pass = Gates::default().pass(key(1), Arc::default()).await;
+        pass.asks(10);
+        pass.note(10, nothing(None));
+        assert_eq!(pass.supply(9, 20), nothing(None));
+        pass.asks(20);
+        assert_eq!(pass.supply(9, 20), Availability::MayBeEnough);
+        pass.note(15, nothing(None));
+        assert_eq!(pass.supply(9, 30), Availability::MayBeEnough, "that was asked before");
+        pass.note(20, nothing(None));
+        assert_eq!(pass.supply(9, 30), nothing(None), "the server answers");
     }
 
     #[tokio::test]
     async fn gates_that_nobody_uses_go() {
         let gates = Gates::default();
         for n in 0..10 * SWEEP_FROM as i64 {
-            drop(gates.turn(key(n), Arc::default()).await);
+            drop(gates.pass(key(n), Arc::default()).await);
         }
         assert!(gates.open.lock().unwrap().len() <= SWEEP_FROM);
     }

@@ -23,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind},
     jitter,
     owner::Owner,
-    recipes::{AcquireArgs, BEHIND, GateKey, LanePolicy},
+    recipes::{AcquireArgs, GateKey, LanePolicy, QUEUED_BEHIND, QUEUED_BEHIND_RECOUNT},
     scripts::ACQUIRE,
     store::{Call, Confirm, Fault},
 };
@@ -170,11 +170,13 @@ impl Acquirer {
         }
         let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         self.value = reply.value;
-        match reply.count {
-            UPGRADE_REFUSED => self.upgrade(reads_ended).await,
-            0 if reply.value <= BEHIND => Ok(Attempt::Behind { count_ahead: reply.value < BEHIND }),
-            0 => Ok(busy(reply.value)),
-            ..0 => Err(Fault::Server(refusal(reply.count))),
+        match (reply.count, reply.value) {
+            (UPGRADE_REFUSED, _) => self.upgrade(reads_ended).await,
+            (0, QUEUED_BEHIND) => Ok(Attempt::QueuedBehind { count_ahead: false }),
+            (0, QUEUED_BEHIND_RECOUNT) => Ok(Attempt::QueuedBehind { count_ahead: true }),
+            // `ALREADY_OWNED` does not come here: `send_acquire_checked` takes it.
+            (0, ttl_ms) => Ok(busy(ttl_ms)),
+            (count @ ..0, _) => Err(Fault::Server(refusal(count))),
             _ => {
                 let lease = self.lease(&reply, sent_at, confirm).await?;
                 if lease.is_valid(self.core.now_ms()) {

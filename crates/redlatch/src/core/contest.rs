@@ -44,9 +44,9 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet, and not before others that wait on the server; a message will come. `count_ahead`: waiters of
+    /// Not yet, and not before others in the server's queue; a message will come. `count_ahead`: waiters of
     /// Redisson before this one may change its time there, so the next request has to count them again.
-    Behind { count_ahead: bool },
+    QueuedBehind { count_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
@@ -175,7 +175,7 @@ impl Core {
                     }
                     return Ok(Some(prize));
                 }
-                Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
+                Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
                     trouble = Trouble::default();
                     last = LastOutcome::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
@@ -204,8 +204,8 @@ impl Core {
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
                         Some(true) => waiter.confirmed(self, deadline).await?,
-                        Some(false) if matches!(busy, Attempt::Behind { .. }) => {
-                            waiter.wait_behind(self, deadline).await?;
+                        Some(false) if matches!(busy, Attempt::QueuedBehind { .. }) => {
+                            waiter.wait_queued_behind(self, deadline).await?;
                         }
                         Some(false) => waiter.wait_for_change(self, hint, deadline).await?,
                         None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
@@ -267,7 +267,7 @@ impl Core {
         let gate_pass = self.gates.pass(gate.key.clone(), gate.task.clone());
         // The line is there before the look at it is asked for.
         self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
-        let Some(gate_pass) = waiter.wait_behind_own(self, contender.key(), gate_pass, deadline).await?
+        let Some(gate_pass) = waiter.wait_behind_local(self, contender.key(), gate_pass, deadline).await?
         else {
             return Ok(None);
         };

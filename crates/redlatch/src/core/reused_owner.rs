@@ -44,7 +44,7 @@ impl Core {
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().wait_behind_own(self, key, access.quiet(), deadline).await? {
+            match Waiter::default().wait_behind_local(self, key, access.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -70,7 +70,7 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let access = self.owners.access(&request.keys, owner, what);
-        Waiter::default().wait_behind_own(self, &request.keys.key, access, deadline).await
+        Waiter::default().wait_behind_local(self, &request.keys.key, access, deadline).await
     }
 
     /// The access to the owner, when nothing of it is under way that could take a hold away.
@@ -88,10 +88,10 @@ impl Core {
         let moment = self.response_deadline();
         let access = self.owners.access(keys, owner, AttemptMode::Once);
         let access =
-            Waiter::default().wait_behind_own(self, &keys.key, access, &moment).await?.ok_or_else(busy)?;
+            Waiter::default().wait_behind_local(self, &keys.key, access, &moment).await?.ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waiter::default()
-            .wait_behind_own(self, &keys.key, access.begun_with_a_hold(), &moment)
+            .wait_behind_local(self, &keys.key, access.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         self.refuse_beside_a_guard(keys, owner)

@@ -159,8 +159,8 @@ impl Waiter {
         self.pause(core, until_expiry.min(jittered(poll)), Until::MessageOrConfirmation, deadline).await
     }
 
-    /// Sleeps behind others who wait on the server: the first of them is told there, so looking is only for trouble.
-    pub(super) async fn wait_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
+    /// Sleeps behind others in the server's queue. The server tells the first of them, so looking is only for trouble.
+    pub(super) async fn wait_queued_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);
         self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
@@ -213,25 +213,25 @@ impl Waiter {
         }
     }
 
-    /// Waits for a turn in asking about a key; `None` when time is up.
-    pub(super) async fn wait_behind_own<T>(
+    /// Waits behind others of this process until `work` is done, and hears its subscription meanwhile; `None` when time is up.
+    pub(super) async fn wait_behind_local<T>(
         &mut self,
         core: &Core,
         key: &[u8],
-        turn: impl Future<Output = T>,
+        work: impl Future<Output = T>,
         deadline: &Deadline,
     ) -> Result<Option<T>, Error> {
-        let work = async {
-            let mut turn = pin!(turn);
+        let work_and_hear = async {
+            let mut work = pin!(work);
             loop {
                 tokio::select! {
                     biased;
-                    turn = &mut turn => return turn,
-                    outcome = settle(&mut self.state) => self.subscription_arrived(core, outcome),
+                    done = &mut work => return done,
+                    outcome = subscription_arrives(&mut self.state) => self.subscription_arrived(core, outcome),
                 }
             }
         };
-        core.behind(key, deadline, pin!(work)).await
+        core.behind_local(key, deadline, pin!(work_and_hear)).await
     }
 
     async fn pause(
@@ -274,7 +274,7 @@ impl Waiter {
             tokio::select! {
                 biased;
                 () = &mut closing => return Err(core.closed_error()),
-                outcome = settle(&mut self.state) => {
+                outcome = subscription_arrives(&mut self.state) => {
                     self.subscription_arrived(core, outcome);
                     if until != Until::Message {
                         return Ok(false);
@@ -293,7 +293,7 @@ impl Core {
         Deadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
-    /// Waits in a lane, as [`behind`](Self::behind). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
+    /// Waits in a lane, as [`behind_local`](Self::behind_local). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
     /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
     pub(super) async fn in_line<T>(
         &self,
@@ -303,7 +303,7 @@ impl Core {
     ) -> Result<Option<T>, Error> {
         if deadline.left(self).is_some() {
             // Boxed, so that the future of those who have no limit stays small.
-            return Box::pin(self.behind(key, deadline, work)).await;
+            return Box::pin(self.behind_local(key, deadline, work)).await;
         }
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
@@ -315,9 +315,9 @@ impl Core {
         .await
     }
 
-    /// Waits behind others of this process, who ask the server in its place: until the deadline (`None`), or, where there is none, for
+    /// Waits behind other tasks of this process, which ask the server in its place: until the deadline (`None`), or, where there is none, for
     /// as long as an outage is ridden out.
-    pub(super) async fn behind<T>(
+    pub(super) async fn behind_local<T>(
         &self,
         key: &[u8],
         deadline: &Deadline,
@@ -370,7 +370,7 @@ enum Until {
 }
 
 /// Resolves when a subscription that is on its way has arrived; never when there is none.
-async fn settle(state: &mut State) -> Result<Box<dyn Subscription>, Fault> {
+async fn subscription_arrives(state: &mut State) -> Result<Box<dyn Subscription>, Fault> {
     match state {
         State::Subscribing(future) => future.await,
         _ => std::future::pending().await,

@@ -29,7 +29,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Takes it if it is free. Replies `{number, count, token or 0}`, `{number, 0, ttl}` when busy (-1 when the key has no
-    /// TTL, [`BEHIND`] or one less when others come first), or `{number, refusal, 0}` with a refusal below 0.
+    /// TTL, [`QUEUED_BEHIND`] or [`QUEUED_BEHIND_RECOUNT`] when others come first), or `{number, refusal, 0}` with a refusal below 0.
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call;
 
     /// Removes all that an owner may have left: a hold, and its place in a queue. Replies as [`release`](Self::release).
@@ -157,9 +157,11 @@ pub(crate) struct LeaseTerm {
     pub(crate) renewed: bool,
 }
 
-/// The time of a busy reply that means: others come before this owner. One less: some of them may subtract from its
-/// time in the queue.
-pub(crate) const BEHIND: i64 = -3;
+/// The time of a busy reply that means: others come before this owner in the server's queue.
+pub(crate) const QUEUED_BEHIND: i64 = -3;
+
+/// The same, and some of them may subtract from its time in the queue, so the next request has to count them again.
+pub(crate) const QUEUED_BEHIND_RECOUNT: i64 = -4;
 
 /// The time of a reply that means: the owner holds it already, and its first hold was asked for.
 pub(crate) const ALREADY_OWNED: i64 = -5;

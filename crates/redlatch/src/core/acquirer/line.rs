@@ -57,7 +57,7 @@ impl Acquirer {
         outcome: Result<Attempt<Arc<Lease>>, Fault>,
     ) -> Result<Attempt<Arc<Lease>>, Fault> {
         match outcome {
-            Ok(Attempt::Behind { count_ahead }) => self.count_ahead = count_ahead,
+            Ok(Attempt::QueuedBehind { count_ahead }) => self.count_ahead = count_ahead,
             // What was not answered may have lined up anew, behind others than were counted.
             Err(_) => self.count_ahead = true,
             Ok(_) => {}
@@ -70,7 +70,7 @@ impl Acquirer {
                 }
                 Ok(if self.passed_over { Attempt::PassedOver } else { Attempt::Won(lease) })
             }
-            Ok(busy @ (Attempt::Busy(_) | Attempt::Behind { .. })) => {
+            Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
                 self.core.lanes.lined_up(&self.request.keys, &self.owner);
                 Ok(self.served().unwrap_or(busy))
             }

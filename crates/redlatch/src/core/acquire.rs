@@ -18,7 +18,7 @@ use super::{
     lease::Lease,
     owners::OwnerAccess,
     undo::Certainty,
-    wait::Deadline,
+    wait::WaitDeadline,
 };
 use crate::{
     catch_panic::catch_panic,
@@ -34,7 +34,7 @@ impl Core {
         let _under_way = self.keeper.track_job();
         self.check_open()?;
         request.keys.check()?;
-        let deadline = Deadline::new(self, request.wait);
+        let deadline = WaitDeadline::new(self, request.wait);
         // Without a listener the clock is not asked.
         let began_ms = tracing::enabled!(tracing::Level::DEBUG).then(|| self.now_ms());
         let outcome = match &request.owner {
@@ -68,7 +68,7 @@ impl Core {
     pub(super) async fn acquire_in_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         access: Option<&OwnerAccess>,
     ) -> Result<Entered, Error> {
         self.check_kind(request, access)?;
@@ -110,7 +110,7 @@ impl Core {
     async fn enter_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         access: Option<&OwnerAccess>,
         now_ms: u64,
     ) -> Result<Entered, Error> {
@@ -158,7 +158,7 @@ impl Core {
     async fn contend(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         place: LaneSlot,
         start: ContestStart,
     ) -> Result<Entered, Error> {
@@ -292,7 +292,7 @@ impl LaneSlot {
     }
 
     /// Waits in line. `None` when time is up.
-    pub(super) async fn handed(&mut self, deadline: &Deadline) -> Result<Option<Handed>, Error> {
+    pub(super) async fn handed(&mut self, deadline: &WaitDeadline) -> Result<Option<Handed>, Error> {
         let Role::Queued(handle) = &mut self.role else { return Ok(None) };
         let inbox = &mut handle.inbox;
         let core = &self.core;

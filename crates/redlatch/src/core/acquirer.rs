@@ -17,7 +17,7 @@ use super::{
     replica_confirm::Unconfirmed,
     undo::Certainty,
     upgrade::Reading,
-    wait::Deadline,
+    wait::WaitDeadline,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -45,7 +45,7 @@ pub(super) struct Acquirer {
     core: Arc<Core>,
     request: Arc<Request>,
     owner: Owner,
-    deadline: Deadline,
+    deadline: WaitDeadline,
     /// A request had an unknown outcome.
     pub(super) outcome_unknown: bool,
     pub(super) granted: bool,
@@ -118,7 +118,7 @@ impl Acquirer {
         core: &Arc<Core>,
         request: &Arc<Request>,
         owner: Owner,
-        deadline: Deadline,
+        deadline: WaitDeadline,
         start: ContestStart,
     ) -> Self {
         Acquirer {

@@ -21,7 +21,7 @@ use super::{
     replica_confirm::Unconfirmed,
     request::all_noted,
     undo::Certainty,
-    wait::Deadline,
+    wait::WaitDeadline,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -46,7 +46,7 @@ struct Group<'a> {
     core: &'a Arc<Core>,
     requests: &'a [Arc<Request>],
     owner: Owner,
-    deadline: &'a Deadline,
+    deadline: &'a WaitDeadline,
     outcome_unknown: bool,
     granted: bool,
 }
@@ -99,7 +99,7 @@ impl Core {
     pub(crate) async fn acquire_all(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Batch, Error> {
         let _under_way = self.keeper.track_job();
         self.check_open()?;
@@ -173,7 +173,7 @@ impl Core {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         owner: &Owner,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Attempt<SetGain>, Fault> {
         let first = &requests[0];
         let sent_at = self.sent_at(&first.keys);

@@ -15,7 +15,7 @@ use super::{
     Core, Wait,
     gate::{Availability, GatePass},
     last_poll::{LastPoll, POLL_DUE_MS},
-    wait::{Deadline, Waiter},
+    wait::{WaitDeadline, Waiter},
 };
 use crate::{
     catch_panic::catch_panic,
@@ -99,7 +99,7 @@ impl Core {
         self: &Arc<Self>,
         contender: &mut C,
         wait: Wait,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         after_others: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
@@ -115,7 +115,7 @@ impl Core {
         gate: Option<&Gated>,
         contender: &mut C,
         wait: Wait,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         after_others: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let mut waiter = Waiter::default();
@@ -243,7 +243,7 @@ impl Core {
                     }
                     last = LastOutcome::Trouble(error);
                     if wait == Wait::No && limit.left(self).is_none() {
-                        limit = Deadline::new(self, Wait::AtMost(self.config.response_timeout));
+                        limit = WaitDeadline::new(self, Wait::AtMost(self.config.response_timeout));
                     }
                 }
             }
@@ -258,7 +258,7 @@ impl Core {
         contender: &C,
         gate: &Gated,
         waiter: &mut Waiter,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Option<GatePass>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
@@ -331,7 +331,7 @@ impl Trouble {
         &mut self,
         core: &Core,
         wait: Wait,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         unknown: bool,
         error: &Error,
     ) -> Option<Duration> {

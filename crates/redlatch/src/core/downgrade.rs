@@ -9,7 +9,7 @@ use super::{
     Core, Grant, Request, Wait,
     lease::Lease,
     release::{Caller, Unlocked},
-    wait::Deadline,
+    wait::WaitDeadline,
 };
 use crate::{
     core::loss_reason::lost_error,
@@ -42,7 +42,7 @@ impl Core {
         let lease_ms = if held.renewed { held.lease_ms } else { held.lease_ms.max(left_ms) };
         let lease_term = LeaseTerm { lease_ms, ..held };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
-        let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
+        let deadline = WaitDeadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
         let grant = loop {
             let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).zero_as_no_wait();
@@ -152,7 +152,7 @@ impl Core {
 
     /// Finds out whether a hold is there, and tells its holder if it is not. One unanswered look is no reason to give up what may be good.
     async fn look_until_seen(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
-        let deadline = Deadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
+        let deadline = WaitDeadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         loop {
             match self.is_there(lease).await {
                 Ok(there) => {

@@ -16,7 +16,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 
 use super::{
     Core,
-    wait::{ANSWER_TIME, Deadline},
+    wait::{ANSWER_TIME, WaitDeadline},
 };
 use redlatch_engine::Clock;
 
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.
-    pub(super) fn busy_or_outage<T>(&self, key: &[u8], deadline: &Deadline) -> Result<Option<T>, Error> {
+    pub(super) fn busy_or_outage<T>(&self, key: &[u8], deadline: &WaitDeadline) -> Result<Option<T>, Error> {
         match self.outage(key, deadline.began_ms()) {
             Some(outage) => Err(outage.error),
             None => Ok(None),
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// An error for a task without a limit that has waited through an outage for as long as one is ridden out.
-    pub(super) fn check_outage_tolerance(&self, key: &[u8], deadline: &Deadline) -> Result<(), Error> {
+    pub(super) fn check_outage_tolerance(&self, key: &[u8], deadline: &WaitDeadline) -> Result<(), Error> {
         match self.outage_lasts(key, deadline) {
             Some((lasts_ms, error)) if u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis() => {
                 Err(error)
@@ -225,7 +225,7 @@ impl Core {
     }
 
     /// For how long a task has waited through an outage, and which.
-    pub(super) fn outage_lasts(&self, key: &[u8], deadline: &Deadline) -> Option<(u64, Error)> {
+    pub(super) fn outage_lasts(&self, key: &[u8], deadline: &WaitDeadline) -> Option<(u64, Error)> {
         let outage = self.outage(key, deadline.began_ms())?;
         Some((self.now_ms().saturating_sub(outage.since_ms.max(deadline.began_ms())), outage.error))
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::{Core, Request, lease::SentAt, undo::Certainty, wait::Deadline};
+use super::{Core, Request, lease::SentAt, undo::Certainty, wait::WaitDeadline};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -35,7 +35,7 @@ impl Core {
         mut grant: Unconfirmed<'_>,
         ack: Replication,
         confirm: Confirm,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Confirmed, Fault> {
         // Dropping this future gives the grant back at once, whatever the replicas say later.
         let Unconfirmed { requests, owner, sent_at, .. } = grant;

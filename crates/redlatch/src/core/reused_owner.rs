@@ -8,7 +8,7 @@ use super::{
     lease::Lease,
     multi_process::already_held,
     owners::{AttemptMode, OwnerAccess},
-    wait::{Deadline, Waiter},
+    wait::{WaitDeadline, Waiter},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -24,7 +24,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Option<Grant>, Error> {
         let Some(mut access) = self.access_of(request, owner, deadline).await? else { return Ok(None) };
         access.blocked_by_reads_only = request.under_own_write_lock;
@@ -56,7 +56,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Option<OwnerAccess>, Error> {
         let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
         let other = match self.owners.try_access(&request.keys, owner, what) {

@@ -35,12 +35,12 @@ const CONFIRM_TIME: Duration = Duration::from_millis(250);
 
 /// When an acquire has to be over.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline {
+pub(crate) struct WaitDeadline {
     began_ms: u64,
     at_ms: Option<u64>,
 }
 
-impl Deadline {
+impl WaitDeadline {
     pub(crate) fn new(core: &Core, wait: Wait) -> Self {
         let began_ms = core.now_ms();
         let at_ms = match wait {
@@ -49,7 +49,7 @@ impl Deadline {
             }
             Wait::No | Wait::Forever => None,
         };
-        Deadline { began_ms, at_ms }
+        WaitDeadline { began_ms, at_ms }
     }
 
     /// Since when the acquire has waited.
@@ -141,7 +141,7 @@ impl Waiter {
     }
 
     /// Waits until the subscription is confirmed, refused, or late.
-    pub(super) async fn confirmed(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
+    pub(super) async fn confirmed(&mut self, core: &Core, deadline: &WaitDeadline) -> Result<(), Error> {
         let limit = deadline.left(core).map_or(CONFIRM_TIME, |left| left.min(CONFIRM_TIME));
         self.sleep(core, limit, Until::Confirmation).await.map(drop)
     }
@@ -151,7 +151,7 @@ impl Waiter {
         &mut self,
         core: &Core,
         hint: Option<Duration>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         // One millisecond after the TTL, when the server has certainly let go.
         let until_expiry = hint.map_or(Duration::MAX, |hint| hint + Duration::from_millis(1));
@@ -160,7 +160,11 @@ impl Waiter {
     }
 
     /// Sleeps behind others in the server's queue. The server tells the first of them, so looking is only for trouble.
-    pub(super) async fn wait_queued_behind(&mut self, core: &Core, deadline: &Deadline) -> Result<(), Error> {
+    pub(super) async fn wait_queued_behind(
+        &mut self,
+        core: &Core,
+        deadline: &WaitDeadline,
+    ) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);
         self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
@@ -177,7 +181,7 @@ impl Waiter {
         &mut self,
         core: &Core,
         time: Duration,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<bool, Error> {
         let time = deadline.left(core).map_or(time, |left| left.min(time));
         self.sleep(core, time, Until::Message).await
@@ -188,7 +192,7 @@ impl Waiter {
         &mut self,
         core: &Core,
         time: Duration,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         self.pause(core, time, Until::Message, deadline).await
     }
@@ -200,7 +204,7 @@ impl Waiter {
         core: &Core,
         time: Duration,
         takeovers: u64,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         let taken_over = core.keeper.taken_over();
         let mut taken_over = std::pin::pin!(taken_over);
@@ -219,7 +223,7 @@ impl Waiter {
         core: &Core,
         key: &[u8],
         work: impl Future<Output = T>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<Option<T>, Error> {
         let work_and_hear = async {
             let mut work = pin!(work);
@@ -239,7 +243,7 @@ impl Waiter {
         core: &Core,
         time: Duration,
         until: Until,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         let time = time.max(SLEEP_MIN);
         self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await.map(drop)
@@ -289,8 +293,8 @@ impl Waiter {
 
 impl Core {
     /// What another request of an owner is given to come to its end, by a call that does not wait.
-    pub(super) fn response_deadline(self: &Arc<Self>) -> Deadline {
-        Deadline::new(self, Wait::AtMost(self.config.response_timeout))
+    pub(super) fn response_deadline(self: &Arc<Self>) -> WaitDeadline {
+        WaitDeadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
     /// Waits in a lane, as [`behind_local`](Self::behind_local). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
@@ -298,7 +302,7 @@ impl Core {
     pub(super) async fn in_line<T>(
         &self,
         key: &[u8],
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
     ) -> Result<Option<T>, Error> {
         if deadline.left(self).is_some() {
@@ -320,7 +324,7 @@ impl Core {
     pub(super) async fn behind_local<T>(
         &self,
         key: &[u8],
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
     ) -> Result<Option<T>, Error> {
         let closing = self.closing.until(|| self.is_closed().then_some(()));

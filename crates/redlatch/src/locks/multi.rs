@@ -8,7 +8,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use crate::{
     Guard, Owner, Wait,
-    core::{Grant, Request, batch::Batch, wait::Deadline},
+    core::{Grant, Request, batch::Batch, wait::WaitDeadline},
     error::{Error, ErrorKind},
     jitter::jittered,
     locks::shared::{
@@ -188,7 +188,7 @@ impl LockSet<Multi> {
         // Leases are worked out once, however many rounds there are, and are what members are asked for from the start.
         let requests: Vec<Arc<Request>> = requests.collect::<Result<_, Error>>()?;
         let clock = &self.members[0].core;
-        let deadline = Deadline::new(clock, options.wait);
+        let deadline = WaitDeadline::new(clock, options.wait);
         let (mut first, mut rounds, mut trouble_ms) = (None, 0u32, None);
         loop {
             let began_ms = clock.now_ms();
@@ -228,7 +228,7 @@ impl LockSet<Multi> {
         &self,
         requests: &[Arc<Request>],
         wait: Wait,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
         first: Option<usize>,
     ) -> Result<Holding, Miss> {
         let mut round = Round { set: self, requests, deadline, held: Vec::new(), holding: Holding::of_all() };
@@ -267,7 +267,7 @@ enum Miss {
 struct Round<'a> {
     set: &'a MultiLock,
     requests: &'a [Arc<Request>],
-    deadline: &'a Deadline,
+    deadline: &'a WaitDeadline,
     /// Which members are held, in the order of `holding`.
     held: Vec<usize>,
     holding: Holding,

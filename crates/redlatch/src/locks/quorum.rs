@@ -11,7 +11,7 @@ use crate::{
     core::{
         Grant, Request,
         multi_subscription::MultiSubscription,
-        wait::{ANSWER_TIME, Deadline},
+        wait::{ANSWER_TIME, WaitDeadline},
     },
     error::{Error, ErrorKind},
     jitter,
@@ -214,7 +214,7 @@ impl LockSet<Quorum> {
         // A child that was forked off has quorums in use of its own.
         membership::enter(&self.members)?;
         let clock = &self.members[0].core;
-        let deadline = Deadline::new(clock, options.wait);
+        let deadline = WaitDeadline::new(clock, options.wait);
         let mut bell = None;
         let (mut rounds, mut trouble_ms) = (0u32, None);
         loop {
@@ -251,7 +251,7 @@ impl LockSet<Quorum> {
         &self,
         options: &Options,
         ack: Option<Replication>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<(Vec<Request>, Duration), Error> {
         let requests = self.members.iter().map(|member| {
             let owner = options.who.of(&member.core);

@@ -8,7 +8,7 @@ use crate::{
         Core, Wait,
         contest::{Attempt, Contender},
         fork_safe::ForkSafeCore,
-        wait::Deadline,
+        wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
     keys::hash_tag,
@@ -144,7 +144,7 @@ impl CountDownLatch {
         let _under_way = core.keeper.track_job();
         self.0.ready()?;
         let wait = wait.zero_as_no_wait();
-        let deadline = Deadline::new(core, wait);
+        let deadline = WaitDeadline::new(core, wait);
         let passed = core.contest(&mut Passer(self), wait, &deadline, false).await;
         Ok(passed.map_err(|error| error.on(self.name()))?.is_some())
     }

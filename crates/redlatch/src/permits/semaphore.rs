@@ -9,7 +9,7 @@ use crate::{
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
         gate::Availability,
-        wait::Deadline,
+        wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
     jitter::jittered,
@@ -127,7 +127,7 @@ impl Semaphore {
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let wait = wait.zero_as_no_wait();
-        let deadline = Deadline::new(core, wait);
+        let deadline = WaitDeadline::new(core, wait);
         let mut taker = Taker { semaphore: self, permits, left: i64::MAX, incarnation: self.0.incarnation() };
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);
         let taken = taken.map_err(|error| error.on(self.name()))?.is_some();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::PermitGuard;
 use crate::{
-    core::wait::Deadline, error::Error, jitter::jittered, recipes::NEVER_MS, replica_ack::Replication,
+    core::wait::WaitDeadline, error::Error, jitter::jittered, recipes::NEVER_MS, replica_ack::Replication,
 };
 
 const RETRY_DELAY_MS_MIN: u64 = 20;
@@ -29,7 +29,7 @@ impl PermitGuard {
     pub(super) async fn never_ends(
         mut self,
         ack: Option<Replication>,
-        deadline: &Deadline,
+        deadline: &WaitDeadline,
     ) -> Result<PermitGuard, Error> {
         let core = self.hold.core().clone();
         let over_ms = core.now_ms().saturating_add(core.config.response_timeout.as_millis() as u64);

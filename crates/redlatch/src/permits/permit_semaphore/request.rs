@@ -8,7 +8,7 @@ use std::{
 
 use super::{PermitGuard, PermitSemaphore, ids};
 use crate::{
-    core::{Request, Wait, wait::Deadline},
+    core::{Request, Wait, wait::WaitDeadline},
     error::{Error, ErrorKind},
     locks::shared::Lease,
     owner::Owner,
@@ -80,7 +80,7 @@ impl<'a> PermitRequest<'a> {
         if let Some(lease) = self.lease {
             return self.take(lease, self.wait, ack).await;
         }
-        let deadline = Deadline::new(core, self.wait);
+        let deadline = WaitDeadline::new(core, self.wait);
         let mut wait = self.wait;
         loop {
             let lease = Lease::Fixed(core.config.watchdog_lease);

@@ -13,7 +13,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
-        wait::Deadline,
+        wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
     jitter::jittered,
@@ -192,7 +192,7 @@ impl RateLimiter {
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let wait = wait.zero_as_no_wait();
-        let deadline = Deadline::new(core, wait);
+        let deadline = WaitDeadline::new(core, wait);
         let id: Arc<[u8]> = Arc::from(&crate::randomness::identity().as_bytes()[..]);
         let mut taker = Taker { limiter: self, permits, id, deadline: &deadline };
         let outcome = core.contest(&mut taker, wait, &deadline, false).await;
@@ -340,7 +340,7 @@ struct Taker<'a> {
     permits: i64,
     /// The grant's name on the server.
     id: Arc<[u8]>,
-    deadline: &'a Deadline,
+    deadline: &'a WaitDeadline,
 }
 
 impl Taker<'_> {

@@ -314,7 +314,7 @@ impl Lane {
     pub(super) fn newer_than(&self, lease: &Lease, now_ms: u64) -> Option<Arc<Lease>> {
         // One that is over says nothing of now, though its holder may not have been told yet.
         let mut others = self.leases().filter(|held| held.is_valid(now_ms) && held.owner != lease.owner);
-        others.find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned()
+        others.find(|held| held.last_seen_sent_ms() > lease.last_seen_sent_ms()).cloned()
     }
 
     /// Takes a lease out; `false` if it had no part in the lane.

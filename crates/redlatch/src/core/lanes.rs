@@ -250,7 +250,8 @@ impl Lanes {
                 if !waits {
                     match lane.held() {
                         Some(lease)
-                            if lease.is_valid(now_ms) && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms =>
+                            if lease.is_valid(now_ms)
+                                && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms =>
                         {
                             return Ok(Enter::Busy);
                         }
@@ -299,7 +300,8 @@ impl Lanes {
             lane.state = LaneState::Nothing;
             lane.local_turn = LocalTurn { since_ms: now_ms, passes: 0 };
         }
-        let mut newer = others.iter().find(|held| held.last_seen_ms() > lease.last_seen_ms()).cloned();
+        let mut newer =
+            others.iter().find(|held| held.last_seen_sent_ms() > lease.last_seen_sent_ms()).cloned();
         if lease.recipe.lane_policy() != LanePolicy::AllContend {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
@@ -331,7 +333,7 @@ impl Lanes {
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
-        let since = |held: &Arc<Lease>| held.last_seen_ms() >= lease.last_seen_ms();
+        let since = |held: &Arc<Lease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
         let granted_since = others.iter().any(since)
             || bucket.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
                 let valid = |held: &&Arc<Lease>| held.is_valid(now_ms) && held.owner != lease.owner;
@@ -576,7 +578,7 @@ fn is_passable(lease: &Lease, next: &WaiterEntry, at: ReleaseTime) -> bool {
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
         && lease.is_seen_since(interruption)
-        && lease.last_seen_ms() + SEEN_RECENTLY_MS > now_ms
+        && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_known_outside()

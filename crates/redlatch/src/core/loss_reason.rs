@@ -125,7 +125,7 @@ fn field(lease: &Lease) -> Arc<[u8]> {
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
 fn reason(lease: &Lease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
-    let seen_for_ms = now_ms.saturating_sub(lease.last_seen_ms());
+    let seen_for_ms = now_ms.saturating_sub(lease.last_seen_sent_ms());
     if let Some(record) = end[1].bytes().and_then(Record::read)
         && is_of_the_hold(end[2].int(), seen_for_ms)
     {

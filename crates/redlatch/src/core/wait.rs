@@ -33,7 +33,7 @@ const STOOD_STILL_MS_MIN: u64 = 20;
 /// How long to wait for a subscription to be confirmed before looking again without it.
 const CONFIRM_TIME: Duration = Duration::from_millis(250);
 
-/// When an acquire has to be over.
+/// When the wait of a caller has to be over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitDeadline {
     began_ms: u64,

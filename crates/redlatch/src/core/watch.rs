@@ -201,7 +201,7 @@ impl Core {
             let now_ms = core.now_ms();
             let unseen = |lease: &Arc<Lease>| {
                 let for_ms = if lease.wants_renewal() { UNSEEN_RENEWED_MS } else { UNTOLD_MS / 2 };
-                lease.last_seen_ms() + for_ms <= now_ms
+                lease.last_seen_sent_ms() + for_ms <= now_ms
             };
             core.look_at(batch.into_iter().filter(|lease| told || unseen(lease)).collect()).await;
         });

@@ -60,7 +60,7 @@ impl Lanes {
                 let Some(lease) = lane.held().filter(|_| !lane.rare_parts().queue.is_empty()) else {
                     continue;
                 };
-                if lease.last_seen_ms() + unseen_ms <= now_ms {
+                if lease.last_seen_sent_ms() + unseen_ms <= now_ms {
                     found.push(lease.clone());
                 } else {
                     // It may be worth it by the next time.

@@ -283,7 +283,7 @@ impl Lease {
     }
 
     /// When the request was sent that last showed that the server has it.
-    pub(crate) fn last_seen_ms(&self) -> u64 {
+    pub(crate) fn last_seen_sent_ms(&self) -> u64 {
         self.last_seen.at_ms()
     }
 
@@ -294,7 +294,7 @@ impl Lease {
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.
     pub(super) fn goes_on(&self, before: &Lease) -> bool {
-        self.is_held() && self.hold == before.hold && self.last_seen_ms() <= before.last_seen_ms()
+        self.is_held() && self.hold == before.hold && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
     }
 
     /// It is about to be handed to a task, which may never be polled again.

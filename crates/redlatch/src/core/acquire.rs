@@ -132,7 +132,7 @@ impl Core {
             Enter::Queue(handle) => {
                 let mut place = LaneSlot::queued(self, handle);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
-                self.keeper.arm_stall_check();
+                self.keeper.expect_answers();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {

@@ -184,7 +184,7 @@ impl Core {
         }
         let call =
             call.number(owner.number()).text(owner.field()).int(first.lease_term.lease_ms).flag(first.fenced);
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {

@@ -182,16 +182,16 @@ impl Keeper {
         told
     }
 
-    /// A call is being made.
-    pub(crate) fn arm_stall_check(&self) {
-        self.shared.arm_stall_check();
+    /// A call is being made: from now on the keeper looks whether connections still answer.
+    pub(crate) fn expect_answers(&self) {
+        self.shared.expect_answers();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.arm_stall_check())
+        CallHook::new(move || shared.expect_answers())
     }
 
     /// Where lanes note the leases that come into being.
@@ -240,7 +240,7 @@ impl Shared {
         self.scan_timer.wake();
     }
 
-    fn arm_stall_check(&self) {
+    fn expect_answers(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);

@@ -71,7 +71,7 @@ impl Drop for Listening {
         self.lease.schedule.watched_out_for.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
-            self.core.keeper.arm_stall_check();
+            self.core.keeper.expect_answers();
         }
     }
 }

@@ -134,7 +134,7 @@ impl Core {
         lane_waits: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
@@ -241,7 +241,7 @@ impl Core {
                 // The doubt may have come this very moment.
                 self.check_if_unseen(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
-                self.keeper.arm_stall_check();
+                self.keeper.expect_answers();
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {

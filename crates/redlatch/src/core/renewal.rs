@@ -276,12 +276,12 @@ impl Core {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
         if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
             return Ok((false, None));
         }
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         Ok((true, Some(confirm(ack.within).await?)))
     }
 

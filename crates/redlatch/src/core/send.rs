@@ -102,7 +102,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call) };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
@@ -112,7 +112,7 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }

@@ -258,7 +258,7 @@ impl Core {
         let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.keeper.arm_stall_check();
+        self.keeper.expect_answers();
         self.watched.is_used.store(true, Relaxed);
         let count = keys.len() as u64;
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;

@@ -31,7 +31,7 @@ impl Core {
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         let SendContext { may_hold_already, .. } = context;
         if request.ack.is_none() && !may_hold_already {
-            self.keeper.arm_stall_check();
+            self.keeper.expect_answers();
             let flight = Flight::new(self, self.run(call), || {
                 Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });

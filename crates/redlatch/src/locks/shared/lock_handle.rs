@@ -116,7 +116,7 @@ impl LockHandle {
 
     pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
         self.ready()?;
-        self.core.keeper.arm_stall_check();
+        self.core.keeper.expect_answers();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
         let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {

@@ -175,7 +175,7 @@ impl Core {
             acquirer.leave_queue().await;
             return Ok(Entered::Done(None));
         };
-        if !acquirer.settle_win() {
+        if !acquirer.finish_win() {
             return Ok(Entered::PassedOver);
         }
         acquirer.granted = true;

@@ -277,7 +277,7 @@ impl Acquirer {
     }
 
     /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
-    pub(super) fn settle_win(&mut self) -> bool {
+    pub(super) fn finish_win(&mut self) -> bool {
         if let (_, Some(same)) = self.close_line() {
             self.core.lanes.forget(&same);
         }

@@ -113,13 +113,13 @@ enum Slot {
 struct Connecting {
     node: Arc<Node>,
     id: Id,
-    is_settled: bool,
+    has_set_slot: bool,
 }
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        if !self.is_settled {
-            self.node.settle(self.id, None);
+        if !self.has_set_slot {
+            self.node.set_slot(self.id, None);
         }
     }
 }
@@ -264,7 +264,7 @@ impl Node {
         };
         if let Some(tell) = begins {
             // Not under the mutex: a runtime that has shut down drops the task at once, and the task then gives its slot back.
-            let mut connecting = Connecting { node: self.clone(), id, is_settled: false };
+            let mut connecting = Connecting { node: self.clone(), id, has_set_slot: false };
             home.spawn(async move {
                 let closed = connecting.node.closed.clone();
                 let outcome = tokio::select! {
@@ -273,8 +273,8 @@ impl Node {
                     () = closed.cancelled() => Err(closed_error().into_error()),
                     outcome = connecting.node.dial_link(id) => outcome,
                 };
-                connecting.is_settled = true;
-                connecting.node.settle(id, outcome.as_ref().ok());
+                connecting.has_set_slot = true;
+                connecting.node.set_slot(id, outcome.as_ref().ok());
                 tell.set(Some(outcome));
             });
         }
@@ -294,7 +294,7 @@ impl Node {
             Ok(Ok(Some(Err(error)))) => Err(Fault::NotSent(error)),
             // Its slot must not be found again.
             _ => {
-                self.settle(id, None);
+                self.set_slot(id, None);
                 Ok(None)
             }
         }
@@ -330,7 +330,8 @@ impl Node {
         opened
     }
 
-    fn settle(&self, id: Id, link: Option<&Arc<Link>>) {
+    /// Puts a connection into the slot of its runtime, or takes the slot away.
+    fn set_slot(&self, id: Id, link: Option<&Arc<Link>>) {
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
         links.retain(|(other, _)| *other != id);
         if let Some(link) = link {

@@ -31,7 +31,7 @@ use super::{
     hub::Hub,
     lasting::lasting,
     mastership::Mastership,
-    node::{Interruption, Node, Searching},
+    node::{InterruptionHooks, Node, Searching},
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
@@ -93,8 +93,8 @@ struct Shared {
     place: String,
     hub: Arc<Hub>,
     /// What the master's connections tell when they end.
-    ends: Arc<Interruption>,
-    interruption: Arc<Interruption>,
+    ends: Arc<InterruptionHooks>,
+    interruption: Arc<InterruptionHooks>,
     look: Arc<Look>,
     looked: latest::Receiver<u64>,
     searching: Searching,
@@ -139,7 +139,7 @@ impl FollowingStore {
         let dial = Dial::new(Server { addr, access: access.clone() }, config, background)?
             .master_only()
             .telling_changes();
-        let ends = Arc::new(Interruption::default());
+        let ends = Arc::new(InterruptionHooks::default());
         let first = First {
             finder: finder.clone(),
             dial: dial.clone(),
@@ -157,7 +157,7 @@ impl FollowingStore {
             Fault::from(failure).into_error()
         })?;
         let look = Arc::new(Look::default());
-        let interruption = Arc::new(Interruption::default());
+        let interruption = Arc::new(InterruptionHooks::default());
         let (asked, told) = (look.clone(), interruption.clone());
         ends.set(Arc::new(move || {
             asked.ask();

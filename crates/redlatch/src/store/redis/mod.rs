@@ -51,7 +51,7 @@ use tokio::runtime::Handle;
 use self::{
     failure::Failure,
     hub::Hub,
-    node::{Interruption, Node},
+    node::{InterruptionHooks, Node},
     trial::Messages,
 };
 use super::{
@@ -69,7 +69,7 @@ use crate::{
 pub(crate) struct RedisStore {
     node: Arc<Node>,
     hub: Arc<Hub>,
-    interruption: Arc<Interruption>,
+    interruption: Arc<InterruptionHooks>,
 }
 
 impl RedisStore {
@@ -89,7 +89,7 @@ impl RedisStore {
         background: &Handle,
     ) -> Result<Arc<dyn super::Store>, Error> {
         let dial = Arc::new(dial.telling_changes());
-        let interruption = Arc::new(Interruption::default());
+        let interruption = Arc::new(InterruptionHooks::default());
         let node = Node::new(dial.clone(), config, background, interruption.clone());
         let hub = Arc::new(Hub::start(dial.clone(), background));
         let listening = Arc::downgrade(&hub);

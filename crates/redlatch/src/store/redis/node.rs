@@ -36,12 +36,12 @@ type Dialling = latest::Receiver<Option<Result<Arc<Link>, Error>>>;
 
 /// The listeners to connections that end on their own, and to servers that have become replicas; all servers of a store share one.
 #[derive(Default)]
-pub(super) struct Interruption {
+pub(super) struct InterruptionHooks {
     ends: Mutex<Option<Hook>>,
     demotions: Mutex<Option<Hook>>,
 }
 
-impl Interruption {
+impl InterruptionHooks {
     pub(super) fn set(&self, hook: Hook) {
         *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(hook);
     }
@@ -96,7 +96,7 @@ pub(super) struct Node {
     links: RwLock<Vec<(Id, Slot)>>,
     /// All that are open, also those whose place another one has taken: calls may still be made on them.
     open: Mutex<Vec<Weak<Link>>>,
-    interruption: Arc<Interruption>,
+    interruption: Arc<InterruptionHooks>,
     /// Which process answers here.
     processes: Arc<ServerProcesses>,
     /// The connections on which replicas are waited for.
@@ -132,7 +132,7 @@ impl Node {
         dial: Arc<Dial>,
         config: &Config,
         background: &Handle,
-        interruption: Arc<Interruption>,
+        interruption: Arc<InterruptionHooks>,
     ) -> Arc<Node> {
         // The local engine runs its own scripts only, and has no functions.
         let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
@@ -168,7 +168,7 @@ impl Node {
         };
         // Dropped without the mutex.
         drop(retired);
-        Interruption::call(&self.interruption.demotions);
+        InterruptionHooks::call(&self.interruption.demotions);
     }
 
     pub(super) fn dial(&self) -> &Arc<Dial> {

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Dial,
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
-    node::{Interruption, Node},
+    node::{InterruptionHooks, Node},
     role::{self, Role},
     server_process,
     succession::{Claim, History, Memory, Replica, Right, Said},
@@ -112,7 +112,7 @@ impl Replicated {
             let dial =
                 Dial::new(Server { addr: addr.clone(), access: nodes.access.clone() }, config, background)?;
             // Locks are held over the master's own connections, so the end of these interests nobody.
-            let node = Node::new(Arc::new(dial), config, background, Arc::new(Interruption::default()));
+            let node = Node::new(Arc::new(dial), config, background, Arc::new(InterruptionHooks::default()));
             let (pace, copy) = Default::default();
             asked.push(Arc::new(Asked { node, pace, since: Instant::now(), copy }));
         }

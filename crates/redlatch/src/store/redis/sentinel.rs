@@ -31,7 +31,7 @@ use super::{
     finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
     hub::Hub,
     known_nodes::KnownNodes,
-    node::{Interruption, Node},
+    node::{InterruptionHooks, Node},
     succession::{Claim, Memory, Right, Said},
 };
 use crate::{
@@ -155,7 +155,7 @@ impl SentinelSet {
     fn add(&self, addr: Addr, id: Option<String>, named: bool) {
         let dial = Arc::new(self.dial.at(addr.clone()));
         // Nobody holds a lock on a sentinel, so the end of its connections interests nobody.
-        let node = Node::new(dial, &self.config, &self.background, Arc::new(Interruption::default()));
+        let node = Node::new(dial, &self.config, &self.background, Arc::new(InterruptionHooks::default()));
         let (id, is_heard, news, pace) =
             (Mutex::new(id), AtomicBool::new(false), Mutex::default(), Pace::default());
         let sentinel = Arc::new(Sentinel { addr, node, named, id, is_heard, news, pace });

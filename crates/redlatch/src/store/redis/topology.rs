@@ -18,7 +18,7 @@ use super::{
     Dial,
     known_nodes::KnownNodes,
     lasting::lasting,
-    node::{Interruption, Node},
+    node::{InterruptionHooks, Node},
     run::closed_error,
     server_process,
     slots::SLOTS,
@@ -126,7 +126,7 @@ pub(super) struct Topology {
     alarm: Notify,
     /// How many changes they have been told of.
     told: AtomicU64,
-    interruption: Interruption,
+    interruption: InterruptionHooks,
     closed: CancellationToken,
     this: Weak<Topology>,
 }
@@ -165,7 +165,7 @@ impl Topology {
             unsettled: Mutex::default(),
             alarm: Notify::new(),
             told: AtomicU64::new(0),
-            interruption: Interruption::default(),
+            interruption: InterruptionHooks::default(),
             closed: CancellationToken::new(),
             this: this.clone(),
         });
@@ -245,7 +245,7 @@ impl Topology {
             return member.clone();
         }
         let dial = Arc::new(self.dial.at(addr.clone()));
-        let interruption = Arc::new(Interruption::default());
+        let interruption = Arc::new(InterruptionHooks::default());
         let this = self.this.clone();
         interruption.set(Arc::new(move || {
             // The server may have failed, and another may have its slots now.
@@ -405,7 +405,7 @@ impl Topology {
         timer::sleep_on(&self.background, time)
     }
 
-    pub(super) fn interruption(&self) -> &Interruption {
+    pub(super) fn interruption(&self) -> &InterruptionHooks {
         &self.interruption
     }
 

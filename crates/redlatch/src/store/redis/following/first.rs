@@ -11,7 +11,7 @@ use super::{
     super::{
         Dial,
         finder::{Finder, MOST_TIME_MAX},
-        node::{Interruption, Node},
+        node::{InterruptionHooks, Node},
         succession::{Memory, Said, Verdict},
     },
     LOOK_PAUSE_MIN,
@@ -32,7 +32,7 @@ pub(super) struct First {
     pub(super) dial: Dial,
     pub(super) config: Config,
     pub(super) background: Handle,
-    pub(super) ends: Arc<Interruption>,
+    pub(super) ends: Arc<InterruptionHooks>,
 }
 
 impl First {

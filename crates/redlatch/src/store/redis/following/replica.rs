@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, time::timeout};
 
 use super::super::{
     Dial,
-    node::{Interruption, Node},
+    node::{InterruptionHooks, Node},
     role,
 };
 use crate::config::{Config, addr::Addr};
@@ -23,7 +23,7 @@ pub(super) async fn master_of(
     limit: Duration,
 ) -> Option<Addr> {
     let dial = Arc::new(dial.at(addr.clone()).for_any_role());
-    let node = Node::new(dial.clone(), config, background, Arc::new(Interruption::default()));
+    let node = Node::new(dial.clone(), config, background, Arc::new(InterruptionHooks::default()));
     let asked = async {
         for words in role::QUESTIONS {
             if let Ok(answer) = node.send(&role::question(words)).await

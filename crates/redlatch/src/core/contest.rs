@@ -102,10 +102,10 @@ impl Core {
         deadline: &WaitDeadline,
         after_others: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let gate = contender.gate().map(|key| Gated { key, task: Arc::default() });
+        let gate = contender.gate().map(|key| Gated { key, last_poll: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
         match &gate {
-            Some(gate) => gate.task.noting_polls(work).await,
+            Some(gate) => gate.last_poll.noting_polls(work).await,
             None => work.await,
         }
     }
@@ -264,7 +264,7 @@ impl Core {
         if let Some(channel) = contender.channel() {
             waiter.subscribe(self, channel);
         }
-        let gate_pass = self.gates.pass(gate.key.clone(), gate.task.clone());
+        let gate_pass = self.gates.pass(gate.key.clone(), gate.last_poll.clone());
         // The line is there before the look at it is asked for.
         self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
         let Some(gate_pass) = waiter.wait_behind_local(self, contender.key(), gate_pass, deadline).await?
@@ -303,7 +303,7 @@ impl Core {
 /// The gate at which a contender waits to ask, and when its task was last polled, for those that wait behind it.
 struct Gated {
     key: GateKey,
-    task: Arc<LastPoll>,
+    last_poll: Arc<LastPoll>,
 }
 
 /// What the last answer said.

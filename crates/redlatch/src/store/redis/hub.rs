@@ -91,9 +91,9 @@ impl Hub {
         Self::start_with(dial, background, true)
     }
 
-    fn start_with(dial: Arc<Dial>, background: &Handle, news: bool) -> Hub {
+    fn start_with(dial: Arc<Dial>, background: &Handle, opaque_payloads: bool) -> Hub {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let task = Task::new(dial, news, orders.downgrade());
+        let task = Task::new(dial, opaque_payloads, orders.downgrade());
         let subscribed = task.subscribed.clone();
         let kept = Arc::new(tokio::sync::Mutex::new((task, inbox)));
         lasting(background, "subscriptions", move || {
@@ -150,7 +150,8 @@ struct Entry {
 
 struct Task {
     dial: Arc<Dial>,
-    news: bool,
+    /// Messages are words, as with [`for_opaque_messages`](Hub::for_opaque_messages).
+    opaque_payloads: bool,
     orders: mpsc::WeakUnboundedSender<Order>,
     channels: SeededMap<Channel, Entry>,
     /// Which connection answers belong to; an answer about an earlier one is stale.
@@ -165,9 +166,20 @@ struct Task {
 }
 
 impl Task {
-    fn new(dial: Arc<Dial>, news: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
+    fn new(dial: Arc<Dial>, opaque_payloads: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
         let (channels, linger, later, subscribed, backoff) = Default::default();
-        Task { dial, news, orders, channels, connection: 0, requests: 0, linger, later, subscribed, backoff }
+        Task {
+            dial,
+            opaque_payloads,
+            orders,
+            channels,
+            connection: 0,
+            requests: 0,
+            linger,
+            later,
+            subscribed,
+            backoff,
+        }
     }
 
     /// Serves one connection after the other until the hub is closed.
@@ -418,7 +430,7 @@ impl Task {
         let payload =
             std::str::from_utf8(message.get_payload_bytes()).ok().and_then(|text| text.parse().ok());
         let event = match payload {
-            _ if self.news => Event::Resumed,
+            _ if self.opaque_payloads => Event::Resumed,
             Some(payload) => Event::Message(payload),
             None => {
                 tracing::debug!("a message that is no number was ignored");

@@ -91,7 +91,7 @@ impl Drop for Found<'_> {
 pub(super) struct Node {
     dial: Arc<Dial>,
     background: Handle,
-    scripts: ScriptMode,
+    script_mode: ScriptMode,
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
     links: RwLock<Vec<(Id, Slot)>>,
     /// All that are open, also those whose place another one has taken: calls may still be made on them.
@@ -135,7 +135,7 @@ impl Node {
         interruption: Arc<InterruptionHooks>,
     ) -> Arc<Node> {
         // The local engine runs its own scripts only, and has no functions.
-        let scripts = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
+        let script_mode = if dial.is_local() { ScriptMode::Eval } else { config.scripts };
         let closed = CancellationToken::new();
         Arc::new_cyclic(|this: &Weak<Node>| {
             let this = this.clone();
@@ -147,7 +147,7 @@ impl Node {
             let processes = Arc::new(ServerProcesses::telling(Box::new(demoted)));
             Node {
                 dial: dial.clone(),
-                scripts,
+                script_mode,
                 background: background.clone(),
                 links: RwLock::new(Vec::new()),
                 open: Mutex::default(),
@@ -176,7 +176,7 @@ impl Node {
     }
 
     pub(super) fn script_mode(&self) -> ScriptMode {
-        self.scripts
+        self.script_mode
     }
 
     /// The server's process, where it may be asked for it.
@@ -344,7 +344,7 @@ impl Node {
         self: &Arc<Self>,
         call: Call,
     ) -> impl Future<Output = Result<Reply, Failure>> + Send + use<> {
-        let (node, ready, mode) = (self.clone(), self.ready_link(), self.scripts);
+        let (node, ready, mode) = (self.clone(), self.ready_link(), self.script_mode);
         let first = first_try(mode, &call);
         async move {
             let link = match ready {
@@ -357,7 +357,7 @@ impl Node {
 
     /// Finds out whether the functions are there, where they are to be used.
     pub(super) async fn check_functions(self: &Arc<Self>) -> Result<(), Failure> {
-        if self.scripts == ScriptMode::Functions {
+        if self.script_mode == ScriptMode::Functions {
             let mut cmd = Cmd::new();
             cmd.arg("FCALL").arg(scripts::library_check()).arg(0);
             self.send_in_time(&cmd).await.map_err(without_functions)?;
@@ -386,7 +386,7 @@ impl Node {
                 let run = move || node.run_boxed(call);
                 return Ok(without_replicas(count, must, run).await?);
             }
-            node.ready_for_replicas(count).await?.run(node.scripts, &call, false, listing).await
+            node.ready_for_replicas(count).await?.run(node.script_mode, &call, false, listing).await
         }
     }
 
@@ -409,8 +409,8 @@ impl Node {
         after_asking: bool,
     ) -> Result<Reply, Failure> {
         let link = self.link().await?;
-        let first = first_try(self.scripts, call);
-        run_on(&link, self.scripts, first, call, after_asking).await
+        let first = first_try(self.script_mode, call);
+        run_on(&link, self.script_mode, first, call, after_asking).await
     }
 
     /// Sends one command.

@@ -291,8 +291,8 @@ impl Round {
 }
 
 impl Agenda {
-    fn adopt(&mut self, lease: &Arc<Lease>) {
-        if lease.schedule.adopted.swap(true, Ordering::AcqRel) {
+    fn take_in(&mut self, lease: &Arc<Lease>) {
+        if lease.schedule.in_agenda.swap(true, Ordering::AcqRel) {
             return;
         }
         let at = self.free.pop().unwrap_or_else(|| {
@@ -300,7 +300,7 @@ impl Agenda {
             self.leases.len() - 1
         });
         self.leases[at] = Some(Arc::downgrade(lease));
-        lease.schedule.slot.store(at, Ordering::Relaxed);
+        lease.schedule.agenda_index.store(at, Ordering::Relaxed);
         self.schedule(at, lease);
     }
 
@@ -308,7 +308,7 @@ impl Agenda {
         let mut when_ms = lease.deadline_ms();
         if lease.was_seen_gone() {
             // What found that tells its end; there is nothing else to do about it.
-            lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
+            lease.schedule.agenda_due_ms.store(when_ms, Ordering::Relaxed);
             self.events.push(Reverse((when_ms, at)));
             return;
         }
@@ -317,7 +317,7 @@ impl Agenda {
         }
         when_ms = when_ms.min(lease.schedule.watch_due_ms.load(Ordering::Relaxed));
         when_ms = when_ms.min(lease.offer_due_ms());
-        lease.schedule.event_ms.store(when_ms, Ordering::Relaxed);
+        lease.schedule.agenda_due_ms.store(when_ms, Ordering::Relaxed);
         self.events.push(Reverse((when_ms, at)));
     }
 
@@ -387,7 +387,7 @@ impl Core {
     fn begin_anew(&self, shared: &Shared) {
         self.lanes.each_lease(|lease| {
             lease.schedule.renewing.store(false, Ordering::Release);
-            lease.schedule.adopted.store(false, Ordering::Release);
+            lease.schedule.in_agenda.store(false, Ordering::Release);
         });
         shared.recheck.store(true, Ordering::Release);
         // It may have been the log that panicked.
@@ -397,7 +397,7 @@ impl Core {
     /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
         self.check_if_unseen(lease);
-        if lease.schedule.adopted.load(Ordering::Acquire) {
+        if lease.schedule.in_agenda.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
         }
@@ -414,7 +414,7 @@ impl Core {
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
         if recheck || shared.scan_timer.scan_ms() <= now_ms {
             shared.scan_timer.begin_scan();
-            self.lanes.each_lease(|lease| agenda.adopt(lease));
+            self.lanes.each_lease(|lease| agenda.take_in(lease));
             let troubled = self.outages.look_for_trouble(now_ms);
             let (in_lanes, at_gates) = (
                 self.lanes.pass_over_the_unpolled(now_ms, troubled),
@@ -426,7 +426,7 @@ impl Core {
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {
             if lease.is_held() {
-                agenda.schedule(lease.schedule.slot.load(Ordering::Relaxed), &lease);
+                agenda.schedule(lease.schedule.agenda_index.load(Ordering::Relaxed), &lease);
             }
         }
         let mut round = Round::default();
@@ -436,7 +436,7 @@ impl Core {
             }
             agenda.events.pop();
             let Some(lease) = agenda.get(at) else { continue };
-            if lease.schedule.event_ms.load(Ordering::Relaxed) != at_ms {
+            if lease.schedule.agenda_due_ms.load(Ordering::Relaxed) != at_ms {
                 continue;
             }
             if lease.is_over(now_ms) {
@@ -506,7 +506,9 @@ impl Agenda {
         if self.events.len() > 64 && self.events.len() > 2 * (self.leases.len() - self.free.len()) {
             let events = std::mem::take(&mut self.events);
             for Reverse((at_ms, at)) in events {
-                if self.get(at).is_some_and(|lease| lease.schedule.event_ms.load(Ordering::Relaxed) == at_ms)
+                if self
+                    .get(at)
+                    .is_some_and(|lease| lease.schedule.agenda_due_ms.load(Ordering::Relaxed) == at_ms)
                 {
                     self.events.push(Reverse((at_ms, at)));
                 }

@@ -123,7 +123,7 @@ impl Core {
         let mut leases = Vec::new();
         if all {
             // Those that the background thread has not taken in are watched later.
-            let is_taken_in = |lease: &Lease| lease.schedule.adopted.load(Relaxed);
+            let is_taken_in = |lease: &Lease| lease.schedule.in_agenda.load(Relaxed);
             self.lanes.each_lease(|lease| leases.extend(is_taken_in(lease).then(|| lease.clone())));
         } else {
             for key in &keys {
@@ -170,7 +170,7 @@ impl Core {
     fn leases_behind(&self, key: &[u8]) -> Vec<Arc<Lease>> {
         let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
         let ends_with = |lease: &Arc<Lease>| lease.watched()[..] == *key && lease.is_held();
-        behind.filter(|lease| ends_with(lease) && lease.schedule.adopted.load(Relaxed)).collect()
+        behind.filter(|lease| ends_with(lease) && lease.schedule.in_agenda.load(Relaxed)).collect()
     }
 
     /// Watches the keys of those that a change has not ended: at once, unless that was so a moment ago.
@@ -269,7 +269,7 @@ impl Core {
                 for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
                     lease.schedule.watch_due_ms.store(again_ms, Relaxed);
                     // A renewal that comes sooner counts it in.
-                    if lease.schedule.event_ms.load(Relaxed) > again_ms {
+                    if lease.schedule.agenda_due_ms.load(Relaxed) > again_ms {
                         self.schedule(&lease);
                     }
                 }

@@ -105,7 +105,8 @@ impl Holds {
 /// The keeper's notes on a lease.
 #[derive(Default)]
 pub(crate) struct Schedule {
-    pub(crate) adopted: AtomicBool,
+    /// The keeper has it in its agenda.
+    pub(crate) in_agenda: AtomicBool,
     pub(crate) renewing: AtomicBool,
     /// The last renewal failed, so its successors' failures are no news.
     pub(crate) failing: AtomicBool,
@@ -114,8 +115,10 @@ pub(crate) struct Schedule {
     pub(crate) watch_due_ms: AtomicU64,
     /// When a change was last told that had not ended the hold; 0 for never.
     pub(crate) alarmed_ms: AtomicU64,
-    pub(crate) event_ms: AtomicU64,
-    pub(crate) slot: AtomicUsize,
+    /// For when the agenda has it. An entry of another moment is out of date.
+    pub(crate) agenda_due_ms: AtomicU64,
+    /// Where the agenda has it.
+    pub(crate) agenda_index: AtomicUsize,
     /// The keeper listens for tasks of this process that wait for its end.
     pub(crate) watched_out_for: AtomicBool,
 }

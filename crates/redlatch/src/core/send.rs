@@ -21,12 +21,12 @@ impl Core {
     /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). A call over the keeper's connection ends
     /// the watching of its keys there, which then begins anew (`watch.rs`).
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
-        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let keys = self.watch_ended_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.number(&mut call);
         let slot = self.slot_of(&call);
         let run =
             RequestId::awaited(request_id, self.outages.tracked(slot, self.run_here(call)), |reply| reply);
-        self.watched_after(keys, run)
+        self.watched_again_after(keys, run)
     }
 
     fn run_here(&self, call: Call) -> RunFuture {
@@ -37,9 +37,9 @@ impl Core {
 
     /// As [`run`](Self::run), over the connection of the background thread.
     pub(crate) fn run_as_keeper(&self, call: Call) -> RunFuture {
-        let keys = self.unwatched_by(&call, true);
+        let keys = self.watch_ended_by(&call, true);
         let run = self.run_as_keeper_unwatched(call);
-        self.watched_after(keys, run)
+        self.watched_again_after(keys, run)
     }
 
     /// The same for those that have the keys watched anew themselves.
@@ -59,12 +59,12 @@ impl Core {
 
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let keys = self.unwatched_by(&call, self.keeper.is_here());
+        let keys = self.watch_ended_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.number(&mut call);
         let slot = self.slot_of(&call);
         let run = self.outages.tracked(slot, self.run_acked_here(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
-        self.watched_after(keys, run)
+        self.watched_again_after(keys, run)
     }
 
     fn run_acked_here(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {

@@ -139,12 +139,12 @@ impl Core {
     }
 
     /// The keys of a call that ends the watching of what it changes without a word, because it goes over the connection that watches.
-    pub(super) fn unwatched_by(&self, call: &Call, is_there: bool) -> Option<SmallVec<[Arc<[u8]>; 2]>> {
+    pub(super) fn watch_ended_by(&self, call: &Call, is_there: bool) -> Option<SmallVec<[Arc<[u8]>; 2]>> {
         (is_there && self.watched.is_used.load(Relaxed)).then(|| call.keys.clone())
     }
 
     /// Has holds with these keys watched on when such a call has run, or may have.
-    pub(super) fn watched_after<T: Send + 'static>(
+    pub(super) fn watched_again_after<T: Send + 'static>(
         &self,
         keys: Option<SmallVec<[Arc<[u8]>; 2]>>,
         run: BoxFuture<'static, T>,

@@ -241,7 +241,8 @@ impl Acquirer {
         } else {
             self.core.reading(&self.request, &self.owner, &mut self.read_end_ms).await
         };
-        // Looked at behind the reading: a guard is marked as leaving before it leaves.
+        // This look comes after the reading: a release blocks its owner before the lease leaves its lane, so the look finds a release
+        // that the reading has missed.
         if self.gives_back() {
             self.owner_busy = true;
             return Ok(Attempt::OwnerBusy);

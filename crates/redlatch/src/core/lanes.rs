@@ -81,7 +81,7 @@ pub(crate) struct NextTask {
     pub(crate) block: Option<OwnerBlock>,
 }
 
-/// When a lease is given back, and the interruption since which the server must have been seen to have the hold if it is to be passed on.
+/// When a lease is given back, and the last interruption. The lease is passed on only if the server was seen to have the hold since then.
 #[derive(Clone, Copy)]
 struct ReleaseTime {
     now_ms: u64,
@@ -229,7 +229,7 @@ impl Lanes {
         {
             return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }
-        // The server would say so. In line it would be heard by nobody, and the task that reads could not give back beside this one.
+        // The server would refuse it. A task in line does not hear that, and the release of its owner's read hold would wait for this attempt.
         if owner.is_some_and(|owner| self.is_upgrade(&bucket, keys, owner, now_ms)) {
             return Err(kinds::upgrade_refused());
         }
@@ -284,9 +284,12 @@ impl Lanes {
         }
     }
 
-    /// A grant has come from the server. `leader`: the request of the task that led, if the grant is its own. Returns the leases of other
-    /// owners that this grant shows to be lost. The error is a lease that the server was seen to have after this grant was asked for: then the
-    /// server does not have this one any more.
+    /// Notes a grant of the server. `leader`: the request of the task that led, if the grant is its own. Returns the leases of other
+    /// owners that this grant shows to be lost.
+    ///
+    /// # Errors
+    ///
+    /// A lease that the server was seen to have after this grant was asked for. The server has no longer what it granted.
     pub(super) fn granted(
         &self,
         lease: &Arc<Lease>,

@@ -277,8 +277,8 @@ impl Lease {
         self.rare.get()?.before.get()
     }
 
-    /// The server has the hold, as a request has shown. One that was given back has nothing more to show: its owner's
-    /// next hold is told from it by when they were seen.
+    /// A request that was sent then has shown that the server has the hold. A hold that was given back keeps the moment that it has: by
+    /// these moments it is told from the next hold of the same owner.
     pub(crate) fn seen(&self, sent_at: SentAt) {
         if self.is_held() {
             self.last_seen.again(sent_at);
@@ -485,8 +485,8 @@ impl Lease {
         self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.lease_term()))).clone()
     }
 
-    /// The server of this incarnation has counted one more hold of the owner: another one of this lease, or the first of a `guest`, under whose
-    /// owner another process holds.
+    /// The server of this incarnation has counted one more hold of the owner. `entered_others`: it is the first hold of this lease, and
+    /// another process held under the owner before. Otherwise this lease has entered its own hold again.
     pub(super) fn entered_in(&self, incarnation: u64, entered_others: bool) {
         let reentries = self.reentries();
         let before = reentries.entered_in.swap(incarnation, Ordering::AcqRel);

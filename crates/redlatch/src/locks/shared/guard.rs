@@ -139,8 +139,9 @@ impl Guard {
         core.unlock(&lease, lease_term, Caller::MayStopPolling).await
     }
 
-    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request goes over the caller's
-    /// connection also where others use the owner. By `unlock` it goes over the keeper's then, because a future that its task keeps and does not poll would hold them up.
+    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request always goes over the
+    /// connection of the caller. `unlock` sends it over the keeper's connection where others use the owner, because a task may keep the
+    /// future and not poll it, and the others would wait for that.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
         let (core, lease, lease_term) = self.into_hold_here()?;

@@ -110,7 +110,7 @@ impl Core {
             return Ok(Batch::OneByOne);
         }
         let now_ms = self.now_ms();
-        // Turns end after all else that is done here for their owner.
+        // Dropped last: the access to the owner ends after all else that is done here for it.
         let mut accesses = Vec::new();
         let mut places = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {

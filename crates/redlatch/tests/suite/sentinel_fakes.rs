@@ -301,3 +301,20 @@ async fn a_promised_master_that_ends_is_left_for_the_one_that_most_sentinels_nam
     until("the way back", || uses(old.port())).await;
     soon("a grant", client.lock("n").lock()).await.unwrap().unlock().await.unwrap();
 }
+
+/// How many questions three looks ask of one sentinel.
+const THREE_LOOKS: u64 = 3 * 4;
+
+pub(crate) async fn three_looks(sentinel: &FakeSentinel) {
+    let asked = sentinel.server.count("SENTINEL");
+    until("three looks", || sentinel.server.count("SENTINEL") > asked + THREE_LOOKS).await;
+}
+
+pub(crate) fn uses(client: &Client, port: u16) -> bool {
+    client.store().ends_with(&format!(":{port}"))
+}
+
+pub(crate) fn of_a_set(sentinel: &FakeSentinel, id: &str, others: [&str; 2]) {
+    let others = others.map(String::from).to_vec();
+    sentinel.say(|says| (says.id, says.others) = (id.into(), others));
+}

@@ -11,20 +11,8 @@ use redlatch_testkit::{
 use crate::{
     fixture::{ms, soon},
     replicated::ThereAndBack,
-    sentinel_fakes::{FakeSentinel, exists, until, url},
+    sentinel_fakes::{FakeSentinel, exists, of_a_set, three_looks, until, url, uses},
 };
-
-/// How many questions three looks ask of one sentinel.
-const THREE_LOOKS: u64 = 3 * 4;
-
-async fn three_looks(sentinel: &FakeSentinel) {
-    let asked = sentinel.server.count("SENTINEL");
-    until("three looks", || sentinel.server.count("SENTINEL") > asked + THREE_LOOKS).await;
-}
-
-fn uses(client: &Client, port: u16) -> bool {
-    client.store().ends_with(&format!(":{port}"))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_at_a_superseded_master_end_and_none_is_granted_there() {
@@ -317,11 +305,6 @@ async fn sentinels_of_another_set_lead_nobody_away() {
     until("the move back", || uses(&client, ours.port())).await;
 }
 
-fn of_a_set(sentinel: &FakeSentinel, id: &str, others: [&str; 2]) {
-    let others = others.map(String::from).to_vec();
-    sentinel.say(|says| (says.id, says.others) = (id.into(), others));
-}
-
 /// Two environments had the same private addresses, and one name in the URL came to lead to a sentinel of the other. It named the master that was used, so it was believed,
 /// and the greater epoch of its set hid every later change of ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -584,4 +567,28 @@ async fn a_sentinel_that_was_taken_out_of_the_set_has_no_vote() {
         sentinel.say(|says| says.port = new.port());
     }
     until("the move to the master that most name", || uses(&client, new.port())).await;
+}
+
+/// Two of three were ended, and the last one was reset and told to fail over. It had forgotten the others, so clients that heard it all the time did not
+/// believe it, and were granted locks at the old master for half a minute that others held at the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_sentinel_is_followed_though_it_has_forgotten_the_others() {
+    let (old, new, elsewhere) =
+        (RedisServer::start().unwrap(), RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let [first, second, last, stranger] = [0; 4].map(|_| FakeSentinel::start(old.port()));
+    of_a_set(&first, "a1", ["a2", "a3"]);
+    of_a_set(&second, "a2", ["a1", "a3"]);
+    of_a_set(&last, "a3", ["a1", "a2"]);
+    // One that is alone and was never of the set.
+    stranger.say(|says| (says.id, says.port, says.epoch) = ("x1".into(), elsewhere.port(), 9));
+    let client = Client::connect(&url(&[&first, &second, &last, &stranger])).await.unwrap();
+    three_looks(&last).await;
+    // Beside others that are known it is not: a sentinel keeps its id when it is taken to another set.
+    last.say(|says| (says.others, says.port, says.epoch) = (Vec::new(), new.port(), 2));
+    three_looks(&last).await;
+    assert!(uses(&client, old.port()), "{}", client.store());
+    [&first, &second].iter().for_each(|one| one.say(|says| says.silent = true));
+    until("the move", || uses(&client, new.port())).await;
+    three_looks(&last).await;
+    assert!(uses(&client, new.port()), "{}", client.store());
 }

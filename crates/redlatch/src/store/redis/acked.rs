@@ -28,6 +28,7 @@ use super::{
     census::{Census, cannot_wait, refused, wait},
     failure::Failure,
     link::Link,
+    listed::{InSync, Listed},
     run::{closed_error, first_try, run_on},
     server_process::ServerProcesses,
 };
@@ -50,9 +51,10 @@ const GIVEN_UP_TIME: Duration = Duration::from_secs(3);
 /// After this time without use a connection is closed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// How many replicas those who watch over the master list for it, asked for within a time. It runs only when a grant is to be
+/// The replicas that those who watch over the master list for it, asked for within a time; none where they say nothing. It runs only when a grant is to be
 /// confirmed by all, and needs no timers of the caller's runtime.
-pub(super) type Listing = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = u32> + Send>> + Send>;
+pub(super) type Listing =
+    Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send>> + Send>;
 
 /// One server's connections for these calls.
 pub(super) struct AckPool {
@@ -84,6 +86,14 @@ struct State {
 struct Blocked {
     link: Arc<Link>,
     age: u64,
+}
+
+/// Which replicas are to confirm a grant.
+enum Wanted {
+    /// So many of them.
+    Some(u32),
+    /// These, which the master has in sync, and those that may become the next one.
+    All(InSync),
 }
 
 /// The right to use one connection alone.
@@ -118,7 +128,7 @@ impl Checkout {
         order.await.ok()
     }
 
-    /// Runs a script, and answers how many replicas are to confirm what it has changed.
+    /// Runs a script, and answers which replicas are to confirm what it has changed.
     async fn run(
         &mut self,
         mode: ScriptMode,
@@ -126,7 +136,7 @@ impl Checkout {
         after_asking: bool,
         count: ReplicaCount,
         census: Census,
-    ) -> Result<(Reply, Result<u32, Fault>), Failure> {
+    ) -> Result<(Reply, Result<Wanted, Fault>), Failure> {
         let link = self.blocked.link.clone();
         // The caller may not have been polled for a while, and nothing has been sent yet.
         if self.pool.closed.is_cancelled() {
@@ -140,11 +150,11 @@ impl Checkout {
         let script = run_on(&link, mode, first_try(mode, call), call, after_asking);
         // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
         let (reply, wanted) = match count {
-            ReplicaCount::AtLeast(n) => (script.await, Ok(n)),
+            ReplicaCount::AtLeast(n) => (script.await, Ok(Wanted::Some(n))),
             ReplicaCount::All => {
                 let question = census.question();
                 let (reply, counted) = tokio::join!(script, link.ask(&question));
-                (reply, counted.map_err(Fault::from).and_then(|reply| census.read(&reply)))
+                (reply, counted.map_err(Fault::from).and_then(|reply| Ok(Wanted::All(census.read(&reply)?))))
             }
         };
         self.asking = false;
@@ -258,15 +268,19 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
         return;
     }
     let Some(Question { within, mut answer }) = checkout.next(question).await else { return };
-    let listing = listing.filter(|_| count == ReplicaCount::All);
     let confirmed = async {
-        let (mut wanted, mut left) = (wanted?, within);
-        if let Some(listing) = listing {
-            let began = Instant::now();
-            // A replica that was cut off from its master may be promoted all the same.
-            wanted = wanted.max(listing(within).await);
-            left = within.saturating_sub(began.elapsed());
-        }
+        let began = Instant::now();
+        let wanted = match wanted? {
+            Wanted::Some(count) => count,
+            Wanted::All(in_sync) => {
+                let listed = match listing {
+                    Some(listing) => listing(within).await,
+                    None => None,
+                };
+                listed.unwrap_or(Listed::Count(0)).all(&in_sync)
+            }
+        };
+        let left = within.saturating_sub(began.elapsed());
         match wanted {
             0 => Ok(Replicas::new(0, 0)),
             wanted => checkout.confirm(wanted, left).await,

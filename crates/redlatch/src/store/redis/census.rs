@@ -2,8 +2,9 @@
 
 use redis::Cmd;
 
-use super::failure::Failure;
+use super::{failure::Failure, listed::InSync};
 use crate::{
+    config::addr::Addr,
     error::{Error, ErrorKind},
     store::{Fault, Reply, protocol_error},
 };
@@ -40,12 +41,12 @@ impl Census {
         }
     }
 
-    /// How many replicas are in sync.
-    pub(super) fn read(self, reply: &Reply) -> Result<u32, Fault> {
+    /// The replicas that are in sync.
+    pub(super) fn read(self, reply: &Reply) -> Result<InSync, Fault> {
         let replicas = match self {
             Census::Role => match reply.array() {
                 Some([role, _, replicas, ..]) if role.bytes() == Some(b"master") => {
-                    replicas.array().map(<[Reply]>::len)
+                    replicas.array().map(|replicas| replicas.iter().map(of_role).collect())
                 }
                 Some([role, ..]) if matches!(role.bytes(), Some(b"slave" | b"replica")) => {
                     return Err(demoted());
@@ -56,23 +57,34 @@ impl Census {
                 let text = reply.bytes().map(String::from_utf8_lossy).unwrap_or_default();
                 let mut lines = text.lines().map(str::trim);
                 match lines.find_map(|line| line.strip_prefix("role:")) {
-                    Some("master") => Some(text.lines().filter(|line| is_in_sync(line)).count()),
+                    Some("master") => Some(text.lines().filter_map(of_info).collect()),
                     Some(_) => return Err(demoted()),
                     None => None,
                 }
             }
         };
-        let replicas = replicas.and_then(|count| u32::try_from(count).ok());
         replicas.ok_or_else(|| Fault::Server(protocol_error("ROLE or INFO", reply)))
     }
 }
 
-/// Whether a line of `INFO replication` tells of a replica that is in sync: `slave0:ip=…,port=…,state=online,…`.
-fn is_in_sync(line: &str) -> bool {
-    let Some((head, fields)) = line.trim().split_once(':') else { return false };
+/// The address of a replica in a reply to `ROLE`: host, port, offset.
+fn of_role(replica: &Reply) -> Option<Addr> {
+    let [host, port, ..] = replica.array()? else { return None };
+    let host = String::from_utf8(host.bytes()?.to_vec()).ok()?;
+    Some(Addr::Tcp { host, port: u16::try_from(port.int()?).ok()? })
+}
+
+/// The address of a replica in sync that a line of `INFO replication` tells of: `slave0:ip=…,port=…,state=online,…`.
+fn of_info(line: &str) -> Option<Option<Addr>> {
+    let (head, fields) = line.trim().split_once(':')?;
     let number =
         head.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    number && fields.split(',').any(|field| field == "state=online")
+    if !number || !fields.split(',').any(|field| field == "state=online") {
+        return None;
+    }
+    let field = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    let addr = || Some(Addr::Tcp { host: field("ip")?.to_owned(), port: field("port")?.parse().ok()? });
+    Some(addr())
 }
 
 fn demoted() -> Fault {
@@ -134,8 +146,10 @@ mod tests {
     fn replicas_in_sync_are_counted_from_either_answer() {
         let replica = Reply::Array(vec![text("127.0.0.1"), text("7001"), text("42")]);
         let role = |replicas| Reply::Array(vec![text("master"), Reply::Int(42), Reply::Array(replicas)]);
-        assert_eq!(Census::Role.read(&role(vec![replica.clone(), replica])).unwrap(), 2);
-        assert_eq!(Census::Role.read(&role(vec![])).unwrap(), 0);
+        let addr = |host: &str, port| Some(Addr::Tcp { host: host.into(), port });
+        let read = Census::Role.read(&role(vec![replica, Reply::Nil])).unwrap();
+        assert_eq!(read, [addr("127.0.0.1", 7001), None]);
+        assert_eq!(Census::Role.read(&role(vec![])).unwrap(), []);
         let slave =
             Reply::Array(vec![text("slave"), text("h"), Reply::Int(1), text("connected"), Reply::Int(1)]);
         assert_eq!(Census::Role.read(&slave).unwrap_err().error().kind(), ErrorKind::ReadOnly);
@@ -144,7 +158,7 @@ mod tests {
                     slave0:ip=1.2.3.4,port=1,state=online,offset=1,lag=0\r\n\
                     slave1:ip=1.2.3.4,port=2,state=wait_bgsave,offset=0,lag=0\r\n\
                     slave2:ip=1.2.3.4,port=3,state=online,offset=1,lag=1\r\nslave_x:state=online\r\n";
-        assert_eq!(Census::Info.read(&text(info)).unwrap(), 2);
+        assert_eq!(Census::Info.read(&text(info)).unwrap(), [addr("1.2.3.4", 1), addr("1.2.3.4", 3)]);
         assert_eq!(
             Census::Info.read(&text("role:slave\r\n")).unwrap_err().error().kind(),
             ErrorKind::ReadOnly

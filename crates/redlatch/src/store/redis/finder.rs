@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    listed::Listed,
     node::Node,
     succession::{Memory, Said},
 };
@@ -26,8 +27,8 @@ pub(super) trait Finder: Send + Sync + 'static {
     /// Asks who is the master, for no longer than this. `memory`: what is known by now. It is an error if no server
     /// claims anything, though some may have answered.
     fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found;
-    /// How many replicas of this master may take its place, as far as anybody answers within this time; `None` if nobody does.
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed;
+    /// The replicas of this master that may take its place, as far as anybody answers within this time; `None` if nobody does.
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> FoundReplicas;
     /// Begins to listen to news of changes, and asks for a look at each of them.
     fn listen(&self, look: &Arc<Look>);
     /// What tells that two clients use the same master, now and later; called after the first success.
@@ -41,7 +42,7 @@ pub(super) trait Finder: Send + Sync + 'static {
 }
 
 pub(super) type Found = Pin<Box<dyn Future<Output = Result<Said, Error>> + Send>>;
-pub(super) type Listed = Pin<Box<dyn Future<Output = Option<u32>> + Send>>;
+pub(super) type FoundReplicas = Pin<Box<dyn Future<Output = Option<Listed>> + Send>>;
 pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
 
 /// Asking for a look at who is the master.

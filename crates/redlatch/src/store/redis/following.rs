@@ -30,6 +30,7 @@ use super::{
     finder::{Finder, Look},
     hub::Hub,
     lasting::lasting,
+    listed::Listed,
     mastership::Mastership,
     node::{InterruptionHooks, Node, Searching},
     replicated::Replicated,
@@ -99,7 +100,7 @@ struct Shared {
     looked: latest::Receiver<u64>,
     searching: Searching,
     /// How many replicas the master of an era had, and when that was said.
-    listed: Mutex<Option<(u64, Instant, u32)>>,
+    listed: Mutex<Option<(u64, Instant, Listed)>>,
     /// The task that has this lock asks for that number; the others wait for what it is told.
     listing: tokio::sync::Mutex<()>,
     closed: AtomicBool,

@@ -87,6 +87,13 @@ impl KnownNodes {
         known.is_empty() || is_kin(&known, &ids.others) || is_only_one()
     }
 
+    /// Whether a server that knows no others is one of those that are known. A server keeps its id also when it is taken elsewhere, so this counts
+    /// only where nobody else is heard who is known.
+    pub(super) fn knows_lone(&self, ids: &Ids) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.others.is_empty() && ids.own.as_ref().is_some_and(|own| known.contains(own))
+    }
+
     /// Takes those in a picture for the ones that are known from now on. `false`: they are strangers, and nothing changes.
     pub(super) fn admit(&self, ids: &BTreeSet<String>) -> bool {
         let known = self.knows(ids);

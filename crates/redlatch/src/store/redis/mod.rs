@@ -21,6 +21,7 @@ mod hub;
 mod known_nodes;
 mod lasting;
 mod link;
+mod listed;
 mod mastership;
 mod node;
 mod password;

@@ -16,7 +16,8 @@ use tokio::{
 
 use super::{
     Dial,
-    finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
+    finder::{Finder, Findings, Found, FoundReplicas, Look, Pace, Source, Worth, hear},
+    listed::Listed,
     node::{InterruptionHooks, Node},
     role::{self, Role},
     server_process,
@@ -211,12 +212,13 @@ impl Replicated {
     /// say who it is counts not at all. Another master counts, too, because it copies no more and may be granting the
     /// same: until one of the two is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
     /// counts for a while: it may have become one.
-    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
-        let (mut replicas, mut promoted, mut mute) = (SeededSet::default(), Vec::new(), Vec::new());
+    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<Listed> {
+        let (mut replicas, mut cut) = (SeededSet::default(), SeededSet::default());
+        let (mut promoted, mut mute) = (Vec::new(), Vec::new());
         let (mut anybody, mut ours) = (false, None);
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         // One that is too far away to be heard in time is a replica all the same.
-        let late = |server: &Asked, (role, data): &(Role, History)| {
+        let late = |server: &Asked, (role, data, _): &(Role, History, bool)| {
             if let Role::Replica = role {
                 server.is_copy(data.run.clone());
             }
@@ -224,15 +226,15 @@ impl Replicated {
         };
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             match answer {
-                Ok((Role::Replica, data)) => {
+                Ok((Role::Replica, data, is_in_sync)) => {
                     server.is_copy(data.run.clone());
-                    replicas.extend(data.run);
+                    if is_in_sync { replicas.extend(data.run) } else { cut.extend(data.run) }
                 }
-                Ok((Role::Master { .. }, data)) if server.node.dial().addr() == master => {
+                Ok((Role::Master { .. }, data, _)) if server.node.dial().addr() == master => {
                     data.run.iter().for_each(|run| self.is_master(run));
                     ours = Some(data);
                 }
-                Ok((Role::Master { .. }, data)) => promoted.push(data),
+                Ok((Role::Master { .. }, data, _)) => promoted.push(data),
                 Err(_) => {
                     mute.push(server.clone());
                     return Worth::Nothing;
@@ -250,9 +252,12 @@ impl Replicated {
         if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
             look.ask();
         }
-        replicas.extend(promoted.into_iter().filter_map(|other| other.run));
+        // What copies nobody, or somebody else, is not among those that our master has in sync.
+        cut.extend(promoted.into_iter().filter_map(|other| other.run));
         replicas.extend(mute.iter().filter_map(|server| server.silent_replica()));
-        anybody.then(|| u32::try_from(replicas.len()).unwrap_or(u32::MAX))
+        replicas.retain(|run| !cut.contains(run));
+        let count = |runs: &SeededSet<String>| u32::try_from(runs.len()).unwrap_or(u32::MAX);
+        anybody.then(|| Listed::Asked { linked: count(&replicas), cut: count(&cut) })
     }
 
     async fn findings(&self) -> Vec<Finding> {
@@ -317,16 +322,18 @@ async fn history(node: &Arc<Node>) -> Option<(History, bool)> {
     Some((History { run, ..role::history(&data)? }, role::is_in_sync(&data)))
 }
 
-/// The role of a server, and what its data come from, with the id of its process.
-async fn who(node: &Arc<Node>) -> Result<(Role, History), Error> {
+/// The role of a server, what its data come from, with the id of its process, and whether it is linked to its master, if it has one.
+async fn who(node: &Arc<Node>) -> Result<(Role, History, bool), Error> {
     let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
     let (role, data, process) = tokio::join!(ask(node), node.send(&data), node.send(&process));
     let process = process.map_err(|failure| Fault::from(failure).into_error())?;
     let nameless = || Error::new(ErrorKind::Protocol, "the server does not say which process it is");
     let run = Some(server_process::process(&process).ok_or_else(nameless)?.into());
     // What an account may not hear is no history that any other has.
-    let data = data.ok().as_ref().and_then(role::history).unwrap_or_default();
-    Ok((role?, History { run, ..data }))
+    let data = data.ok();
+    let is_in_sync = data.as_ref().is_none_or(role::is_in_sync);
+    let data = data.as_ref().and_then(role::history).unwrap_or_default();
+    Ok((role?, History { run, ..data }, is_in_sync))
 }
 
 impl Finder for Replicated {
@@ -334,7 +341,7 @@ impl Finder for Replicated {
         Box::pin(async move { Replicated::find(&self, &memory, limit).await })
     }
 
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed {
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> FoundReplicas {
         Box::pin(async move { self.count_replicas(&master, limit).await })
     }
 

@@ -28,9 +28,10 @@ use self::{
 use super::{
     Dial,
     failure::Failure,
-    finder::{Finder, Findings, Found, Listed, Look, Pace, Source, Worth, hear},
+    finder::{Finder, Findings, Found, FoundReplicas, Look, Pace, Source, Worth, hear},
     hub::Hub,
     known_nodes::KnownNodes,
+    listed::Listed,
     node::{InterruptionHooks, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -226,8 +227,8 @@ impl SentinelSet {
         Ok(Said { claims, asked: asked_count, answered, ..Said::default() })
     }
 
-    /// Keeps those of our set: who knows others that are known, or, if none of these has been heard for long, names the master that is used or tells
-    /// nothing of itself.
+    /// Keeps those of our set: who knows others that are known, or, if none of these has been heard for long, names the master that is used, is the
+    /// last one and has forgotten the others, or tells nothing of itself.
     fn forget_strangers(&self, known: &mut Vec<Knowledge>, memory: &Memory) {
         if known.is_empty() {
             return;
@@ -240,7 +241,10 @@ impl SentinelSet {
             let names_ours = memory.present().is_some_and(|present| present.addr == one.claim.addr);
             let is_ours = match ids.all().is_empty() {
                 true => may_be_new,
-                false => self.known_nodes.knows_one(&ids) || (names_ours && may_be_new),
+                false => {
+                    let is_last = || self.known_nodes.knows_lone(&ids);
+                    self.known_nodes.knows_one(&ids) || (may_be_new && (names_ours || is_last()))
+                }
             };
             if !is_ours {
                 tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
@@ -249,7 +253,7 @@ impl SentinelSet {
         });
         let all: BTreeSet<String> = known.iter().flat_map(|one| ids(one).all()).collect();
         if !self.known_nodes.admit(&all) && !all.is_empty() {
-            tracing::info!("all sentinels are new and name the master that is used");
+            tracing::info!("none of the sentinels that were known is heard; these are believed from now on");
             self.known_nodes.replace(&all);
         }
     }
@@ -264,30 +268,35 @@ impl SentinelSet {
         since.get_or_insert_with(Instant::now).elapsed() >= REPLACED_TIME
     }
 
-    /// The most replicas that a sentinel lists which agrees on the master: what one of them does not see, another may promote.
-    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<u32> {
+    /// The replicas that sentinels list which agree on the master: what one of them does not see, another may promote.
+    async fn replicas_of(&self, master: &Addr, limit: Duration) -> Option<Listed> {
         let (name, of) = (self.master.clone(), master.clone());
         let ask = move |sentinel: Arc<Sentinel>| {
             let (name, of) = (name.clone(), of.clone());
-            async move { sentinel.count_replicas(&name, &of).await.ok_or(()) }
+            async move { sentinel.replicas_of(&name, &of).await.ok_or(()) }
         };
-        let mut most = None;
+        let mut listed: Option<Vec<Addr>> = None;
         hear(
             &self.list(),
             limit,
             self.look.get(),
             ask,
             |_, _| false,
-            |_, count| match count {
-                Ok(count) => {
-                    most = most.max(Some(count));
+            |_, replicas| match replicas {
+                Ok(replicas) => {
+                    let all = listed.get_or_insert_default();
+                    replicas.into_iter().for_each(|addr| {
+                        if !all.contains(&addr) {
+                            all.push(addr);
+                        }
+                    });
                     Worth::Enough
                 }
                 Err(()) => Worth::Nothing,
             },
         )
         .await;
-        most
+        listed.map(Listed::Addrs)
     }
 
     /// Takes in sentinels that others know, and forgets those that nobody knows any more.
@@ -408,8 +417,8 @@ impl Finder for SentinelSet {
         Box::pin(async move { SentinelSet::find(&self, &memory, limit).await })
     }
 
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> Listed {
-        Box::pin(async move { self.count_replicas(&master, limit).await })
+    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> FoundReplicas {
+        Box::pin(async move { self.replicas_of(&master, limit).await })
     }
 
     fn listen(&self, look: &Arc<Look>) {
@@ -457,8 +466,8 @@ impl Sentinel {
         self.lock_id().clone()
     }
 
-    /// How many replicas it would choose from; `None` if it does not say, or does not know this master.
-    async fn count_replicas(&self, name: &str, master: &Addr) -> Option<u32> {
+    /// The replicas that it would choose from; `None` if it does not say, or does not know this master.
+    async fn replicas_of(&self, name: &str, master: &Addr) -> Option<Vec<Addr>> {
         let link = self.node.link().await.ok()?;
         let (addr, replicas) = (sentinel(&["GET-MASTER-ADDR-BY-NAME", name]), sentinel(&["REPLICAS", name]));
         let (addr, replicas) = tokio::join!(link.ask(&addr), link.ask(&replicas));

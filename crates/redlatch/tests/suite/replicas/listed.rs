@@ -142,3 +142,51 @@ async fn what_a_superseded_master_grants_is_not_confirmed_by_all_of_none() {
         }
     }
 }
+
+/// A server that copies the master, is in no list of those who may promote one, and confirms as any other does.
+fn outsider(master: &RedisServer) -> RedisServer {
+    let port = master.port().to_string();
+    let server = RedisServer::start().unwrap();
+    // Sentinels list none that is not announced, where servers know that.
+    for option in [["replica-announced", "no"], ["replica-priority", "0"]] {
+        let _unknown = server.cmd(&["CONFIG", "SET", option[0], option[1]]);
+    }
+    server.cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    server
+}
+
+/// Only numbers were compared: a hidden replica confirmed in place of one that was cut off, and that was promoted later, without the grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_hidden_from_sentinels_does_not_stand_in_for_one_that_is_cut_off() {
+    let set = SentinelSet::start().unwrap();
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    all_are(&lock, 2).await;
+    let hidden = outsider(set.node(master));
+    all_are(&lock, 3).await;
+    tokio::task::block_in_place(|| set.block_replication(replica).unwrap());
+    falls_short(&lock, set.node(master), 2).await;
+    hidden.kill9();
+    soon("the end of the hidden one", async { while all(&lock).await != (1, 2) {} }).await;
+    tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
+    all_are(&lock, 2).await;
+}
+
+/// The same of a replica that the URL does not name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_the_url_does_not_name_does_not_stand_in_for_one_that_is_cut_off() {
+    let set = MasterReplica::start().unwrap();
+    let master = set.master().unwrap();
+    let replica = (0..3).find(|at| *at != master).unwrap();
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let _outsider = outsider(set.node(master));
+    all_are(&lock, 3).await;
+    tokio::task::block_in_place(|| set.block_replication(replica).unwrap());
+    // It was asked itself, within the last second.
+    soon("the shortfall", async { while all(&lock).await != (2, 3) {} }).await;
+    falls_short(&lock, set.node(master), 2).await;
+    tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
+    all_are(&lock, 3).await;
+}

@@ -12,6 +12,7 @@ use super::{
     super::{
         acked::{Listing, Ready},
         failure::Failure,
+        listed::Listed,
         redirect::Redirect,
         server_process,
         sharded_hub::Ways,
@@ -243,8 +244,9 @@ impl Inner {
             let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
             let (topology, asked) = (self.topology.clone(), member.addr.clone());
-            let listing: Listing =
-                Box::new(move |_| Box::pin(std::future::ready(topology.replicas_of(&asked))));
+            let listing: Listing = Box::new(move |_| {
+                Box::pin(std::future::ready(Some(Listed::Count(topology.replicas_of(&asked)))))
+            });
             let (reply, confirm) =
                 ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.

@@ -14,7 +14,7 @@ use crate::{
     replica_ack::ReplicaCount,
     store::{
         Call, Confirm, Fault, Reply, of_stale_incarnation,
-        redis::{acked::Listing, failure::Failure, node::Node, server_process},
+        redis::{acked::Listing, failure::Failure, listed::Listed, node::Node, server_process},
     },
 };
 
@@ -114,29 +114,28 @@ impl Shared {
         }
     }
 
-    /// How many replicas of the master of an era are listed by those who know of it. When nobody answers, what they
-    /// said before counts.
-    pub(super) async fn listed(self: Arc<Self>, era: u64, within: Duration) -> u32 {
+    /// The replicas of the master of an era that those list who know of it. When nobody answers, what they said before counts.
+    pub(super) async fn listed(self: Arc<Self>, era: u64, within: Duration) -> Option<Listed> {
         // On the background thread, which has the connections to those who are asked, and timers.
         let shared = self.clone();
         let asked = self.background.spawn(async move {
             let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
             let _turn = timeout_at(end, shared.listing.lock()).await.ok()?;
-            if let Some((.., count)) = shared.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
-                return Some(count);
+            if let Some((.., listed)) = shared.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+                return Some(listed);
             }
             let master = shared.master().dial().addr().clone();
-            let count = shared.finder.clone().replicas(master, end - Instant::now()).await?;
+            let listed = shared.finder.clone().replicas(master, end - Instant::now()).await?;
             *shared.listed.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some((era, Instant::now(), count));
-            Some(count)
+                Some((era, Instant::now(), listed.clone()));
+            Some(listed)
         });
-        let count = asked.await.ok().flatten();
-        count.or_else(|| self.known(era).map(|(.., count)| count)).unwrap_or(0)
+        let listed = asked.await.ok().flatten();
+        listed.or_else(|| self.known(era).map(|(.., listed)| listed))
     }
 
-    fn known(&self, era: u64) -> Option<(u64, Instant, u32)> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).filter(|(of, ..)| *of == era)
+    fn known(&self, era: u64) -> Option<(u64, Instant, Listed)> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|(of, ..)| *of == era)
     }
 
     /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.

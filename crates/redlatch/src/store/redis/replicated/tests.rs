@@ -80,7 +80,9 @@ impl Set {
     }
 
     async fn count(&self, master: usize) -> Option<u32> {
-        self.finder.count_replicas(&self.nodes.addrs[master], LIMIT).await
+        let listed = self.finder.count_replicas(&self.nodes.addrs[master], LIMIT).await?;
+        let Listed::Asked { linked, cut } = listed else { unreachable!("{listed:?}") };
+        Some(linked + cut)
     }
 }
 

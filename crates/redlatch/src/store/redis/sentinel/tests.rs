@@ -32,12 +32,18 @@ fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
     // A superseded master, which the sentinel does not see, has no less than its successor.
     let words = ["ip", "h", "port", "1", "flags", "slave,s_down"];
     let superseded = [Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())];
-    assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(1));
-    for (master, named, count) in
-        [(1, 1, Some(2)), (2, 1, Some(2)), (2, 2, Some(2)), (4, 1, None), (4, 4, Some(2)), (1, 2, None)]
-    {
-        let counted = replicas_of(&addr(master), &addr(named), &listed, |addr| addr);
-        assert_eq!(counted, count, "{master} where {named} is named");
+    assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(vec![addr(2)]));
+    for (master, named, ports) in [
+        (1, 1, Some(&[2, 3][..])),
+        (2, 1, Some(&[3, 1])),
+        (2, 2, Some(&[3, 2])),
+        (4, 1, None),
+        (4, 4, Some(&[2, 3])),
+        (1, 2, None),
+    ] {
+        let told = replicas_of(&addr(master), &addr(named), &listed, |addr| addr);
+        let wanted = ports.map(|ports| ports.iter().copied().map(addr).collect());
+        assert_eq!(told, wanted, "{master} where {named} is named");
     }
 }
 

@@ -52,15 +52,25 @@ fn missing(in_sync: &InSync, listed: &[Addr]) -> u32 {
 
 /// Whether two addresses may be of one server: a name and an address, two names, or two families of addresses, at the same port.
 fn may_be(one: &Addr, other: &Addr) -> bool {
+    match hosts(one, other) {
+        Some((Some(one), Some(other))) => one.is_ipv4() != other.is_ipv4(),
+        Some(_) => true,
+        None => false,
+    }
+}
+
+/// Whether two addresses may be of one server that is told by its name once, and once by its address.
+pub(super) fn is_told_otherwise(one: &Addr, other: &Addr) -> bool {
+    hosts(one, other).is_some_and(|(one, other)| one.is_some() != other.is_some())
+}
+
+/// The two hosts, `None` for a name, if the ports are the same.
+fn hosts(one: &Addr, other: &Addr) -> Option<(Option<IpAddr>, Option<IpAddr>)> {
     let (Addr::Tcp { host, port }, Addr::Tcp { host: other_host, port: other_port }) = (one, other) else {
-        return false;
+        return None;
     };
     let ip = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-    port == other_port
-        && match (ip(host), ip(other_host)) {
-            (Some(one), Some(other)) => one.is_ipv4() != other.is_ipv4(),
-            _ => true,
-        }
+    (port == other_port).then(|| (ip(host), ip(other_host)))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::{
     Dial,
     known_nodes::KnownNodes,
     lasting::lasting,
+    listed::is_told_otherwise,
     node::{InterruptionHooks, Node},
     run::closed_error,
     server_process,
@@ -65,6 +66,8 @@ struct Table {
     /// The epochs of masters that most have insisted are none: up to these a picture in which they take a slot is not believed.
     refused: SeededMap<Addr, u64>,
     replicas: Replicas,
+    /// Where each node is reached, by its id.
+    nodes: SeededMap<String, Addr>,
     /// The smallest id of a node, which tells clusters apart.
     id: Option<String>,
 }
@@ -153,6 +156,7 @@ impl Topology {
                 told: SeededMap::default(),
                 eras: SeededMap::default(),
                 refused: SeededMap::default(),
+                nodes: SeededMap::default(),
                 replicas: Replicas::default(),
                 id: None,
             }),
@@ -223,8 +227,13 @@ impl Topology {
     }
 
     /// How many replicas of a master the cluster lists, without those that it holds for failed; and those of its predecessor that have not turned to it yet.
+    /// A redirection may name the master by a host where the picture has its address, or the other way round.
     pub(super) fn replicas_of(&self, master: &Addr) -> u32 {
-        u32::try_from(self.table().replicas.count_of(master)).unwrap_or(u32::MAX)
+        let table = self.table();
+        let is_it = |other: &&Arc<Member>| other.addr == *master || is_told_otherwise(&other.addr, master);
+        let counts = table.masters.iter().filter(is_it).map(|other| table.replicas.count_of(&other.addr));
+        let most = counts.chain([table.replicas.count_of(master)]).max().unwrap_or(0);
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     /// How many slots nobody has.

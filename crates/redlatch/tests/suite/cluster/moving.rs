@@ -189,3 +189,39 @@ async fn a_client_that_makes_no_call_goes_on_looking_where_the_slots_are() {
     until("three looks", || looks() >= before + 3).await;
     drop(client);
 }
+
+/// Each look that met a node which tells hosts in another way was a change of all masters: all holders looked after their holds, and what two processes had
+/// entered under one owner was left to its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_told_by_other_names_are_the_same() {
+    let cluster = masters();
+    let (one, other) = (client(&cluster).await, client(&cluster).await);
+    let outer = one.lock("named").lock().await.unwrap();
+    let inner = other.lock("named").acquire().owner(outer.owner()).await.unwrap().unwrap();
+    for node in cluster.nodes() {
+        node.cmd(&["CONFIG", "SET", "cluster-announce-hostname", "localhost"]).unwrap();
+    }
+    // One of them for good, as where its configuration is another one.
+    cluster.node(0).cmd(&["CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname"]).unwrap();
+    let looks = || -> usize {
+        let calls = |node: &RedisServer| {
+            let stats = format!("{:?}", node.cmd(&["INFO", "commandstats"]).unwrap());
+            let slots = stats.split("cmdstat_cluster|slots:calls=").nth(1).unwrap_or("0,");
+            slots.split(',').next().unwrap().parse::<usize>().unwrap()
+        };
+        calls(cluster.node(0))
+    };
+    let before = looks();
+    soon("looks of both clients at the node that tells names", async {
+        while looks() < before + 6 {
+            // A connection that ends has them look.
+            cluster.node(0).cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+            tokio::time::sleep(ms(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
+    assert_eq!(outer.unlock().await.unwrap(), Unlocked::Released);
+    let guard = soon("the next holder", client(&cluster).await.lock("named").lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+}

@@ -165,8 +165,31 @@ impl Topology {
         if contradiction.is_some() { CONTRADICTION_INTERVAL } else { SCAN_INTERVAL }
     }
 
+    /// A picture with the addresses under which nodes are connected. They may be told by name or by address, each by each other one in its own way, and one that
+    /// is reached where it was told first has not moved.
+    fn by_known_addresses(&self, layout: Layout) -> Layout {
+        let moved: Vec<(Addr, Addr)> = {
+            let table = self.table();
+            let told = layout.nodes.iter().filter_map(|(addr, id)| Some((addr, table.nodes.get(id)?)));
+            // What another node has by now is no address of this one.
+            let moved = told.filter(|(addr, known)| addr != known && !layout.nodes.contains_key(known));
+            moved.map(|(addr, known)| (addr.clone(), known.clone())).collect()
+        };
+        let is_connected = |addr: &Addr| {
+            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            members.get(addr).is_some_and(|member| member.node.is_connected())
+        };
+        let known: SeededMap<Addr, Addr> =
+            moved.into_iter().filter(|(_, known)| is_connected(known)).collect();
+        match known.is_empty() {
+            true => layout,
+            false => layout.mapped(|addr| known.get(&addr).cloned().unwrap_or(addr)),
+        }
+    }
+
     /// Takes over what a node knows, unless that is out of date or of another cluster.
     pub(super) fn install(&self, layout: Layout, by: By) -> Judged {
+        let layout = self.by_known_addresses(layout);
         if !self.known_nodes.knows(&layout.ids) {
             return Judged::Strange;
         }
@@ -198,6 +221,7 @@ impl Topology {
                 eras: table.eras.clone(),
                 refused,
                 replicas: Replicas::told(layout.replicas, &layout.nodes, now),
+                nodes: layout.nodes.iter().map(|(addr, id)| (id.clone(), addr.clone())).collect(),
                 id,
             };
             for (run, addr) in layout.runs {
@@ -206,6 +230,8 @@ impl Topology {
             }
             let is_partial = by == By::Epochs && new.keeps_what_is_missing(&table);
             if is_partial {
+                let earlier = table.nodes.iter().map(|(id, addr)| (id.clone(), addr.clone()));
+                earlier.for_each(|(id, addr)| _ = new.nodes.entry(id).or_insert(addr));
                 self.known_nodes.admit_more(&layout.ids);
             } else {
                 self.known_nodes.admit(&layout.ids);
@@ -295,18 +321,21 @@ impl Topology {
         {
             match answer {
                 // A node that has been told to forget the others knows of nobody.
-                Ok(Ok(layout)) if !layout.runs.is_empty() => match self.install(layout.clone(), By::Epochs) {
-                    Judged::Believed => believed.push(member.addr.clone()),
-                    Judged::OutOfDate => {
-                        against.push((member.addr.clone(), layout));
-                        is_contradicted.store(true, Ordering::Relaxed);
+                Ok(Ok(layout)) if !layout.runs.is_empty() => {
+                    let layout = self.by_known_addresses(layout);
+                    match self.install(layout.clone(), By::Epochs) {
+                        Judged::Believed => believed.push(member.addr.clone()),
+                        Judged::OutOfDate => {
+                            against.push((member.addr.clone(), layout));
+                            is_contradicted.store(true, Ordering::Relaxed);
+                        }
+                        Judged::Strange => {
+                            // Its connections are from before it changed sides, and the next ones will be refused.
+                            member.node.distrust();
+                            tracing::warn!(error = %known_nodes::stranger(&member.addr), "a server is not believed");
+                        }
                     }
-                    Judged::Strange => {
-                        // Its connections are from before it changed sides, and the next ones will be refused.
-                        member.node.distrust();
-                        tracing::warn!(error = %known_nodes::stranger(&member.addr), "a server is not believed");
-                    }
-                },
+                }
                 Ok(Err(Blind::Forbidden)) => return,
                 Ok(Err(Blind::Failed(error))) => {
                     tracing::debug!(%error, "a node did not say who has which slot");

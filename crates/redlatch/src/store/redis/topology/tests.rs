@@ -363,6 +363,9 @@ async fn a_picture_that_lacks_a_master_takes_no_slot_and_no_epoch_from_it() {
     assert_eq!((owner(7), owner(9_000)), (Some(at(3)), Some(at(2))));
     assert_eq!(topology.uncovered(), 0);
     assert_eq!((topology.replicas_of(&at(3)), topology.replicas_of(&at(2))), (1, 2));
+    // A redirection named it by a host name, and none was counted.
+    let Addr::Tcp { port, .. } = at(2) else { unreachable!() };
+    assert_eq!(topology.replicas_of(&Addr::Tcp { host: "node.example".into(), port }), 2);
     assert_eq!(topology.incarnation(7), incarnation, "nothing has changed");
     assert_eq!(topology.install(halves((1, 1), (2, 2)), By::Epochs), Judged::OutOfDate);
     assert_eq!(owner(7), Some(at(3)));

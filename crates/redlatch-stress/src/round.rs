@@ -106,7 +106,7 @@ pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
         capacity: CAPACITY,
         nothing_expires: round.mix == Mix::Slow,
         nothing_vanishes: bed.keeps_data() && !numbers.processes,
-        excused_ns: Vec::new(),
+        excuses: Vec::new(),
     };
     let mut verdict = judge::judge(&[dir.to_owned()], &expect)?;
     verdict.violations.extend(violations);

@@ -9,12 +9,16 @@ use std::{
     future::Future,
     hash::{BuildHasher, DefaultHasher, Hasher as _},
     pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::select;
 
 use crate::fork;
+
+/// A thread of this process was seeded.
+static IS_SEEDED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy)]
 struct State {
@@ -59,6 +63,7 @@ fn unpredictable() -> u64 {
 pub fn seed_thread(seed: u64) {
     // xorshift stays at zero, and begins slowly with small numbers.
     let next = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    IS_SEEDED.store(true, Ordering::Relaxed);
     STATE.set(State { process: fork::here(), next, is_seeded: true });
 }
 
@@ -95,8 +100,8 @@ pub(crate) struct Salted(u64);
 
 impl Default for Salted {
     fn default() -> Self {
-        // It decides which of several locks of ours guards an entry, and nothing that shows; so it need not follow from a seed.
-        Salted(unpredictable())
+        // One for the whole process, so it is the same for all seeds.
+        Salted(if IS_SEEDED.load(Ordering::Relaxed) { 1 } else { unpredictable() })
     }
 }
 

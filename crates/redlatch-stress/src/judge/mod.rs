@@ -35,13 +35,34 @@ pub(crate) struct Expect {
     pub(crate) nothing_expires: bool,
     /// Nobody deletes anything, and no process is stopped for longer than a lease.
     pub(crate) nothing_vanishes: bool,
-    /// When two valid holders are what was promised to be possible: from and to.
-    pub(crate) excused_ns: Vec<(u64, u64)>,
+    /// When two valid holders are what was promised to be possible.
+    pub(crate) excuses: Vec<Excuse>,
+}
+
+/// A time in which a hold may be valid beside another one.
+#[derive(Debug, Clone)]
+pub(crate) struct Excuse {
+    /// Of this process; of any unless set.
+    pub(crate) process: Option<String>,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
 }
 
 impl Expect {
-    fn excuses(&self, from_ns: u64, to_ns: u64) -> bool {
-        self.excused_ns.iter().any(|(begin, end)| *begin <= from_ns && to_ns <= *end)
+    /// Whether all of this time is excused for one of these holds or the other.
+    fn excuses(&self, holds: [&Interval; 2], mut from_ns: u64, to_ns: u64) -> bool {
+        let concerns = |excuse: &&Excuse| {
+            excuse.process.as_ref().is_none_or(|process| holds.iter().any(|hold| hold.process == *process))
+        };
+        let mut spans: Vec<_> =
+            self.excuses.iter().filter(concerns).map(|excuse| (excuse.from_ns, excuse.to_ns)).collect();
+        spans.sort_unstable();
+        for (begin, end) in spans {
+            if begin <= from_ns {
+                from_ns = from_ns.max(end);
+            }
+        }
+        from_ns >= to_ns && !self.excuses.is_empty()
     }
 }
 
@@ -76,7 +97,7 @@ pub(crate) fn judge_logs(logs: &Logs, expect: &Expect) -> Verdict {
     for (name, intervals) in logs.by_name() {
         sweeps::overlaps(&intervals, |first, second| {
             let until = first.end_ns.min(second.end_ns);
-            if expect.excuses(second.start_ns, until) {
+            if expect.excuses([first, second], second.start_ns, until) {
                 excused += 1;
                 return;
             }
@@ -86,7 +107,7 @@ pub(crate) fn judge_logs(logs: &Logs, expect: &Expect) -> Verdict {
         });
         if expect.capacity > 0 {
             sweeps::permits(&intervals, expect.capacity, |taken, at| {
-                if expect.excuses(at.start_ns, at.start_ns) {
+                if expect.excuses([at, at], at.start_ns, at.start_ns + 1) {
                     return;
                 }
                 let text = format!("{name}: {taken} permits of {} are in valid hands", expect.capacity);
@@ -95,7 +116,8 @@ pub(crate) fn judge_logs(logs: &Logs, expect: &Expect) -> Verdict {
         }
         sweeps::tokens(&intervals, |earlier, later| {
             // A counter that went back with the data counts anew what was granted shortly before.
-            if [earlier, later].iter().any(|one| expect.excuses(one.start_ns, one.start_ns)) {
+            let granted = |one: &Interval| expect.excuses([earlier, later], one.start_ns, one.start_ns + 1);
+            if granted(earlier) || granted(later) {
                 return;
             }
             let text = format!("{name}: a later grant has a token that is not higher");

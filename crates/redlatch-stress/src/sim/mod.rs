@@ -40,6 +40,8 @@ enum Setting {
     Redis,
     /// A master with replicas, and sentinels.
     Sentinel,
+    /// Three masters with replicas.
+    Cluster,
 }
 
 impl Setting {
@@ -57,7 +59,7 @@ impl Setting {
                 Mix::Handed,
                 Mix::Walks,
             ],
-            Setting::Sentinel => &[
+            Setting::Sentinel | Setting::Cluster => &[
                 Mix::All,
                 Mix::Failovers,
                 Mix::Superseded,
@@ -75,6 +77,7 @@ impl Setting {
             Setting::Store => one_server::set,
             Setting::Redis => redis::single,
             Setting::Sentinel => redis::sentinel,
+            Setting::Cluster => redis::cluster,
         }
     }
 }

@@ -223,13 +223,25 @@ impl World {
             capacity: CAPACITY,
             nothing_expires: false,
             nothing_vanishes: !self.stage.may_vanish(),
-            excused_ns: self.stage.excused(),
+            excuses: self.excuses(),
         };
         let logs = Logs::of(files).expect("they were written here");
         violations.extend(self.without_grants(&logs));
         let mut verdict = judge::judge_logs(&logs, &expect);
         verdict.violations.extend(violations);
         verdict
+    }
+
+    fn excuses(&self) -> Vec<judge::Excuse> {
+        let mut excuses = Vec::new();
+        for (node, (from_ns, to_ns)) in self.stage.excused() {
+            let is_it = |name: &String| node.is_some_and(|node| name.ends_with(&format!("n{node}")));
+            let process = self.logs.iter().map(|(name, _)| name).find(|name| is_it(name)).cloned();
+            if node.is_none() || process.is_some() {
+                excuses.push(judge::Excuse { process, from_ns, to_ns });
+            }
+        }
+        excuses
     }
 
     /// Who was granted nothing while all was well.

@@ -40,8 +40,8 @@ pub(super) trait Stage: Send {
     /// What there was of what.
     fn counts(&self) -> Vec<(&'static str, u64)>;
 
-    /// When two valid holders are what the documents say can happen.
-    fn excused(&self) -> Vec<Span> {
+    /// When two valid holders are what the documents say can happen, and of which process, by its number.
+    fn excused(&self) -> Vec<(Option<usize>, Span)> {
         Vec::new()
     }
 

@@ -4,9 +4,9 @@
 //! what it wants lets the next one ask at once, so nobody sleeps while there is something left. Tasks that want different
 //! amounts have gates of their own: one that wants little must not wait behind one that wants more than there is.
 
-use crate::recipes::GateKey;
+use crate::{randomness::SeededMap, recipes::GateKey};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     future::{Future, poll_fn},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -62,7 +62,7 @@ impl Gate {
 /// The gates of one client.
 #[derive(Default)]
 pub(crate) struct Gates {
-    open: Mutex<HashMap<GateKey, Weak<Gate>>>,
+    open: Mutex<SeededMap<GateKey, Weak<Gate>>>,
     /// A task may stand in line behind another one.
     lined: AtomicBool,
 }

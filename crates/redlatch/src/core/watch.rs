@@ -5,7 +5,6 @@
 //! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway.
 
 use std::{
-    collections::HashSet,
     future::Future,
     panic::AssertUnwindSafe,
     sync::{
@@ -30,7 +29,7 @@ use super::{
     batch_status::{BatchStatus, HoldStatus, parts},
     lease::{Lease, keys_and_owners, left_ms},
 };
-use crate::{call::Call, keys::Keys, store::Change};
+use crate::{call::Call, keys::Keys, randomness::SeededSet, store::Change};
 
 /// What is due within this time is watched together with what is due now.
 pub(super) const WATCH_SOON_MS: u64 = 250;
@@ -64,7 +63,7 @@ pub(super) struct Watched {
 /// What was told and not heeded yet.
 #[derive(Default)]
 struct Told {
-    keys: HashSet<Vec<u8>>,
+    keys: SeededSet<Vec<u8>>,
     all: bool,
     /// A task is about to heed it.
     heeded: bool,

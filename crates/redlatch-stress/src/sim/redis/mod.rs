@@ -1,9 +1,10 @@
 //! The library with its connections: over simulated TCP to simulated servers that run the scripts that are shipped.
 
+mod cluster;
 mod net;
 mod node;
 mod play;
 mod sentinel;
 mod wire;
 
-pub(super) use self::play::{sentinel, single};
+pub(super) use self::play::{cluster, sentinel, single};

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    cluster::Member,
     net::{Machine, Net, host},
     wire::{self, Connection, Connections, Request, Service, array, bulk, error, int, ok, verb},
 };
@@ -64,10 +65,14 @@ impl Journal for Record {
 struct Board {
     connections: Connections,
     runs_for: AtomicU64,
+    cluster: OnceLock<Arc<Member>>,
 }
 
 impl Publisher for Board {
     fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
+        if let Some(member) = self.cluster.get() {
+            member.spread(channel, payload);
+        }
         self.connections.publish("message", channel, payload)
     }
 
@@ -94,6 +99,8 @@ struct State {
     history_before: String,
     /// It has what its master has, and hears of changes.
     linked: bool,
+    /// It has had its master's data.
+    has_copied: bool,
     /// What its replicas have.
     acked: BTreeMap<Machine, u64>,
     is_up: bool,
@@ -164,7 +171,11 @@ impl Node {
         mut rng: Rng,
         told: Option<String>,
     ) -> Arc<Node> {
-        let board = Arc::new(Board { connections: Connections::default(), runs_for: AtomicU64::new(0) });
+        let board = Arc::new(Board {
+            connections: Connections::default(),
+            runs_for: AtomicU64::new(0),
+            cluster: OnceLock::new(),
+        });
         let stream = Arc::default();
         let state = State {
             engine: engine(clock, &board, &stream),
@@ -174,6 +185,7 @@ impl Node {
             history: new_id(&mut rng),
             history_before: String::new(),
             linked: false,
+            has_copied: false,
             acked: BTreeMap::new(),
             is_up: true,
             stands_until: Instant::now(),
@@ -291,25 +303,46 @@ impl Node {
         self.nodes.all().iter().filter(|node| is_mine(node)).map(|node| node.machine).collect()
     }
 
+    /// It is a node of a cluster.
+    pub(super) fn join(&self, member: &Arc<Member>) {
+        let _first = self.board.cluster.set(member.clone());
+    }
+
+    /// A message of another node of the cluster.
+    pub(super) fn deliver(&self, channel: &[u8], payload: &[u8]) {
+        self.board.connections.publish("message", channel, payload);
+    }
+
+    pub(super) fn has_copied(&self) -> bool {
+        self.state().has_copied
+    }
+
     /// `REPLICAOF`, and the end of all clients' connections, as sentinels have it.
     pub(super) fn become_a(self: &Arc<Self>, role: Role) {
+        if self.turn_into(role) {
+            self.board.connections.end();
+        }
+    }
+
+    /// Takes another role. `false` if it is the one that it has.
+    pub(super) fn turn_into(self: &Arc<Self>, role: Role) -> bool {
         {
             let mut state = self.state();
             if state.role == role {
-                return;
+                return false;
             }
             if role == Role::Master {
                 let next = new_id(&mut locked(&self.rng));
                 state.history_before = std::mem::replace(&mut state.history, next);
             }
             state.role = role;
-            state.linked = false;
+            (state.linked, state.has_copied) = (false, false);
             state.acked.clear();
             state.era += 1;
         }
-        self.board.connections.end();
         self.news.notify_waiters();
         self.follow();
+        true
     }
 
     /// Copies its master for as long as it has one.
@@ -365,7 +398,7 @@ impl Node {
             state.engine.restore(std::iter::once(Effect::Clear).chain(data), false);
             (state.history, state.history_before) = history;
             *locked(&state.stream) = Stream { effects: Vec::new(), since: offset };
-            state.linked = true;
+            (state.linked, state.has_copied) = (true, true);
             (offset, its_era)
         };
         let mut heard = Instant::now();
@@ -571,11 +604,15 @@ impl Service for Node {
             if !self.is_up() {
                 return None;
             }
-            if let Some(bytes) = wire::common(&self.board.connections, &to, &request, "standalone") {
+            let loads = self.state().loads_until > Instant::now();
+            let (verb, member) = (verb(&request), self.board.cluster.get());
+            if let Some(refusal) = member.and_then(|member| member.refusal(&request)).filter(|_| !loads) {
+                return Some(refusal);
+            }
+            let mode = if member.is_some() { "cluster" } else { "standalone" };
+            if let Some(bytes) = wire::common(&self.board.connections, &to, &request, mode) {
                 return Some(bytes);
             }
-            let loads = self.state().loads_until > Instant::now();
-            let verb = verb(&request);
             let section = || request.get(1).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
             Some(match verb.as_str() {
                 "INFO" => self.info(&section().unwrap_or_default()),
@@ -589,7 +626,11 @@ impl Service for Node {
                     let (wanted, ms) = (number(1) as usize, number(2));
                     self.wait(wanted, Duration::from_millis(ms), to.written.load(Ordering::Relaxed)).await
                 }
-                "READONLY" => ok(),
+                "CLUSTER" => match member {
+                    Some(member) => member.tell(&request),
+                    None => error("ERR This instance has cluster support disabled"),
+                },
+                "READONLY" | "ASKING" => ok(),
                 _ => error(&format!("ERR unknown command '{verb}', with args beginning with: ")),
             })
         })

@@ -1,13 +1,21 @@
 //! The stages with simulated servers, and what happens on them: a time of trouble, in which there is one fault after the other, and a time
 //! in which all is well, so that what a fault leaves behind shows.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 use redlatch::{Client, ClientBuilder};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    cluster::Bus,
     net::{Machine, Net, Pace, host},
     node::{Node, Nodes, PORT, Role},
     sentinel::{self, Sentinel, Set, Settings},
@@ -29,31 +37,75 @@ const PROCESSES: Machine = 1_000;
 /// The machines of servers, the first of which is the master.
 const SERVERS: [Machine; 3] = [1, 2, 3];
 const SENTINELS: [Machine; 3] = [11, 12, 13];
+/// The machines of a cluster, the masters first.
+const NODES: [Machine; 6] = [1, 2, 3, 4, 5, 6];
+const MASTERS: usize = 3;
 const SENTINEL_SETTINGS: Settings = Settings {
     quorum: 2,
     down_after: Duration::from_millis(1_500),
     failover_timeout: Duration::from_secs(6),
 };
 
+/// What a process may know of the master.
+#[derive(Default)]
+struct Knows {
+    /// The epoch of the one that it has heard of for long enough.
+    epoch: Option<u64>,
+    /// Since when it hears of this one.
+    hears: Option<(u64, u64)>,
+}
+
+impl Knows {
+    /// Whether it knows the master of this epoch; `now_ns` if it hears of it.
+    fn has_heard(&mut self, epoch: u64, now_ns: Option<u64>, hears_ns: u64) -> bool {
+        if self.epoch == Some(epoch) {
+            self.hears = None;
+            return true;
+        }
+        let since = self.hears.filter(|(of, _)| *of == epoch).map(|(_, since)| since);
+        let Some(now_ns) = now_ns else {
+            self.hears = None;
+            return false;
+        };
+        let since_ns = since.unwrap_or(now_ns);
+        self.hears = Some((epoch, since_ns));
+        // A later epoch counts at once, an earlier one when most have insisted on it.
+        let takes_ns = if self.epoch > Some(epoch) { INSISTS_NS } else { hears_ns };
+        if now_ns - since_ns >= takes_ns {
+            self.epoch = Some(epoch);
+        }
+        false
+    }
+}
+
 struct Servers {
     net: Arc<Net>,
     nodes: Arc<Nodes>,
     set: Option<Arc<Set>>,
+    bus: Option<Arc<Bus>>,
     url: String,
     numbers: Numbers,
-    next: Machine,
+    next: Arc<AtomicU16>,
     /// When trouble ends, or begins again.
     turns: Instant,
     in_trouble: bool,
     well_since_ns: Option<u64>,
     well: Vec<Span>,
-    troubled: Vec<Span>,
+    /// When a process reached no sentinel that knew the master.
+    blind: Arc<Mutex<BTreeMap<Machine, Vec<Span>>>>,
 }
 
 /// How long until all works again after all is well.
 const HEALS_NS: u64 = 6_000_000_000;
-/// How long a change of masters may have two valid holders where all is well.
+/// For how long two may be valid after a change of masters.
 const CHANGES_NS: u64 = 4_000_000_000;
+/// How long a process may take that hears of a change, and of one that most insist on against what it remembers.
+const HEARS_NS: u64 = 4_000_000_000;
+/// The same in a cluster, whose nodes are asked every 5 s.
+const LOOKS_NS: u64 = 9_000_000_000;
+const INSISTS_NS: u64 = 14_000_000_000;
+/// How often it is noted who knows the master.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// One server.
 pub(in crate::sim) fn single(
@@ -82,8 +134,55 @@ pub(in crate::sim) fn sentinel(
     }
     let set = Set::new(SENTINEL_SETTINGS);
     set.start(&servers.net, &servers.nodes, &SENTINELS, SERVERS[0], rng);
+    servers.look_after(Authority::Sentinels(set.clone()));
     servers.set = Some(set);
     Ok(Box::new(servers))
+}
+
+/// Three masters, and a replica of each.
+pub(in crate::sim) fn cluster(
+    scene: &Scene,
+    numbers: &Numbers,
+    rng: &mut Rng,
+) -> bed::Outcome<Box<dyn Stage>> {
+    let seeds: Vec<String> = NODES.iter().map(|machine| format!("{}:{PORT}", host(*machine))).collect();
+    let mut servers = Servers::new(scene, numbers, rng, format!("redis-cluster://{}", seeds.join(",")));
+    for (at, machine) in NODES.into_iter().enumerate() {
+        let role = if at < MASTERS { Role::Master } else { Role::ReplicaOf(NODES[at % MASTERS]) };
+        servers.add(scene, rng, machine, role);
+    }
+    let bus = Bus::start(&servers.net, &servers.nodes, MASTERS, rng);
+    servers.look_after(Authority::Cluster(bus.clone()));
+    servers.bus = Some(bus);
+    Ok(Box::new(servers))
+}
+
+/// Who decides which server is the master.
+#[derive(Clone)]
+enum Authority {
+    Sentinels(Arc<Set>),
+    Cluster(Arc<Bus>),
+}
+
+impl Authority {
+    /// The latest epoch, and those that tell of it.
+    fn know(&self) -> (u64, Vec<Machine>) {
+        match self {
+            Authority::Sentinels(set) => set.know(),
+            Authority::Cluster(bus) => {
+                let (epoch, master) = bus.latest();
+                (epoch, master.into_iter().collect())
+            }
+        }
+    }
+
+    /// How long a process may take that hears of a change.
+    fn hears_ns(&self) -> u64 {
+        match self {
+            Authority::Sentinels(_) => HEARS_NS,
+            Authority::Cluster(_) => LOOKS_NS,
+        }
+    }
 }
 
 impl Servers {
@@ -98,14 +197,15 @@ impl Servers {
             net,
             nodes: Arc::default(),
             set: None,
+            bus: None,
             url,
             numbers: numbers.clone(),
-            next: PROCESSES,
+            next: Arc::new(AtomicU16::new(PROCESSES)),
             turns: Instant::now() + rng.ms(3_000, 8_000),
             in_trouble: false,
             well_since_ns: None,
             well: Vec::new(),
-            troubled: Vec::new(),
+            blind: Arc::default(),
         }
     }
 
@@ -124,12 +224,48 @@ impl Servers {
             {
                 self.well.push((since_ns + HEALS_NS, now_ns));
             }
-            self.troubled.push((now_ns, now_ns));
             self.turns = Instant::now() + rng.ms(3_000, 20_000);
         } else {
             self.end_trouble();
             faults.fault("all is well");
             self.turns = Instant::now() + rng.ms(20_000, 30_000);
+        }
+    }
+
+    /// Notes which processes cannot know the master: they have not reached a sentinel that knows it for long enough since it has its place.
+    fn look_after(&self, authority: Authority) {
+        let net = self.net.clone();
+        let (next, blind) = (self.next.clone(), self.blind.clone());
+        tokio::spawn(async move {
+            let mut all: BTreeMap<Machine, Knows> = BTreeMap::new();
+            loop {
+                let from_ns = clock::boot_ns();
+                sleep(LOOK).await;
+                let (epoch, know) = authority.know();
+                let now_ns = clock::boot_ns();
+                let mut blind = blind.lock().unwrap_or_else(PoisonError::into_inner);
+                for process in PROCESSES..next.load(Ordering::Relaxed) {
+                    let knows = all.entry(process).or_default();
+                    let hears = know.iter().any(|sentinel| net.meet(process, *sentinel));
+                    if knows.has_heard(epoch, hears.then_some(now_ns), authority.hears_ns()) {
+                        continue;
+                    }
+                    let spans: &mut Vec<Span> = blind.entry(process).or_default();
+                    match spans.last_mut() {
+                        Some(last) if last.1 >= from_ns => last.1 = now_ns,
+                        _ => spans.push((from_ns, now_ns)),
+                    }
+                }
+            }
+        });
+    }
+
+    /// From when to when servers were being promoted.
+    fn changes_ns(&self) -> Vec<Span> {
+        match (&self.set, &self.bus) {
+            (Some(set), _) => set.changes_ns(),
+            (_, Some(bus)) => bus.changes_ns().into_iter().map(|at| (at, at)).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -141,7 +277,7 @@ impl Servers {
     fn fault(&mut self, machine: Machine, faults: &Log, rng: &mut Rng) -> bool {
         let node = rng.of(&self.nodes.all()).clone();
         let server = node.machine;
-        let long = if self.set.is_some() && rng.percent(40) { 10_000 } else { 0 };
+        let long = if (self.set.is_some() || self.bus.is_some()) && rng.percent(40) { 10_000 } else { 0 };
         match rng.below(16) {
             0..3 => {
                 let time = rng.ms(1, self.numbers.lease_ms * 3 / 2 + long);
@@ -207,7 +343,12 @@ impl Servers {
                     });
                 }
             }
-            15 if self.set.is_some() => self.isolate(faults, rng),
+            13..16 if self.bus.is_some() => self.isolate(faults, rng),
+            15 if self.set.is_some() => match rng.below(3) {
+                0 => self.isolate(faults, rng),
+                1 => self.leave_behind(faults, rng),
+                _ => self.deafen(machine, faults, rng),
+            },
             _ => {}
         }
         false
@@ -232,23 +373,46 @@ impl Servers {
         });
     }
 
-    /// The network falls into two parts for a time: some servers, sentinels and processes here, the others there.
-    fn isolate(&self, faults: &Log, rng: &mut Rng) {
-        let processes = (PROCESSES..self.next).rev().take(3);
-        let machines: Vec<Machine> = SERVERS.into_iter().chain(SENTINELS).chain(processes).collect();
-        let (here, there): (Vec<_>, Vec<_>) = machines.into_iter().partition(|_| rng.percent(50));
-        let time = rng.ms(500, 15_000);
-        faults.fault(format!("{here:?} and {there:?} are cut off for {time:?}"));
-        let pairs: Vec<_> = here
-            .iter()
-            .flat_map(|one| there.iter().flat_map(move |other| [(*one, *other), (*other, *one)]))
-            .collect();
-        pairs.iter().for_each(|(from, to)| self.net.cut(*from, *to));
+    /// A sentinel hears of nobody but the processes for a time, which hear it.
+    fn leave_behind(&self, faults: &Log, rng: &mut Rng) {
+        let sentinel = *rng.of(&SENTINELS);
+        let time = rng.ms(3_000, 30_000);
+        faults.fault(format!("sentinel m{sentinel} is cut off from all servers and sentinels for {time:?}"));
+        let others = SERVERS.into_iter().chain(SENTINELS).filter(|other| *other != sentinel);
+        self.cut_all(others.map(|other| (sentinel, other)).collect(), time);
+    }
+
+    /// A process hears one sentinel alone for a time.
+    fn deafen(&self, machine: Machine, faults: &Log, rng: &mut Rng) {
+        let sentinel = *rng.of(&SENTINELS);
+        let time = rng.ms(1_000, 10_000);
+        faults.fault(format!("m{machine} hears no sentinel but m{sentinel} for {time:?}"));
+        let others = SENTINELS.into_iter().filter(|other| *other != sentinel);
+        self.cut_all(others.map(|other| (machine, other)).collect(), time);
+    }
+
+    /// Cuts these pairs off from each other for a time.
+    fn cut_all(&self, pairs: Vec<(Machine, Machine)>, time: Duration) {
+        let both: Vec<_> = pairs.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]).collect();
+        both.iter().for_each(|(from, to)| self.net.cut(*from, *to));
         let net = self.net.clone();
         tokio::spawn(async move {
             sleep(time).await;
-            pairs.iter().for_each(|(from, to)| net.mend(*from, *to));
+            both.iter().for_each(|(from, to)| net.mend(*from, *to));
         });
+    }
+
+    /// The network falls into two parts for a time: some servers, sentinels and processes here, the others there.
+    fn isolate(&self, faults: &Log, rng: &mut Rng) {
+        let processes = (PROCESSES..self.next.load(Ordering::Relaxed)).rev().take(3);
+        let servers = self.nodes.all().into_iter().map(|node| node.machine);
+        let sentinels = self.sentinels().into_iter().map(|sentinel| sentinel.machine);
+        let machines: Vec<Machine> = servers.chain(sentinels).chain(processes).collect();
+        let (here, there): (Vec<_>, Vec<_>) = machines.into_iter().partition(|_| rng.percent(50));
+        let time = rng.ms(500, 15_000);
+        faults.fault(format!("{here:?} and {there:?} are cut off for {time:?}"));
+        let pairs = here.iter().flat_map(|one| there.iter().map(move |other| (*one, *other)));
+        self.cut_all(pairs.collect(), time);
     }
 
     fn end_trouble(&mut self) {
@@ -260,17 +424,13 @@ impl Servers {
         for sentinel in self.sentinels().iter().filter(|sentinel| !sentinel.is_up()) {
             sentinel.revive();
         }
-        if let Some(last) = self.troubled.last_mut() {
-            last.1 = now_ns;
-        }
         self.well_since_ns = Some(now_ns);
     }
 }
 
 impl Stage for Servers {
     fn join(&mut self) -> (usize, ClientBuilder) {
-        let machine = self.next;
-        self.next += 1;
+        let machine = self.next.fetch_add(1, Ordering::Relaxed);
         let builder = Client::builder()
             .url(&*self.url)
             .dialer(self.net.dialer(machine))
@@ -318,26 +478,17 @@ impl Stage for Servers {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let promotions = self.set.as_ref().map_or(0, |set| set.promotions_ns().len());
+        let promotions = self.changes_ns().len();
         vec![("messages", self.net.figures().1), ("promotions", promotions as u64)]
     }
 
-    fn excused(&self) -> Vec<Span> {
-        let Some(set) = &self.set else { return Vec::new() };
-        let trouble = self.troubled.iter().map(|(from, to)| (*from, to + HEALS_NS));
+    fn excused(&self) -> Vec<(Option<usize>, Span)> {
         // What the old master had granted last may be missing at the new one.
-        let changes =
-            set.promotions_ns().into_iter().map(|at| (at.saturating_sub(CHANGES_NS), at + CHANGES_NS));
-        let mut spans: Vec<Span> = trouble.chain(changes).collect();
-        spans.sort_unstable();
-        let mut joined: Vec<Span> = Vec::new();
-        for (from, to) in spans {
-            match joined.last_mut() {
-                Some(last) if last.1 >= from => last.1 = last.1.max(to),
-                _ => joined.push((from, to)),
-            }
-        }
-        joined
+        let changes = self.changes_ns().into_iter().map(|(from, to)| (None, (from, to + CHANGES_NS)));
+        let blind = self.blind.lock().unwrap_or_else(PoisonError::into_inner);
+        let spans = blind.iter().flat_map(|(machine, spans)| spans.iter().map(move |span| (*machine, *span)));
+        let blind = spans.map(|(machine, span)| (Some(usize::from(machine)), span));
+        changes.chain(blind).collect()
     }
 
     fn well(&self) -> Vec<Span> {
@@ -345,6 +496,6 @@ impl Stage for Servers {
     }
 
     fn may_vanish(&self) -> bool {
-        self.set.is_some()
+        self.set.is_some() || self.bus.is_some()
     }
 }

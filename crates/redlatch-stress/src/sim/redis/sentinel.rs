@@ -135,8 +135,8 @@ pub(super) struct Sentinel {
 pub(super) struct Set {
     settings: Settings,
     all: Mutex<Vec<Arc<Sentinel>>>,
-    /// When a server was promoted.
-    promotions_ns: Mutex<Vec<u64>>,
+    /// From when to when servers were being promoted.
+    changes_ns: Mutex<Vec<(u64, u64)>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,15 +145,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Set {
     pub(super) fn new(settings: Settings) -> Arc<Self> {
-        Arc::new(Set { settings, all: Mutex::default(), promotions_ns: Mutex::default() })
+        Arc::new(Set { settings, all: Mutex::default(), changes_ns: Mutex::default() })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Sentinel>> {
         locked(&self.all).clone()
     }
 
-    pub(super) fn promotions_ns(&self) -> Vec<u64> {
-        locked(&self.promotions_ns).clone()
+    /// From when to when servers were being promoted.
+    pub(super) fn changes_ns(&self) -> Vec<(u64, u64)> {
+        locked(&self.changes_ns).clone()
+    }
+
+    /// The latest epoch that one that answers knows, and those that name the same master by it.
+    pub(super) fn know(&self) -> (u64, Vec<Machine>) {
+        let answer: Vec<_> = self.all().into_iter().filter(|sentinel| sentinel.answers()).collect();
+        let epoch = answer.iter().map(|sentinel| sentinel.config_epoch()).max().unwrap_or_default();
+        let know = answer.iter().filter(|sentinel| sentinel.config_epoch() == epoch);
+        (epoch, know.map(|sentinel| sentinel.machine).collect())
     }
 
     /// Starts a sentinel on each of these machines, which know each other.
@@ -230,6 +239,10 @@ impl Sentinel {
 
     pub(super) fn is_up(&self) -> bool {
         self.state().is_up
+    }
+
+    fn config_epoch(&self) -> u64 {
+        self.state().config_epoch
     }
 
     pub(super) fn kill(&self) {

@@ -13,11 +13,11 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::Cmd;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::{runtime::Handle, time};
 
 #[cfg(any(test, fuzzing))]
 pub(super) use self::read::reads;
@@ -71,7 +71,7 @@ pub(super) struct SentinelSet {
     /// The ids of the set. Sets of strangers often have the same name for their master.
     known_nodes: KnownNodes,
     /// Since when others were heard and none of the set.
-    unheard_since: Mutex<Option<Instant>>,
+    unheard_since: Mutex<Option<time::Instant>>,
 }
 
 impl Source for Sentinel {
@@ -265,7 +265,7 @@ impl SentinelSet {
             *since = None;
             return false;
         }
-        since.get_or_insert_with(Instant::now).elapsed() >= REPLACED_TIME
+        since.get_or_insert_with(time::Instant::now).elapsed() >= REPLACED_TIME
     }
 
     /// The replicas that sentinels list which agree on the master: what one of them does not see, another may promote.
@@ -386,7 +386,7 @@ impl SentinelSet {
         let limit = self.config.connect_timeout;
         let (asked, present) = (self.list(), &present);
         let asks = asked.iter().map(|sentinel| async move {
-            match timeout(limit, sentinel.ask(&self.master)).await {
+            match time::timeout(limit, sentinel.ask(&self.master)).await {
                 Ok(Ok(knowledge)) => sentinel.finding(&knowledge, present),
                 Ok(Err(Silence::UnknownName)) => Finding::new(
                     Severity::Problem,

@@ -8,9 +8,12 @@ use super::{
     ASK_PERIOD, DESYNC_MS_MAX, ELECTION_TIME, Failover, NAME, PING_PERIOD, Phase, SERVER_PORT, Seen,
     Sentinel, State, locked,
 };
-use crate::sim::redis::{
-    net::{Machine, host},
-    node::Role,
+use crate::{
+    clock,
+    sim::redis::{
+        net::{Machine, host},
+        node::Role,
+    },
 };
 
 impl Sentinel {
@@ -134,6 +137,11 @@ impl Sentinel {
     pub(super) fn go_on(self: &Arc<Self>, now: Instant) {
         let settings = self.set.settings;
         let Some(failover) = self.state().failover.clone() else { return };
+        if failover.phase == Phase::WaitsForPromotion
+            && let Some(last) = locked(&self.set.changes_ns).last_mut()
+        {
+            last.1 = clock::boot_ns();
+        }
         let waits = now.duration_since(failover.changed);
         match (failover.phase, failover.promoted) {
             (Phase::WaitsForVotes, _) => {
@@ -165,7 +173,8 @@ impl Sentinel {
             (Phase::Promotes, Some(chosen)) => match self.node(chosen) {
                 Some(node) => {
                     node.become_a(Role::Master);
-                    locked(&self.set.promotions_ns).push(crate::clock::boot_ns());
+                    let now_ns = clock::boot_ns();
+                    locked(&self.set.changes_ns).push((now_ns, now_ns));
                     self.state().failover =
                         Some(Failover { phase: Phase::WaitsForPromotion, changed: now, ..failover });
                 }

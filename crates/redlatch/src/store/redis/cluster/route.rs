@@ -1,12 +1,9 @@
 //! The way of a call to the node that has its keys.
 
-use std::{
-    borrow::Cow,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, FutureExt, join_all, select};
+use tokio::time::Instant;
 
 use super::{
     super::{

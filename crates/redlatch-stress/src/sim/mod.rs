@@ -42,6 +42,8 @@ enum Setting {
     Sentinel,
     /// Three masters with replicas.
     Cluster,
+    /// A master with replicas, and an operator who changes them.
+    Replicated,
 }
 
 impl Setting {
@@ -59,7 +61,7 @@ impl Setting {
                 Mix::Handed,
                 Mix::Walks,
             ],
-            Setting::Sentinel | Setting::Cluster => &[
+            Setting::Sentinel | Setting::Cluster | Setting::Replicated => &[
                 Mix::All,
                 Mix::Failovers,
                 Mix::Superseded,
@@ -78,6 +80,7 @@ impl Setting {
             Setting::Redis => redis::single,
             Setting::Sentinel => redis::sentinel,
             Setting::Cluster => redis::cluster,
+            Setting::Replicated => redis::replicated,
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     net::{Machine, Net, host},
-    node::{Node, Nodes, PORT, Role},
+    node::{ClusterPart, Node, Nodes, PORT, Role},
     wire::{Request, array, bulk, error, int, verb},
 };
 use crate::rng::Rng;
@@ -150,7 +150,7 @@ impl Bus {
                     rng: Mutex::new(Rng::new(rng.next())),
                 });
                 if let Some(node) = nodes.at(*machine) {
-                    node.join(&member);
+                    node.join(member.clone());
                 }
                 let ticks = member.clone();
                 tokio::spawn(async move {
@@ -203,11 +203,6 @@ impl Bus {
 }
 
 impl Member {
-    /// Hands a message to the subscribers at the other nodes.
-    pub(super) fn spread(&self, channel: &[u8], payload: &[u8]) {
-        self.bus.spread(self.machine, channel, payload);
-    }
-
     fn node(&self) -> Option<Arc<Node>> {
         self.bus.nodes.at(self.machine)
     }
@@ -407,8 +402,14 @@ impl Member {
         may
     }
 
-    /// The refusal of a request that is about keys of others, or comes while the cluster is down.
-    pub(super) fn refusal(&self, request: &Request) -> Option<Vec<u8>> {
+    fn id_of(&self, machine: Machine) -> String {
+        let member = self.bus.members().find(|member| member.machine == machine);
+        member.map_or_else(String::new, |member| member.id.clone())
+    }
+}
+
+impl ClusterPart for Member {
+    fn refusal(&self, request: &Request) -> Option<Vec<u8>> {
         let keys: &[Vec<u8>] = match verb(request).as_str() {
             "EVALSHA" | "EVAL" => {
                 let count = String::from_utf8_lossy(request.get(2)?).parse::<usize>().ok()?;
@@ -430,13 +431,7 @@ impl Member {
         (owner != self.machine).then(|| error(&format!("MOVED {slot} {}:{PORT}", host(owner))))
     }
 
-    fn id_of(&self, machine: Machine) -> String {
-        let member = self.bus.members().find(|member| member.machine == machine);
-        member.map_or_else(String::new, |member| member.id.clone())
-    }
-
-    /// `CLUSTER SLOTS` and `CLUSTER NODES`.
-    pub(super) fn tell(&self, request: &Request) -> Vec<u8> {
+    fn tell(&self, request: &Request) -> Vec<u8> {
         let what = request.get(1).map(|word| String::from_utf8_lossy(word).to_ascii_uppercase());
         let view = locked(&self.view).clone();
         match what.unwrap_or_default().as_str() {
@@ -472,5 +467,9 @@ impl Member {
             "MYID" => bulk(&self.id),
             other => error(&format!("ERR unknown subcommand '{other}'")),
         }
+    }
+
+    fn spread(&self, channel: &[u8], payload: &[u8]) {
+        self.bus.spread(self.machine, channel, payload);
     }
 }

@@ -3,8 +3,9 @@
 mod cluster;
 mod net;
 mod node;
+mod operator;
 mod play;
 mod sentinel;
 mod wire;
 
-pub(super) use self::play::{cluster, sentinel, single};
+pub(super) use self::play::{cluster, replicated, sentinel, single};

@@ -2,6 +2,8 @@
 //!
 //! A master's changes go to its replicas as a stream with a delay. A server that was killed comes back with the data that it had, or with none.
 
+mod copying;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,60 +14,41 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use redlatch_engine::{Effect, Engine, Journal, Publisher};
+use redlatch_engine::{Effect, Engine, Publisher};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
+use self::copying::{Record, Stream};
 use super::{
-    cluster::Member,
     net::{Machine, Net, host},
     wire::{self, Connection, Connections, Request, Service, array, bulk, error, int, ok, verb},
 };
 use crate::{rng::Rng, sim::server::MachineClock};
 
 pub(super) const PORT: u16 = 6379;
-/// How long a replica takes its master for alive that it does not hear.
-const REPLICATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a replica tries to reach its master.
-const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
     ReplicaOf(Machine),
 }
 
-/// The changes of a master, for its replicas.
-#[derive(Default)]
-struct Stream {
-    effects: Vec<Effect>,
-    /// The offset of the first of them.
-    since: u64,
-}
-
-impl Stream {
-    fn offset(&self) -> u64 {
-        self.since + self.effects.len() as u64
-    }
-}
-
-#[derive(Clone, Default)]
-struct Record(Arc<Mutex<Stream>>);
-
-impl Journal for Record {
-    fn append(&mut self, effects: &[Effect]) -> std::io::Result<()> {
-        locked(&self.0).effects.extend_from_slice(effects);
-        Ok(())
-    }
+/// What makes a server a node of a cluster.
+pub(super) trait ClusterPart: Send + Sync {
+    /// The refusal of a request that is about keys of others, or comes while the cluster is down.
+    fn refusal(&self, request: &Request) -> Option<Vec<u8>>;
+    /// The answer to `CLUSTER`.
+    fn tell(&self, request: &Request) -> Vec<u8>;
+    /// Hands a message to the subscribers at the other nodes.
+    fn spread(&self, channel: &[u8], payload: &[u8]);
 }
 
 /// Where the engine's messages and changes go: to the connections, in the name of the one whose request runs.
 struct Board {
     connections: Connections,
     runs_for: AtomicU64,
-    cluster: OnceLock<Arc<Member>>,
+    cluster: OnceLock<Arc<dyn ClusterPart>>,
 }
 
 impl Publisher for Board {
@@ -106,6 +89,10 @@ struct State {
     is_up: bool,
     stands_until: Instant,
     loads_until: Instant,
+    /// It refuses scripts until then, in these words.
+    refuses: Option<(Instant, &'static str)>,
+    /// What it tells its replicas takes so much longer until then.
+    lags: Option<(Instant, Duration)>,
     /// Counts starts and changes of role: what was begun before is not gone on with.
     era: u64,
 }
@@ -190,6 +177,8 @@ impl Node {
             is_up: true,
             stands_until: Instant::now(),
             loads_until: Instant::now(),
+            refuses: None,
+            lags: None,
             era: 1,
         };
         let node = Arc::new(Node {
@@ -268,6 +257,21 @@ impl Node {
         self.state().stands_until = Instant::now() + time;
     }
 
+    /// Refuses scripts for a time, as one that is full does, or that has taken a right away.
+    pub(super) fn refuse(&self, words: &'static str, time: Duration) {
+        self.state().refuses = Some((Instant::now() + time, words));
+    }
+
+    /// Its replicas hear of each change so much later for a time.
+    pub(super) fn lag(&self, lag: Duration, time: Duration) {
+        self.state().lags = Some((Instant::now() + time, lag));
+    }
+
+    fn lag_now(&self) -> Duration {
+        let lags = self.state().lags.filter(|(until, _)| *until > Instant::now());
+        lags.map_or(Duration::ZERO, |(_, lag)| lag)
+    }
+
     pub(super) fn forget_scripts(&self) {
         self.state().engine.flush_scripts();
     }
@@ -304,8 +308,8 @@ impl Node {
     }
 
     /// It is a node of a cluster.
-    pub(super) fn join(&self, member: &Arc<Member>) {
-        let _first = self.board.cluster.set(member.clone());
+    pub(super) fn join(&self, part: Arc<dyn ClusterPart>) {
+        let _first = self.board.cluster.set(part);
     }
 
     /// A message of another node of the cluster.
@@ -345,107 +349,6 @@ impl Node {
         true
     }
 
-    /// Copies its master for as long as it has one.
-    fn follow(self: &Arc<Self>) {
-        let (era, role) = {
-            let state = self.state();
-            (state.era, state.role)
-        };
-        if let Role::ReplicaOf(master) = role {
-            let node = self.clone();
-            tokio::spawn(async move {
-                while node.is_in(era) {
-                    if let Some(master) = node.nodes.at(master) {
-                        node.copy(&master, era).await;
-                    }
-                    if node.is_in(era) {
-                        node.state().linked = false;
-                    }
-                    sleep(RECONNECT_PAUSE).await;
-                }
-            });
-        }
-    }
-
-    fn is_in(&self, era: u64) -> bool {
-        let state = self.state();
-        state.is_up && state.era == era
-    }
-
-    fn hears(&self, other: &Node) -> bool {
-        self.net.meet(self.machine, other.machine) && other.answers()
-    }
-
-    /// Takes the master's data, and its changes from then on, until the connection is lost.
-    async fn copy(self: &Arc<Self>, master: &Arc<Node>, era: u64) {
-        let takes = locked(&self.rng).ms(1, 300);
-        sleep(takes).await;
-        if !self.hears(master) || !self.is_in(era) {
-            return;
-        }
-        let (mut offset, masters_era) = {
-            let mut from = master.state();
-            // A replica has no data to give before it has its master's.
-            if from.loads_until > Instant::now() || (from.role != Role::Master && !from.linked) {
-                return;
-            }
-            let data = from.engine.snapshot();
-            let offset = locked(&from.stream).offset();
-            let history = (from.history.clone(), from.history_before.clone());
-            let its_era = from.era;
-            drop(from);
-            let mut state = self.state();
-            state.engine.restore(std::iter::once(Effect::Clear).chain(data), false);
-            (state.history, state.history_before) = history;
-            *locked(&state.stream) = Stream { effects: Vec::new(), since: offset };
-            (state.linked, state.has_copied) = (true, true);
-            (offset, its_era)
-        };
-        let mut heard = Instant::now();
-        while self.is_in(era) {
-            let news = master.news.notified();
-            if locked(&master.state().stream).offset() <= offset {
-                let _news_or_time = timeout(Duration::from_millis(500), news).await;
-            }
-            sleep(self.net.delay()).await;
-            if !self.is_in(era) || master.state().era != masters_era || !master.is_up() {
-                return;
-            }
-            if !self.hears(master) {
-                if heard.elapsed() > REPLICATION_TIMEOUT {
-                    return;
-                }
-                continue;
-            }
-            heard = Instant::now();
-            let effects: Vec<Effect> = {
-                let from = master.state();
-                let stream = locked(&from.stream);
-                if stream.since > offset {
-                    return;
-                }
-                stream.effects[(offset - stream.since) as usize..].to_vec()
-            };
-            if !effects.is_empty() {
-                offset += effects.len() as u64;
-                let mut state = self.state();
-                locked(&state.stream).effects.extend_from_slice(&effects);
-                state.engine.restore(effects, false);
-                drop(state);
-                // Its own replicas are told.
-                self.news.notify_waiters();
-            }
-            let (master, net, machine) = (master.clone(), self.net.clone(), self.machine);
-            tokio::spawn(async move {
-                sleep(net.delay()).await;
-                if net.reaches(machine, master.machine) && master.state().era == masters_era {
-                    master.state().acked.insert(machine, offset);
-                    master.news.notify_waiters();
-                }
-            });
-        }
-    }
-
     /// The locks that are held, in words.
     pub(super) fn held(&self) -> Vec<String> {
         let dumped = self.state().engine.dump();
@@ -467,6 +370,9 @@ impl Node {
         }
         let (keys, args) = request[3..].split_at(count);
         let mut state = self.state();
+        if let Some((_, words)) = state.refuses.filter(|(until, _)| *until > Instant::now()) {
+            return error(words);
+        }
         let is_master = state.role == Role::Master;
         let before = if is_master { Vec::new() } else { state.engine.snapshot() };
         let recorded = locked(&state.stream).effects.len();

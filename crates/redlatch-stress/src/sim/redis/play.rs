@@ -18,6 +18,7 @@ use super::{
     cluster::Bus,
     net::{Machine, Net, Pace, host},
     node::{Node, Nodes, PORT, Role},
+    operator::Operator,
     sentinel::{self, Sentinel, Set, Settings},
 };
 use crate::{
@@ -83,6 +84,7 @@ struct Servers {
     nodes: Arc<Nodes>,
     set: Option<Arc<Set>>,
     bus: Option<Arc<Bus>>,
+    operator: Option<Arc<Operator>>,
     url: String,
     numbers: Numbers,
     next: Arc<AtomicU16>,
@@ -97,6 +99,11 @@ struct Servers {
 
 /// How long until all works again after all is well.
 const HEALS_NS: u64 = 6_000_000_000;
+/// What servers refuse scripts with.
+const REFUSALS: [&str; 2] = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "NOPERM this user has no permissions to run the 'evalsha' command",
+];
 /// For how long two may be valid after a change of masters.
 const CHANGES_NS: u64 = 4_000_000_000;
 /// How long a process may take that hears of a change, and of one that most insist on against what it remembers.
@@ -157,11 +164,30 @@ pub(in crate::sim) fn cluster(
     Ok(Box::new(servers))
 }
 
+/// A master with two replicas that the URL names, and an operator.
+pub(in crate::sim) fn replicated(
+    scene: &Scene,
+    numbers: &Numbers,
+    rng: &mut Rng,
+) -> bed::Outcome<Box<dyn Stage>> {
+    let names: Vec<String> = SERVERS.iter().map(|machine| format!("{}:{PORT}", host(*machine))).collect();
+    let mut servers = Servers::new(scene, numbers, rng, format!("redis-replicated://{}", names.join(",")));
+    for machine in SERVERS {
+        let role = if machine == SERVERS[0] { Role::Master } else { Role::ReplicaOf(SERVERS[0]) };
+        servers.add(scene, rng, machine, role);
+    }
+    let operator = Operator::new(&servers.nodes, SERVERS[0]);
+    servers.look_after(Authority::Operator(operator.clone()));
+    servers.operator = Some(operator);
+    Ok(Box::new(servers))
+}
+
 /// Who decides which server is the master.
 #[derive(Clone)]
 enum Authority {
     Sentinels(Arc<Set>),
     Cluster(Arc<Bus>),
+    Operator(Arc<Operator>),
 }
 
 impl Authority {
@@ -169,6 +195,7 @@ impl Authority {
     fn know(&self) -> (u64, Vec<Machine>) {
         match self {
             Authority::Sentinels(set) => set.know(),
+            Authority::Operator(operator) => operator.know(),
             Authority::Cluster(bus) => {
                 let (epoch, master) = bus.latest();
                 (epoch, master.into_iter().collect())
@@ -181,6 +208,7 @@ impl Authority {
         match self {
             Authority::Sentinels(_) => HEARS_NS,
             Authority::Cluster(_) => LOOKS_NS,
+            Authority::Operator(_) => INSISTS_NS,
         }
     }
 }
@@ -198,6 +226,7 @@ impl Servers {
             nodes: Arc::default(),
             set: None,
             bus: None,
+            operator: None,
             url,
             numbers: numbers.clone(),
             next: Arc::new(AtomicU16::new(PROCESSES)),
@@ -262,11 +291,14 @@ impl Servers {
 
     /// From when to when servers were being promoted.
     fn changes_ns(&self) -> Vec<Span> {
-        match (&self.set, &self.bus) {
-            (Some(set), _) => set.changes_ns(),
-            (_, Some(bus)) => bus.changes_ns().into_iter().map(|at| (at, at)).collect(),
-            _ => Vec::new(),
-        }
+        let changes = self.set.as_ref().map(|set| set.changes_ns());
+        let taken = || Some(self.bus.as_ref()?.changes_ns().into_iter().map(|at| (at, at)).collect());
+        let told = || self.operator.as_ref().map(|operator| operator.changes_ns());
+        changes.or_else(taken).or_else(told).unwrap_or_default()
+    }
+
+    fn has_replicas(&self) -> bool {
+        self.set.is_some() || self.bus.is_some() || self.operator.is_some()
     }
 
     fn sentinels(&self) -> Vec<Arc<Sentinel>> {
@@ -277,8 +309,19 @@ impl Servers {
     fn fault(&mut self, machine: Machine, faults: &Log, rng: &mut Rng) -> bool {
         let node = rng.of(&self.nodes.all()).clone();
         let server = node.machine;
-        let long = if (self.set.is_some() || self.bus.is_some()) && rng.percent(40) { 10_000 } else { 0 };
-        match rng.below(16) {
+        let long = if self.has_replicas() && rng.percent(40) { 10_000 } else { 0 };
+        match rng.below(19) {
+            16 => {
+                let words = *rng.of(&REFUSALS);
+                let time = rng.ms(1, 3_000);
+                faults.fault(format!("m{server} refuses scripts for {time:?}: {words}"));
+                node.refuse(words, time);
+            }
+            17..19 => {
+                let (lag, time) = (rng.ms(1, 1_500), rng.ms(500, 10_000));
+                faults.fault(format!("m{server}'s replicas are {lag:?} behind for {time:?}"));
+                node.lag(lag, time);
+            }
             0..3 => {
                 let time = rng.ms(1, self.numbers.lease_ms * 3 / 2 + long);
                 self.cut(machine, server, time, faults, rng);
@@ -343,11 +386,15 @@ impl Servers {
                     });
                 }
             }
-            13..16 if self.bus.is_some() => self.isolate(faults, rng),
-            15 if self.set.is_some() => match rng.below(3) {
+            14 | 15 if self.operator.is_some() => {
+                self.operator.iter().for_each(|operator| operator.promote(faults, rng));
+            }
+            13..16 if self.set.is_none() && self.has_replicas() => self.isolate(faults, rng),
+            15 if self.set.is_some() => match rng.below(5) {
                 0 => self.isolate(faults, rng),
                 1 => self.leave_behind(faults, rng),
-                _ => self.deafen(machine, faults, rng),
+                2 => self.deafen(machine, faults, rng),
+                _ => self.overtake(machine, faults, rng),
             },
             _ => {}
         }
@@ -391,15 +438,34 @@ impl Servers {
         self.cut_all(others.map(|other| (machine, other)).collect(), time);
     }
 
-    /// Cuts these pairs off from each other for a time.
-    fn cut_all(&self, pairs: Vec<(Machine, Machine)>, time: Duration) {
-        let both: Vec<_> = pairs.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]).collect();
-        both.iter().for_each(|(from, to)| self.net.cut(*from, *to));
+    /// The master and one sentinel lose sight of the others, which promote a replica; the processes see both sides. Then one process hears
+    /// that sentinel alone.
+    fn overtake(&self, machine: Machine, faults: &Log, rng: &mut Rng) {
+        let sentinel = *rng.of(&SENTINELS);
+        let Some(named) = self.sentinels().iter().find(|one| one.machine == sentinel).map(|one| one.names())
+        else {
+            return;
+        };
+        let (time, later, deaf) = (rng.ms(8_000, 25_000), rng.ms(3_000, 12_000), rng.ms(1_000, 10_000));
+        faults.fault(format!(
+            "m{named} and sentinel m{sentinel} are cut off from the others for {time:?}; after {later:?} m{machine} hears no other one for {deaf:?}"
+        ));
+        let others: Vec<Machine> =
+            SERVERS.into_iter().chain(SENTINELS).filter(|other| ![named, sentinel].contains(other)).collect();
+        let pairs =
+            [named, sentinel].into_iter().flat_map(|one| others.iter().map(move |other| (one, *other)));
+        self.cut_all(pairs.collect(), time);
         let net = self.net.clone();
         tokio::spawn(async move {
-            sleep(time).await;
-            both.iter().for_each(|(from, to)| net.mend(*from, *to));
+            sleep(later).await;
+            let others = SENTINELS.into_iter().filter(|other| *other != sentinel);
+            cut_all(&net, others.map(|other| (machine, other)).collect(), deaf);
         });
+    }
+
+    /// Cuts these pairs off from each other for a time.
+    fn cut_all(&self, pairs: Vec<(Machine, Machine)>, time: Duration) {
+        cut_all(&self.net, pairs, time);
     }
 
     /// The network falls into two parts for a time: some servers, sentinels and processes here, the others there.
@@ -423,6 +489,9 @@ impl Servers {
         }
         for sentinel in self.sentinels().iter().filter(|sentinel| !sentinel.is_up()) {
             sentinel.revive();
+        }
+        if let Some(operator) = &self.operator {
+            operator.settle();
         }
         self.well_since_ns = Some(now_ns);
     }
@@ -496,6 +565,16 @@ impl Stage for Servers {
     }
 
     fn may_vanish(&self) -> bool {
-        self.set.is_some() || self.bus.is_some()
+        self.has_replicas()
     }
+}
+
+fn cut_all(net: &Arc<Net>, pairs: Vec<(Machine, Machine)>, time: Duration) {
+    let both: Vec<_> = pairs.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]).collect();
+    both.iter().for_each(|(from, to)| net.cut(*from, *to));
+    let net = net.clone();
+    tokio::spawn(async move {
+        sleep(time).await;
+        both.iter().for_each(|(from, to)| net.mend(*from, *to));
+    });
 }

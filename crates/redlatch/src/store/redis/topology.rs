@@ -31,7 +31,7 @@ use crate::{
     jitter::jittered,
     latest,
     panic_safe::panic_safe,
-    randomness::{SeededMap, SeededSet},
+    randomness::SeededMap,
 };
 use pictures::{Contradiction, SCAN_TIMEOUT};
 use replicas::Replicas;
@@ -218,12 +218,12 @@ impl Topology {
     /// All masters that have slots, each with one of them.
     pub(super) fn masters(&self) -> Vec<(u16, Arc<Member>)> {
         let table = self.table();
-        let mut seen = SeededSet::default();
-        let firsts = (0..SLOTS as u16).filter_map(|slot| Some((slot, table.owner(slot)?)));
-        firsts
-            .filter(|(_, member)| seen.insert(member.addr.clone()))
-            .map(|(slot, member)| (slot, member.clone()))
-            .collect()
+        let mut seen = vec![false; table.masters.len()];
+        let is_first = |(_, owner): &(u16, &u16)| {
+            seen.get_mut(usize::from(**owner)).is_some_and(|seen| !std::mem::replace(seen, true))
+        };
+        let firsts = (0..).zip(&table.owners).filter(is_first);
+        firsts.map(|(slot, owner)| (slot, table.masters[usize::from(*owner)].clone())).collect()
     }
 
     /// How many replicas of a master the cluster lists, without those that it holds for failed; and those of its predecessor that have not turned to it yet.

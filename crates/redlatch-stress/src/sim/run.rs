@@ -218,6 +218,11 @@ impl World {
         if let Some(part) = &self.scene.told {
             let lines = files.iter().flat_map(|(name, text)| text.lines().map(move |line| (name, line)));
             lines.filter(|(_, line)| line.contains(part)).for_each(|(name, line)| println!("{name} {line}"));
+            for excuse in self.excuses() {
+                let [from, to] = [excuse.from_ns, excuse.to_ns].map(|ns| clock::seconds(ns, 0));
+                let process = excuse.process.as_deref().unwrap_or("any");
+                println!("{process} may hold beside another one from {from} s to {to} s");
+            }
         }
         let expect = Expect {
             capacity: CAPACITY,

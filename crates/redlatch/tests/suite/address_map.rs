@@ -1,8 +1,8 @@
 //! Servers that announce addresses which a client cannot use: it reaches them where the map says.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, future::IntoFuture};
 
-use redlatch::{Client, ErrorKind, ShardedPubSub, config::AddressMap};
+use redlatch::{Client, ErrorKind, ReplicaAck, Replicas, ShardedPubSub, config::AddressMap};
 use redlatch_testkit::{
     proxy::Proxy,
     server::RedisServer,
@@ -123,6 +123,12 @@ async fn what_sentinels_tell_is_reached_through_the_map() {
     let master = set.master().unwrap();
     client.lock("forwarded").lock().await.unwrap().unlock().await.unwrap();
     assert!(nodes[master].connections_accepted() > 0, "the master by its proxy");
+    // The master tells its replicas by the addresses that the map replaces, and each was another one than the sentinels list.
+    let lock = client.lock("confirmed");
+    let all = lock.acquire().replica_ack(ReplicaAck::all().within(ms(20_000)));
+    let confirmed = soon("all replicas", all.into_future()).await.unwrap().unwrap();
+    assert_eq!(confirmed.replicas(), Some(Replicas::new(2, 2)));
+    confirmed.unlock().await.unwrap();
     soon("the other sentinels by their proxies", async {
         while sentinels[1..].iter().any(|proxy| proxy.connections_accepted() == 0) {
             tokio::time::sleep(ms(10)).await;

@@ -177,6 +177,16 @@ impl Bus {
         locked(&self.changes_ns).clone()
     }
 
+    /// Whether all nodes serve and agree on who has which slots.
+    pub(super) fn agree(&self) -> bool {
+        let mut owners = None;
+        self.members().all(|member| {
+            let view = locked(&member.view);
+            let same = *owners.get_or_insert(view.owners) == view.owners;
+            same && view.down_until.is_none() && view.peers.values().all(|peer| !peer.failed)
+        })
+    }
+
     /// The latest epoch by which a master that answers has slots, and that master.
     pub(super) fn latest(&self) -> (u64, Option<Machine>) {
         let there = self.members().filter(|member| member.is_there());

@@ -1,5 +1,6 @@
 //! The library with its connections: over simulated TCP to simulated servers that run the scripts that are shipped.
 
+mod authority;
 mod cluster;
 mod net;
 mod node;

@@ -257,6 +257,20 @@ impl Node {
         self.state().stands_until = Instant::now() + time;
     }
 
+    /// Whether it serves, as a master or as a replica that has its master's data.
+    pub(super) fn is_well(&self) -> bool {
+        let state = self.state();
+        let now = Instant::now();
+        let is_busy = state.loads_until > now || state.stands_until > now;
+        state.is_up && !is_busy && (state.role == Role::Master || state.linked)
+    }
+
+    /// Nothing is the matter with it any more.
+    pub(super) fn recover(&self) {
+        let mut state = self.state();
+        (state.refuses, state.lags, state.stands_until) = (None, None, Instant::now());
+    }
+
     /// Refuses scripts for a time, as one that is full does, or that has taken a right away.
     pub(super) fn refuse(&self, words: &'static str, time: Duration) {
         self.state().refuses = Some((Instant::now() + time, words));

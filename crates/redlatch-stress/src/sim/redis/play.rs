@@ -15,6 +15,7 @@ use redlatch::{Client, ClientBuilder};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    authority::{Authority, Knows},
     cluster::Bus,
     net::{Machine, Net, Pace, host},
     node::{Node, Nodes, PORT, Role},
@@ -47,38 +48,6 @@ const SENTINEL_SETTINGS: Settings = Settings {
     failover_timeout: Duration::from_secs(6),
 };
 
-/// What a process may know of the master.
-#[derive(Default)]
-struct Knows {
-    /// The epoch of the one that it has heard of for long enough.
-    epoch: Option<u64>,
-    /// Since when it hears of this one.
-    hears: Option<(u64, u64)>,
-}
-
-impl Knows {
-    /// Whether it knows the master of this epoch; `now_ns` if it hears of it.
-    fn has_heard(&mut self, epoch: u64, now_ns: Option<u64>, hears_ns: u64) -> bool {
-        if self.epoch == Some(epoch) {
-            self.hears = None;
-            return true;
-        }
-        let since = self.hears.filter(|(of, _)| *of == epoch).map(|(_, since)| since);
-        let Some(now_ns) = now_ns else {
-            self.hears = None;
-            return false;
-        };
-        let since_ns = since.unwrap_or(now_ns);
-        self.hears = Some((epoch, since_ns));
-        // A later epoch counts at once, an earlier one when most have insisted on it.
-        let takes_ns = if self.epoch > Some(epoch) { INSISTS_NS } else { hears_ns };
-        if now_ns - since_ns >= takes_ns {
-            self.epoch = Some(epoch);
-        }
-        false
-    }
-}
-
 struct Servers {
     net: Arc<Net>,
     nodes: Arc<Nodes>,
@@ -91,6 +60,8 @@ struct Servers {
     /// When trouble ends, or begins again.
     turns: Instant,
     in_trouble: bool,
+    /// When all servers worked, and those who decide agreed.
+    agreed: Arc<Mutex<Vec<Span>>>,
     well_since_ns: Option<u64>,
     well: Vec<Span>,
     /// When a process reached no sentinel that knew the master.
@@ -99,6 +70,8 @@ struct Servers {
 
 /// How long until all works again after all is well.
 const HEALS_NS: u64 = 6_000_000_000;
+/// In what time each process is granted something then.
+const GRANTS_NS: u64 = 8_000_000_000;
 /// What servers refuse scripts with.
 const REFUSALS: [&str; 2] = [
     "OOM command not allowed when used memory > 'maxmemory'.",
@@ -106,11 +79,6 @@ const REFUSALS: [&str; 2] = [
 ];
 /// For how long two may be valid after a change of masters.
 const CHANGES_NS: u64 = 4_000_000_000;
-/// How long a process may take that hears of a change, and of one that most insist on against what it remembers.
-const HEARS_NS: u64 = 4_000_000_000;
-/// The same in a cluster, whose nodes are asked every 5 s.
-const LOOKS_NS: u64 = 9_000_000_000;
-const INSISTS_NS: u64 = 14_000_000_000;
 /// How often it is noted who knows the master.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -139,7 +107,7 @@ pub(in crate::sim) fn sentinel(
         let role = if machine == SERVERS[0] { Role::Master } else { Role::ReplicaOf(SERVERS[0]) };
         servers.add(scene, rng, machine, role);
     }
-    let set = Set::new(SENTINEL_SETTINGS);
+    let set = Set::new(SENTINEL_SETTINGS, scene.told.is_some());
     set.start(&servers.net, &servers.nodes, &SENTINELS, SERVERS[0], rng);
     servers.look_after(Authority::Sentinels(set.clone()));
     servers.set = Some(set);
@@ -182,37 +150,6 @@ pub(in crate::sim) fn replicated(
     Ok(Box::new(servers))
 }
 
-/// Who decides which server is the master.
-#[derive(Clone)]
-enum Authority {
-    Sentinels(Arc<Set>),
-    Cluster(Arc<Bus>),
-    Operator(Arc<Operator>),
-}
-
-impl Authority {
-    /// The latest epoch, and those that tell of it.
-    fn know(&self) -> (u64, Vec<Machine>) {
-        match self {
-            Authority::Sentinels(set) => set.know(),
-            Authority::Operator(operator) => operator.know(),
-            Authority::Cluster(bus) => {
-                let (epoch, master) = bus.latest();
-                (epoch, master.into_iter().collect())
-            }
-        }
-    }
-
-    /// How long a process may take that hears of a change.
-    fn hears_ns(&self) -> u64 {
-        match self {
-            Authority::Sentinels(_) => HEARS_NS,
-            Authority::Cluster(_) => LOOKS_NS,
-            Authority::Operator(_) => INSISTS_NS,
-        }
-    }
-}
-
 impl Servers {
     fn new(scene: &Scene, numbers: &Numbers, rng: &mut Rng, url: String) -> Self {
         let pace = match scene.seed % 3 {
@@ -232,6 +169,7 @@ impl Servers {
             next: Arc::new(AtomicU16::new(PROCESSES)),
             turns: Instant::now() + rng.ms(3_000, 8_000),
             in_trouble: false,
+            agreed: Arc::default(),
             well_since_ns: None,
             well: Vec::new(),
             blind: Arc::default(),
@@ -248,10 +186,8 @@ impl Servers {
         self.in_trouble = !self.in_trouble;
         if self.in_trouble {
             faults.fault("trouble begins");
-            if let Some(since_ns) = self.well_since_ns.take()
-                && now_ns > since_ns + HEALS_NS
-            {
-                self.well.push((since_ns + HEALS_NS, now_ns));
+            if let Some(since_ns) = self.well_since_ns.take() {
+                self.well.push((since_ns, now_ns));
             }
             self.turns = Instant::now() + rng.ms(3_000, 20_000);
         } else {
@@ -263,7 +199,7 @@ impl Servers {
 
     /// Notes which processes cannot know the master: they have not reached a sentinel that knows it for long enough since it has its place.
     fn look_after(&self, authority: Authority) {
-        let net = self.net.clone();
+        let (net, nodes, agreed) = (self.net.clone(), self.nodes.clone(), self.agreed.clone());
         let (next, blind) = (self.next.clone(), self.blind.clone());
         tokio::spawn(async move {
             let mut all: BTreeMap<Machine, Knows> = BTreeMap::new();
@@ -272,6 +208,9 @@ impl Servers {
                 sleep(LOOK).await;
                 let (epoch, know) = authority.know();
                 let now_ns = clock::boot_ns();
+                if authority.agree(&nodes) && nodes.all().iter().all(|node| node.is_well()) {
+                    extend(&mut agreed.lock().unwrap_or_else(PoisonError::into_inner), (from_ns, now_ns));
+                }
                 let mut blind = blind.lock().unwrap_or_else(PoisonError::into_inner);
                 for process in PROCESSES..next.load(Ordering::Relaxed) {
                     let knows = all.entry(process).or_default();
@@ -279,11 +218,7 @@ impl Servers {
                     if knows.has_heard(epoch, hears.then_some(now_ns), authority.hears_ns()) {
                         continue;
                     }
-                    let spans: &mut Vec<Span> = blind.entry(process).or_default();
-                    match spans.last_mut() {
-                        Some(last) if last.1 >= from_ns => last.1 = now_ns,
-                        _ => spans.push((from_ns, now_ns)),
-                    }
+                    extend(blind.entry(process).or_default(), (from_ns, now_ns));
                 }
             }
         });
@@ -484,11 +419,17 @@ impl Servers {
     fn end_trouble(&mut self) {
         let now_ns = clock::boot_ns();
         self.net.mend_all();
-        for node in self.nodes.all().iter().filter(|node| !node.is_up()) {
-            node.revive(true);
+        for node in self.nodes.all() {
+            node.recover();
+            if !node.is_up() {
+                node.revive(true);
+            }
         }
-        for sentinel in self.sentinels().iter().filter(|sentinel| !sentinel.is_up()) {
-            sentinel.revive();
+        for sentinel in self.sentinels() {
+            sentinel.recover();
+            if !sentinel.is_up() {
+                sentinel.revive();
+            }
         }
         if let Some(operator) = &self.operator {
             operator.settle();
@@ -561,11 +502,27 @@ impl Stage for Servers {
     }
 
     fn well(&self) -> Vec<Span> {
-        self.well.clone()
+        if !self.has_replicas() {
+            let healed = self.well.iter().map(|(from, to)| (from + HEALS_NS, *to));
+            return healed.filter(|(from, to)| to.saturating_sub(*from) > GRANTS_NS).collect();
+        }
+        let agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        let both = self.well.iter().flat_map(|well| {
+            agreed.iter().map(move |agreed| (well.0.max(agreed.0) + HEALS_NS, well.1.min(agreed.1)))
+        });
+        both.filter(|(from, to)| to.saturating_sub(*from) > GRANTS_NS).collect()
     }
 
     fn may_vanish(&self) -> bool {
         self.has_replicas()
+    }
+}
+
+/// Adds a time that may go on from the last one.
+fn extend(spans: &mut Vec<Span>, (from_ns, to_ns): Span) {
+    match spans.last_mut() {
+        Some(last) if last.1 >= from_ns => last.1 = to_ns,
+        _ => spans.push((from_ns, to_ns)),
     }
 }
 

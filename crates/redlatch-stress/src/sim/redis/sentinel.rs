@@ -17,7 +17,7 @@ use super::{
     node::{About, Node, Nodes, PORT as SERVER_PORT, Role},
     wire::{self, Connection, Connections, Request, Service, array, bulk, error, verb},
 };
-use crate::rng::Rng;
+use crate::{clock, rng::Rng};
 
 pub(super) const PORT: u16 = 26379;
 /// The name of the master.
@@ -134,6 +134,8 @@ pub(super) struct Sentinel {
 /// The sentinels of one set.
 pub(super) struct Set {
     settings: Settings,
+    /// What they publish is printed.
+    is_told: bool,
     all: Mutex<Vec<Arc<Sentinel>>>,
     /// From when to when servers were being promoted.
     changes_ns: Mutex<Vec<(u64, u64)>>,
@@ -144,8 +146,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Set {
-    pub(super) fn new(settings: Settings) -> Arc<Self> {
-        Arc::new(Set { settings, all: Mutex::default(), changes_ns: Mutex::default() })
+    pub(super) fn new(settings: Settings, is_told: bool) -> Arc<Self> {
+        Arc::new(Set { settings, is_told, all: Mutex::default(), changes_ns: Mutex::default() })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Sentinel>> {
@@ -155,6 +157,18 @@ impl Set {
     /// From when to when servers were being promoted.
     pub(super) fn changes_ns(&self) -> Vec<(u64, u64)> {
         locked(&self.changes_ns).clone()
+    }
+
+    /// Whether all agree on a master that is one.
+    pub(super) fn agree(&self, nodes: &Nodes) -> bool {
+        let all = self.all();
+        let master = all.first().map(|sentinel| sentinel.names());
+        let names_it = |sentinel: &Arc<Sentinel>| {
+            sentinel.answers() && !sentinel.is_changing() && Some(sentinel.names()) == master
+        };
+        let is_master =
+            master.and_then(|master| nodes.at(master)).is_some_and(|node| node.about().role == Role::Master);
+        is_master && all.iter().all(names_it)
     }
 
     /// The latest epoch that one that answers knows, and those that name the same master by it.
@@ -241,6 +255,10 @@ impl Sentinel {
         self.state().is_up
     }
 
+    fn is_changing(&self) -> bool {
+        self.state().failover.is_some()
+    }
+
     fn config_epoch(&self) -> u64 {
         self.state().config_epoch
     }
@@ -259,7 +277,12 @@ impl Sentinel {
             let now = Instant::now();
             state.is_up = true;
             state.ticked = now;
-            state.failover = None;
+            // Who has seen its choice promoted has that one on its disk, with the epoch.
+            if let Some(Failover { phase: Phase::TellsReplicas, promoted: Some(promoted), .. }) =
+                state.failover.take()
+            {
+                state.master = promoted;
+            }
             state.tried = None;
             state.servers.values_mut().for_each(|seen| *seen = Seen::new());
             for peer in state.peers.values_mut() {
@@ -267,6 +290,11 @@ impl Sentinel {
             }
         }
         self.listen();
+    }
+
+    /// Nothing is the matter with it any more.
+    pub(super) fn recover(&self) {
+        self.state().stands_until = Instant::now();
     }
 
     pub(super) fn stand_still(&self, time: Duration) {
@@ -296,6 +324,14 @@ impl Sentinel {
     }
 
     fn publish(&self, channel: &str, text: &str) {
+        if self.set.is_told {
+            let epoch = self.state().config_epoch;
+            println!(
+                "{} sentinel m{}: {channel} {text} (epoch {epoch})",
+                clock::seconds(clock::boot_ns(), 0),
+                self.machine
+            );
+        }
         self.connections.publish("message", channel.as_bytes(), text.as_bytes());
     }
 

@@ -154,11 +154,22 @@ impl Checkout {
             ReplicaCount::All => {
                 let question = census.question();
                 let (reply, counted) = tokio::join!(script, link.ask(&question));
-                (reply, counted.map_err(Fault::from).and_then(|reply| Ok(Wanted::All(census.read(&reply)?))))
+                (
+                    reply,
+                    counted
+                        .map_err(Fault::from)
+                        .and_then(|reply| Ok(Wanted::All(self.reachable(census.read(&reply)?)))),
+                )
             }
         };
         self.asking = false;
         Ok((reply?, wanted))
+    }
+
+    /// Replicas by the addresses under which they are reached, as those who list them are heard.
+    fn reachable(&self, in_sync: InSync) -> InSync {
+        let dial = &self.pool.dial;
+        in_sync.into_iter().map(|addr| addr.map(|addr| dial.reachable(addr))).collect()
     }
 
     async fn ask(&mut self, cmd: &Cmd) -> Result<Reply, Failure> {

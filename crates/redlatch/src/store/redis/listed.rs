@@ -10,16 +10,19 @@ use crate::config::addr::Addr;
 /// The replicas in sync, as the master tells them: each by the address that it was told, if that can be read.
 pub(super) type InSync = Vec<Option<Addr>>;
 
+/// A replica by all addresses under which it is listed.
+pub(super) type Names = Vec<Addr>;
+
 /// The replicas that may become the next master, by those who know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Listed {
     /// By the addresses that they have told their master, too.
-    Addrs(Vec<Addr>),
+    Servers(Vec<Names>),
     /// So many, and none of those that the master has in sync is another one.
     Count(u32),
     /// They were asked themselves, under addresses of which their master may know nothing.
     Asked {
-        /// That have a connection to their master, or say nothing.
+        /// That have a connection to this master, or say nothing.
         linked: u32,
         /// That have none, so they are not among those in sync.
         cut: u32,
@@ -33,44 +36,68 @@ impl Listed {
         match self {
             Listed::Count(listed) => count.max(*listed),
             Listed::Asked { linked, cut } => count.max(*linked).saturating_add(*cut),
-            Listed::Addrs(listed) => count.saturating_add(missing(in_sync, listed)),
+            Listed::Servers(listed) => count.saturating_add(missing(in_sync, listed)),
         }
     }
 }
 
 /// How many of these are not in sync.
-fn missing(in_sync: &InSync, listed: &[Addr]) -> u32 {
+fn missing(in_sync: &InSync, listed: &[Names]) -> u32 {
     let mut others: Vec<Option<&Addr>> = in_sync.iter().map(Option::as_ref).collect();
     let mut take = |is_it: &dyn Fn(Option<&Addr>) -> bool| {
         let found = others.iter().position(|other| is_it(*other));
         found.map(|at| others.swap_remove(at)).is_some()
     };
-    let left: Vec<&Addr> = listed.iter().filter(|addr| !take(&|other| other == Some(*addr))).collect();
-    let left = left.into_iter().filter(|addr| !take(&|other| other.is_none_or(|other| may_be(addr, other))));
+    let is_exact = |names: &Names, other: Option<&Addr>| other.is_some_and(|other| names.contains(other));
+    let left: Vec<&Names> = listed.iter().filter(|names| !take(&|other| is_exact(names, other))).collect();
+    // A form of address that both accounts use is told by both in the same way. One that only one of them uses may stand for any of the other's, at
+    // the same port.
+    let told: Vec<Form> = in_sync.iter().flatten().filter_map(form).collect();
+    let listed: Vec<Form> = listed.iter().flatten().filter_map(form).collect();
+    let may_be = |one: &Addr, other: &Addr| match (form(one), form(other)) {
+        (Some(one_form), Some(other_form)) => {
+            port(one) == port(other)
+                && one_form != other_form
+                && (!told.contains(&one_form) || !listed.contains(&other_form))
+        }
+        _ => false,
+    };
+    let left = left.into_iter().filter(|names| {
+        !take(&|other| other.is_none_or(|other| names.iter().any(|name| may_be(name, other))))
+    });
     u32::try_from(left.count()).unwrap_or(u32::MAX)
 }
 
-/// Whether two addresses may be of one server: a name and an address, two names, or two families of addresses, at the same port.
-fn may_be(one: &Addr, other: &Addr) -> bool {
-    match hosts(one, other) {
-        Some((Some(one), Some(other))) => one.is_ipv4() != other.is_ipv4(),
-        Some(_) => true,
-        None => false,
+/// How an address tells a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Name,
+    V4,
+    V6,
+}
+
+fn form(addr: &Addr) -> Option<Form> {
+    let Addr::Tcp { host, .. } = addr else { return None };
+    let ip: Result<IpAddr, _> = host.trim_start_matches('[').trim_end_matches(']').parse();
+    Some(match ip {
+        Ok(IpAddr::V4(_)) => Form::V4,
+        Ok(IpAddr::V6(_)) => Form::V6,
+        Err(_) => Form::Name,
+    })
+}
+
+fn port(addr: &Addr) -> Option<u16> {
+    match addr {
+        Addr::Tcp { port, .. } => Some(*port),
+        Addr::Unix(_) => None,
     }
 }
 
 /// Whether two addresses may be of one server that is told by its name once, and once by its address.
 pub(super) fn is_told_otherwise(one: &Addr, other: &Addr) -> bool {
-    hosts(one, other).is_some_and(|(one, other)| one.is_some() != other.is_some())
-}
-
-/// The two hosts, `None` for a name, if the ports are the same.
-fn hosts(one: &Addr, other: &Addr) -> Option<(Option<IpAddr>, Option<IpAddr>)> {
-    let (Addr::Tcp { host, port }, Addr::Tcp { host: other_host, port: other_port }) = (one, other) else {
-        return None;
-    };
-    let ip = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-    (port == other_port).then(|| (ip(host), ip(other_host)))
+    let is_name = |addr| form(addr).map(|form| form == Form::Name);
+    port(one) == port(other)
+        && matches!((is_name(one), is_name(other)), (Some(one), Some(other)) if one != other)
 }
 
 #[cfg(test)]
@@ -87,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_only_the_master_knows_does_not_stand_in_for_one_that_it_has_lost() {
-        let listed = Listed::Addrs(vec![at("10.0.0.1", 1), at("10.0.0.1", 2)]);
+        let listed = Listed::Servers(vec![vec![at("10.0.0.1", 1)], vec![at("10.0.0.1", 2)]]);
         for (known, wanted) in
             [(&[1, 2][..], 2), (&[1], 2), (&[], 2), (&[1, 3], 3), (&[3], 3), (&[1, 2, 3], 3)]
         {
@@ -103,12 +130,32 @@ mod tests {
     /// One server that is told in two ways would be missing for ever.
     #[test]
     fn a_replica_that_is_told_in_two_ways_is_one() {
-        let listed = |host: &str| Listed::Addrs(vec![at("10.0.0.1", 1), at(host, 2)]);
+        let listed = |host: &str| Listed::Servers(vec![vec![at("10.0.0.1", 1)], vec![at(host, 2)]]);
         for host in ["10.0.0.1", "replica.example", "[fe80::1]", "fe80::1"] {
             assert_eq!(listed(host).all(&in_sync(&[2, 1])), 2, "{host}");
         }
         assert_eq!(listed("10.0.0.2").all(&in_sync(&[2, 1])), 3);
         assert_eq!(listed("replica.example").all(&in_sync(&[3, 1])), 3, "another port");
         assert_eq!(listed("10.0.0.1").all(&vec![None, None]), 2, "what cannot be read may be any");
+        // The former master, that the sentinels know by the name that they were given.
+        let twice = Listed::Servers(vec![vec![at("d0.test", 2), at("10.0.0.1", 2)], vec![at("10.0.0.1", 1)]]);
+        assert_eq!(twice.all(&in_sync(&[1, 2])), 2);
+    }
+
+    /// In a set whose servers all go by names, at one port, any replica was taken for any other.
+    #[test]
+    fn of_two_names_each_is_a_server_of_its_own() {
+        let names = |hosts: &[&str]| hosts.iter().map(|host| at(host, 6379)).collect::<Vec<_>>();
+        let listed =
+            Listed::Servers(names(&["d1.test", "d2.test"]).into_iter().map(|name| vec![name]).collect());
+        for (known, wanted) in
+            [(&["d1.test", "d2.test"][..], 2), (&["d1.test", "d3.test"], 3), (&["d1.test"], 2)]
+        {
+            let known: InSync = names(known).into_iter().map(Some).collect();
+            assert_eq!(listed.all(&known), wanted, "{known:?}");
+        }
+        // Where one account has names alone, and the other one addresses alone, nothing but the number tells.
+        let known: InSync = names(&["10.0.0.1", "10.0.0.3"]).into_iter().map(Some).collect();
+        assert_eq!(listed.all(&known), 2);
     }
 }

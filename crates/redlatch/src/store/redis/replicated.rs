@@ -214,7 +214,7 @@ impl Replicated {
     /// counts for a while: it may have become one.
     async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<Listed> {
         let (mut replicas, mut cut) = (SeededSet::default(), SeededSet::default());
-        let (mut promoted, mut mute) = (Vec::new(), Vec::new());
+        let (mut copies, mut promoted, mut mute) = (Vec::new(), Vec::new(), Vec::new());
         let (mut anybody, mut ours) = (false, None);
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         // One that is too far away to be heard in time is a replica all the same.
@@ -228,7 +228,7 @@ impl Replicated {
             match answer {
                 Ok((Role::Replica, data, is_in_sync)) => {
                     server.is_copy(data.run.clone());
-                    if is_in_sync { replicas.extend(data.run) } else { cut.extend(data.run) }
+                    copies.push((data, is_in_sync));
                 }
                 Ok((Role::Master { .. }, data, _)) if server.node.dial().addr() == master => {
                     data.run.iter().for_each(|run| self.is_master(run));
@@ -252,7 +252,16 @@ impl Replicated {
         if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
             look.ask();
         }
-        // What copies nobody, or somebody else, is not among those that our master has in sync.
+        // One that copies another master is told by the history of its data.
+        let copies_other = |data: &History| {
+            let told = ours.as_ref().map(|ours| &ours.id).filter(|id| !id.is_empty() && !data.id.is_empty());
+            told.is_some_and(|ours| data.id != *ours)
+        };
+        for (data, is_in_sync) in copies {
+            let is_linked = is_in_sync && !copies_other(&data);
+            if is_linked { replicas.extend(data.run) } else { cut.extend(data.run) }
+        }
+        // What copies nobody, or another master, is not among those that our master has in sync.
         cut.extend(promoted.into_iter().filter_map(|other| other.run));
         replicas.extend(mute.iter().filter_map(|server| server.silent_replica()));
         replicas.retain(|run| !cut.contains(run));

@@ -31,7 +31,7 @@ use super::{
     finder::{Finder, Findings, Found, FoundReplicas, Look, Pace, Source, Worth, hear},
     hub::Hub,
     known_nodes::KnownNodes,
-    listed::Listed,
+    listed::{Listed, Names},
     node::{InterruptionHooks, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -275,28 +275,27 @@ impl SentinelSet {
             let (name, of) = (name.clone(), of.clone());
             async move { sentinel.replicas_of(&name, &of).await.ok_or(()) }
         };
-        let mut listed: Option<Vec<Addr>> = None;
-        hear(
-            &self.list(),
-            limit,
-            self.look.get(),
-            ask,
-            |_, _| false,
-            |_, replicas| match replicas {
-                Ok(replicas) => {
-                    let all = listed.get_or_insert_default();
-                    replicas.into_iter().for_each(|addr| {
-                        if !all.contains(&addr) {
-                            all.push(addr);
-                        }
-                    });
-                    Worth::Enough
+        let mut listed: Option<Vec<(Option<String>, Names)>> = None;
+        let late = |_: &Sentinel, _: &_| false;
+        hear(&self.list(), limit, self.look.get(), ask, late, |_, replicas| match replicas {
+            Ok(replicas) => {
+                let all = listed.get_or_insert_default();
+                for (run, addr) in replicas {
+                    // One process may be listed under several addresses.
+                    let is_it = |known: &&mut (Option<String>, Names)| {
+                        known.1.contains(&addr) || (run.is_some() && known.0 == run)
+                    };
+                    match all.iter_mut().find(is_it) {
+                        Some((_, names)) => names.push(addr),
+                        None => all.push((run, vec![addr])),
+                    }
                 }
-                Err(()) => Worth::Nothing,
-            },
-        )
+                Worth::Enough
+            }
+            Err(()) => Worth::Nothing,
+        })
         .await;
-        listed.map(Listed::Addrs)
+        listed.map(|listed| Listed::Servers(listed.into_iter().map(|(_, names)| names).collect()))
     }
 
     /// Takes in sentinels that others know, and forgets those that nobody knows any more.
@@ -467,7 +466,7 @@ impl Sentinel {
     }
 
     /// The replicas that it would choose from; `None` if it does not say, or does not know this master.
-    async fn replicas_of(&self, name: &str, master: &Addr) -> Option<Vec<Addr>> {
+    async fn replicas_of(&self, name: &str, master: &Addr) -> Option<Vec<(Option<String>, Addr)>> {
         let link = self.node.link().await.ok()?;
         let (addr, replicas) = (sentinel(&["GET-MASTER-ADDR-BY-NAME", name]), sentinel(&["REPLICAS", name]));
         let (addr, replicas) = tokio::join!(link.ask(&addr), link.ask(&replicas));

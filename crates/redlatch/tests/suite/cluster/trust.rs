@@ -19,16 +19,21 @@ struct Halves {
     nodes: [FakeServer; 2],
     /// The next script at the first of them is answered with another owner's number.
     shifts: Arc<AtomicBool>,
+    /// The next script there is sent on to its own address.
+    strays: Arc<AtomicBool>,
 }
 
 impl Halves {
     fn start() -> Halves {
         let ports: Arc<OnceLock<[i64; 2]>> = Arc::default();
-        let shifts: Arc<AtomicBool> = Arc::default();
+        let (shifts, strays): (Arc<AtomicBool>, Arc<AtomicBool>) = Default::default();
         let node = |at: usize| {
-            let (ports, shifts) = (ports.clone(), shifts.clone());
+            let (ports, shifts, strays) = (ports.clone(), shifts.clone(), strays.clone());
             FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
                 b"CLUSTER" => FakeReply::Reply(layout(*ports.get().unwrap())),
+                b"EVAL" | b"EVALSHA" if at == 0 && strays.swap(false, Ordering::SeqCst) => {
+                    FakeReply::Error(format!("MOVED 1 127.0.0.1:{}", ports.get().unwrap()[0]))
+                }
                 b"EVAL" | b"EVALSHA" => {
                     let number =
                         |at: usize| std::str::from_utf8(&request[at]).unwrap().parse::<i64>().unwrap();
@@ -44,7 +49,7 @@ impl Halves {
         };
         let nodes = [node(0), node(1)];
         ports.set([port(&nodes[0]), port(&nodes[1])]).unwrap();
-        Halves { nodes, shifts }
+        Halves { nodes, shifts, strays }
     }
 
     /// A name whose slot a master has.
@@ -97,4 +102,19 @@ async fn an_answer_to_another_request_ends_the_connections_of_its_node_only() {
     let after = cluster.connections();
     assert!(after[0] > before[0], "{before:?} {after:?}");
     assert_eq!(after[1], before[1], "nobody doubts the other node");
+}
+
+/// What stands before the nodes led new connections elsewhere, and kept the old ones. The client went on with these, and was sent on to the address that it
+/// had asked, for ever.
+#[tokio::test]
+async fn a_node_that_sends_on_to_its_own_address_is_connected_to_anew() {
+    let cluster = Halves::start();
+    let url = cluster.nodes[0].url().replace("redis://", "redis-cluster://");
+    let client = Client::connect(&url).await.unwrap();
+    let lock = client.lock(cluster.name(0));
+    soon("a grant", lock.lock()).await.unwrap().unlock().await.unwrap();
+    let before = cluster.connections()[0];
+    cluster.strays.store(true, Ordering::SeqCst);
+    soon("a grant", lock.lock()).await.unwrap().unlock().await.unwrap();
+    assert!(cluster.connections()[0] > before, "over a connection of before");
 }

@@ -153,6 +153,10 @@ impl Inner {
             match Redirect::read(&code, &detail, &member.dial) {
                 None => return Err(fault),
                 Some(Redirect::Moved { slot, to: Some(to) }) => {
+                    if to == member.addr {
+                        // Its address leads elsewhere than the connection does.
+                        member.node.distrust();
+                    }
                     self.topology.moved(slot, &member.addr, &to);
                     self.again(&mut budget, false, fault).await?;
                 }

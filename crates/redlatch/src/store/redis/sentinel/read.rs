@@ -14,7 +14,7 @@ pub(super) fn promised_master(replicas: &Reply) -> Option<Addr> {
     address(field(chosen, "ip")?, field(chosen, "port")?)
 }
 
-/// The replicas of this master that a sentinel has in sight that names that one. It may not have heard yet that one of its replicas was
+/// The replicas of this master that a sentinel has in sight that names that one, each with its process as far as that is told. It may not have heard yet that one of its replicas was
 /// promoted: the others are to copy that one, and so is the one that it names. Or that one has the place of this one by now, and may have all
 /// of its replicas.
 pub(super) fn replicas_of(
@@ -22,7 +22,7 @@ pub(super) fn replicas_of(
     named: &Addr,
     replicas: &[Reply],
     reachable: impl Fn(Addr) -> Addr,
-) -> Option<Vec<Addr>> {
+) -> Option<Vec<(Option<String>, Addr)>> {
     let address = |replica: &Reply| address(field(replica, "ip")?, field(replica, "port")?).map(&reachable);
     let is_master = |replica: &Reply| address(replica).as_ref() == Some(master);
     // It is a replica in the list of another one: its former master, which is to be its replica, is not in it.
@@ -30,9 +30,10 @@ pub(super) fn replicas_of(
     if named != master && !is_promoted {
         return None;
     }
-    let others =
-        replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica)).filter_map(address);
-    Some(others.chain(is_promoted.then(|| named.clone())).collect())
+    let run = |replica: &Reply| field(replica, "runid").and_then(text).filter(|run| !run.is_empty());
+    let others = replicas.iter().filter(|replica| is_seen(replica) && !is_master(replica));
+    let others = others.filter_map(|replica| Some((run(replica), address(replica)?)));
+    Some(others.chain(is_promoted.then(|| (None, named.clone()))).collect())
 }
 
 /// Whether a sentinel has a replica in sight. One that has gone stays in its list until an operator resets it.

@@ -32,7 +32,7 @@ fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
     // A superseded master, which the sentinel does not see, has no less than its successor.
     let words = ["ip", "h", "port", "1", "flags", "slave,s_down"];
     let superseded = [Reply::Array(words.map(|word| Reply::Bytes(word.into())).into())];
-    assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(vec![addr(2)]));
+    assert_eq!(replicas_of(&addr(1), &addr(2), &superseded, |addr| addr), Some(vec![(None, addr(2))]));
     for (master, named, ports) in [
         (1, 1, Some(&[2, 3][..])),
         (2, 1, Some(&[3, 1])),
@@ -42,7 +42,7 @@ fn a_replica_that_is_promoted_is_to_have_the_others_and_the_former_master() {
         (1, 2, None),
     ] {
         let told = replicas_of(&addr(master), &addr(named), &listed, |addr| addr);
-        let wanted = ports.map(|ports| ports.iter().copied().map(addr).collect());
+        let wanted = ports.map(|ports| ports.iter().map(|port| (None, addr(*port))).collect());
         assert_eq!(told, wanted, "{master} where {named} is named");
     }
 }

@@ -20,6 +20,7 @@ use super::{
     super::{
         failure::Failure,
         known_nodes::{self, Ids},
+        listed::is_told_otherwise,
         slots::{self, Layout, SLOTS},
     },
     Member, NOBODY, Table, Topology,
@@ -165,14 +166,15 @@ impl Topology {
         if contradiction.is_some() { CONTRADICTION_INTERVAL } else { SCAN_INTERVAL }
     }
 
-    /// A picture with the addresses under which nodes are connected. They may be told by name or by address, each by each other one in its own way, and one that
-    /// is reached where it was told first has not moved.
+    /// A picture with the addresses under which nodes are connected. Each may be told by its name or by its address, by each other one in its own way, and one
+    /// that is reached where it was told first has not moved. One that is told at another address has.
     fn by_known_addresses(&self, layout: Layout) -> Layout {
         let moved: Vec<(Addr, Addr)> = {
             let table = self.table();
             let told = layout.nodes.iter().filter_map(|(addr, id)| Some((addr, table.nodes.get(id)?)));
             // What another node has by now is no address of this one.
-            let moved = told.filter(|(addr, known)| addr != known && !layout.nodes.contains_key(known));
+            let moved = told
+                .filter(|(addr, known)| is_told_otherwise(addr, known) && !layout.nodes.contains_key(*known));
             moved.map(|(addr, known)| (addr.clone(), known.clone())).collect()
         };
         let is_connected = |addr: &Addr| {

@@ -1,7 +1,7 @@
 //! A simulated TCP: machines with addresses, ports that listen, streams whose bytes take time, and cuts between machines.
 //!
 //! As with TCP nothing is lost on a stream that lives: what is sent into a cut arrives when it is mended, or never. An attempt to connect
-//! into a cut hangs, one to a port on which nobody listens is refused.
+//! into a cut is repeated, one to a port on which nobody listens is refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -216,8 +216,11 @@ impl Net {
 
     async fn connect(self: Arc<Self>, from: Machine, to: Machine, port: u16) -> io::Result<Box<dyn Socket>> {
         sleep(self.delay()).await;
-        if !self.meet(from, to) {
-            return std::future::pending().await;
+        // An attempt is repeated after 1, 2, 4 s and so on, until its maker gives up.
+        let mut pause = Duration::from_secs(1);
+        while !self.meet(from, to) {
+            sleep(pause).await;
+            pause *= 2;
         }
         let accept = locked(&self.state).listening.get(&(to, port)).cloned();
         self.note(u64::from(port));

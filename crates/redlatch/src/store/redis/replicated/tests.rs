@@ -107,6 +107,16 @@ async fn a_replica_that_was_promoted_is_missing_among_all_and_has_a_look_taken()
     }
 }
 
+/// An unnamed replica of our master confirmed in its place, and it was promoted by hand when both masters had gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_copies_another_master_is_not_among_those_in_sync() {
+    let set = set();
+    let listed = || set.finder.count_replicas(&set.nodes.addrs[0], LIMIT);
+    assert_eq!(listed().await, Some(Listed::Asked { linked: 2, cut: 0 }));
+    set.say(2, |says| says.history = ("zz", ""));
+    assert_eq!(listed().await, Some(Listed::Asked { linked: 1, cut: 1 }));
+}
+
 /// A replica that was started anew and promoted at once is another process than the one that was the replica. It counted as nothing, and all of the others had
 /// confirmed what it granted, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -50,7 +50,7 @@ struct Seen {
     role_since: Instant,
     ping_due: Instant,
     is_promoted: bool,
-    /// It was told whom to copy in this failover.
+    /// It was told in this failover which server to copy.
     is_told: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A failover: who is asked, who votes for whom, and what the leader does step by step.
+//! A failover: which sentinels are asked, which candidate each votes for, and what the leader does step by step.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -211,7 +211,7 @@ impl Sentinel {
         state.servers.values_mut().for_each(|seen| seen.is_promoted = false);
     }
 
-    /// Tells the replicas, one after the other, whom to copy; then the change is through.
+    /// Tells the replicas, one after the other, which server to copy; then the change is through.
     pub(super) fn tell_replicas(&self, promoted: Machine, is_late: bool) {
         let others: Vec<(Machine, bool, bool)> = {
             let state = self.state();

@@ -6,6 +6,8 @@ use super::{cluster::Bus, net::Machine, node::Nodes, operator::Operator, sentine
 
 /// How long a process may take that hears of a change, and of one that most insist on against what it remembers.
 const HEARS_NS: u64 = 4_000_000_000;
+/// How long one may take that heard of a change which was never told to the others: they insist for 4 s, with a look before and one behind.
+const GIVES_UP_NS: u64 = 6_000_000_000;
 /// The same in a cluster, whose nodes are asked every 5 s.
 const LOOKS_NS: u64 = 9_000_000_000;
 const INSISTS_NS: u64 = 14_000_000_000;
@@ -28,6 +30,22 @@ impl Authority {
                 let (epoch, master) = bus.latest();
                 (epoch, master.into_iter().collect())
             }
+        }
+    }
+
+    /// Those that have named a master since, which they may have to give up.
+    pub(super) fn promised_since(&self, since_ns: u64) -> Vec<Machine> {
+        match self {
+            Authority::Sentinels(set) => set.promised_since(since_ns),
+            Authority::Cluster(_) | Authority::Operator(_) => Vec::new(),
+        }
+    }
+
+    /// How many a process has to hear that was led away.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Authority::Sentinels(set) => set.all().len() / 2 + 1,
+            Authority::Cluster(_) | Authority::Operator(_) => 1,
         }
     }
 
@@ -57,9 +75,21 @@ pub(super) struct Knows {
     epoch: Option<u64>,
     /// Since when it hears of this one.
     hears: Option<(u64, u64)>,
+    /// It has heard of a change that the others may never hear of.
+    is_led_away: bool,
 }
 
 impl Knows {
+    /// It has heard of a change that may never be told to the others, so what it knew does not count any more.
+    pub(super) fn hear_promise(&mut self) {
+        *self = Knows { is_led_away: true, ..Knows::default() };
+    }
+
+    /// How many it has to hear, where `most` are more than half.
+    pub(super) fn needs(&self, most: usize) -> usize {
+        if self.is_led_away { most } else { 1 }
+    }
+
     /// Whether it knows the master of this epoch; `now_ns` if it hears of it.
     pub(super) fn has_heard(&mut self, epoch: u64, now_ns: Option<u64>, hears_ns: u64) -> bool {
         if self.epoch == Some(epoch) {
@@ -74,9 +104,13 @@ impl Knows {
         let since_ns = since.unwrap_or(now_ns);
         self.hears = Some((epoch, since_ns));
         // A later epoch counts at once, an earlier one when most have insisted on it.
-        let takes_ns = if self.epoch > Some(epoch) { INSISTS_NS } else { hears_ns };
+        let takes_ns = match self.is_led_away {
+            true => GIVES_UP_NS,
+            false if self.epoch > Some(epoch) => INSISTS_NS,
+            false => hears_ns,
+        };
         if now_ns - since_ns >= takes_ns {
-            self.epoch = Some(epoch);
+            (self.epoch, self.is_led_away) = (Some(epoch), false);
         }
         false
     }

@@ -207,6 +207,7 @@ impl Servers {
                 let from_ns = clock::boot_ns();
                 sleep(LOOK).await;
                 let (epoch, know) = authority.know();
+                let promised = authority.promised_since(from_ns);
                 let now_ns = clock::boot_ns();
                 if authority.agree(&nodes) && nodes.all().iter().all(|node| node.is_well()) {
                     extend(&mut agreed.lock().unwrap_or_else(PoisonError::into_inner), (from_ns, now_ns));
@@ -214,7 +215,11 @@ impl Servers {
                 let mut blind = blind.lock().unwrap_or_else(PoisonError::into_inner);
                 for process in PROCESSES..next.load(Ordering::Relaxed) {
                     let knows = all.entry(process).or_default();
-                    let hears = know.iter().any(|sentinel| net.meet(process, *sentinel));
+                    if promised.iter().any(|sentinel| net.meet(process, *sentinel)) {
+                        knows.hear_promise();
+                    }
+                    let heard = know.iter().filter(|sentinel| net.meet(process, **sentinel)).count();
+                    let hears = heard >= knows.needs(authority.most());
                     if knows.has_heard(epoch, hears.then_some(now_ns), authority.hears_ns()) {
                         continue;
                     }
@@ -224,7 +229,7 @@ impl Servers {
         });
     }
 
-    /// From when to when servers were being promoted.
+    /// From when to when masters were changing.
     fn changes_ns(&self) -> Vec<Span> {
         let changes = self.set.as_ref().map(|set| set.changes_ns());
         let taken = || Some(self.bus.as_ref()?.changes_ns().into_iter().map(|at| (at, at)).collect());
@@ -488,8 +493,8 @@ impl Stage for Servers {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let promotions = self.changes_ns().len();
-        vec![("messages", self.net.figures().1), ("promotions", promotions as u64)]
+        let changes = self.changes_ns().len();
+        vec![("messages", self.net.figures().1), ("changes of masters", changes as u64)]
     }
 
     fn excused(&self) -> Vec<(Option<usize>, Span)> {

@@ -48,6 +48,9 @@ struct Seen {
     about: Option<About>,
     informed: Option<Instant>,
     role_since: Instant,
+    is_down: bool,
+    /// When it began to be down for the last time.
+    down_since: Option<Instant>,
     ping_due: Instant,
     is_promoted: bool,
     /// It was told in this failover which server to copy.
@@ -62,6 +65,8 @@ impl Seen {
             about: None,
             informed: None,
             role_since: now,
+            is_down: false,
+            down_since: None,
             ping_due: now,
             is_promoted: false,
             is_told: false,
@@ -137,8 +142,10 @@ pub(super) struct Set {
     /// What they publish is printed.
     is_told: bool,
     all: Mutex<Vec<Arc<Sentinel>>>,
-    /// From when to when servers were being promoted.
+    /// From when to when servers were being promoted, and when the master was demoted.
     changes_ns: Mutex<Vec<(u64, u64)>>,
+    /// When each sentinel last led a change that no other one had heard of.
+    promises_ns: Mutex<BTreeMap<Machine, u64>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -147,16 +154,38 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Set {
     pub(super) fn new(settings: Settings, is_told: bool) -> Arc<Self> {
-        Arc::new(Set { settings, is_told, all: Mutex::default(), changes_ns: Mutex::default() })
+        Arc::new(Set {
+            settings,
+            is_told,
+            all: Mutex::default(),
+            changes_ns: Mutex::default(),
+            promises_ns: Mutex::default(),
+        })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Sentinel>> {
         locked(&self.all).clone()
     }
 
-    /// From when to when servers were being promoted.
+    /// From when to when servers were being promoted, and when the master was demoted.
     pub(super) fn changes_ns(&self) -> Vec<(u64, u64)> {
         locked(&self.changes_ns).clone()
+    }
+
+    /// The sentinels that have led a change since, of which no other one had heard: it may never be told.
+    pub(super) fn promised_since(&self, since_ns: u64) -> Vec<Machine> {
+        let promises = locked(&self.promises_ns);
+        promises.iter().filter(|(_, at_ns)| **at_ns >= since_ns).map(|(machine, _)| *machine).collect()
+    }
+
+    /// A server is made a replica. If it is the master of the latest epoch, a sentinel that has not heard of it yet takes its place away.
+    fn note_correction(&self, machine: Machine) {
+        let (epoch, _) = self.know();
+        let is_latest = |sentinel: &Arc<Sentinel>| sentinel.config_epoch() == epoch;
+        if self.all().iter().any(|sentinel| is_latest(sentinel) && sentinel.names() == machine) {
+            let now_ns = clock::boot_ns();
+            locked(&self.changes_ns).push((now_ns, now_ns));
+        }
     }
 
     /// Whether all agree on a master that is one.
@@ -345,6 +374,7 @@ impl Sentinel {
             state.ticked = now;
         }
         self.look(now);
+        self.note_down(now);
         self.greet(now);
         if self.state().tilts_until > now {
             return;

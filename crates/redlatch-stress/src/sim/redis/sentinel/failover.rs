@@ -142,6 +142,9 @@ impl Sentinel {
         {
             last.1 = clock::boot_ns();
         }
+        if matches!(failover.phase, Phase::Promotes | Phase::WaitsForPromotion) {
+            locked(&self.set.promises_ns).insert(self.machine, clock::boot_ns());
+        }
         let waits = now.duration_since(failover.changed);
         match (failover.phase, failover.promoted) {
             (Phase::WaitsForVotes, _) => {
@@ -162,6 +165,7 @@ impl Sentinel {
                         ..failover
                     });
                     drop(state);
+                    locked(&self.set.promises_ns).insert(self.machine, clock::boot_ns());
                     self.publish(
                         "+selected-slave",
                         &format!("slave {}:{SERVER_PORT} @ {NAME}", host(chosen)),

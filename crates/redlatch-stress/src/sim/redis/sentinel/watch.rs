@@ -50,6 +50,20 @@ impl Sentinel {
         }
     }
 
+    /// Notes when each server began to be down.
+    pub(super) fn note_down(&self, now: Instant) {
+        let mut state = self.state();
+        let all: Vec<Machine> = state.servers.keys().copied().collect();
+        for machine in all {
+            let is_down = self.is_down(&state, machine, now);
+            let Some(seen) = state.servers.get_mut(&machine) else { continue };
+            if is_down && !seen.is_down {
+                seen.down_since = Some(now);
+            }
+            seen.is_down = is_down;
+        }
+    }
+
     pub(super) fn is_down(&self, state: &State, machine: Machine, now: Instant) -> bool {
         let Some(seen) = state.servers.get(&machine) else { return false };
         let settings = self.set.settings;
@@ -144,6 +158,7 @@ impl Sentinel {
                 **machine != state.master
                     && role != Role::ReplicaOf(state.master)
                     && !self.is_down(&state, **machine, now)
+                    && seen.down_since.is_none_or(|at| now.duration_since(at) > patience(role))
                     && seen.informed.is_some_and(|at| at > seen.role_since)
                     && now.duration_since(seen.role_since) > patience(role)
             };
@@ -152,6 +167,7 @@ impl Sentinel {
         let master = self.state().master;
         for machine in wrong {
             if let Some(node) = self.node(machine) {
+                self.set.note_correction(machine);
                 node.become_a(Role::ReplicaOf(master));
             }
         }

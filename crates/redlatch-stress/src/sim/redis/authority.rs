@@ -75,19 +75,24 @@ pub(super) struct Knows {
     epoch: Option<u64>,
     /// Since when it hears of this one.
     hears: Option<(u64, u64)>,
-    /// It has heard of a change that the others may never hear of.
-    is_led_away: bool,
+    /// It has heard of a change, begun after this epoch, that the others may never hear of.
+    led_away_from: Option<u64>,
 }
 
 impl Knows {
-    /// It has heard of a change that may never be told to the others, so what it knew does not count any more.
-    pub(super) fn hear_promise(&mut self) {
-        *self = Knows { is_led_away: true, ..Knows::default() };
+    /// It hears of a change begun after this epoch, which may never be told to the others. So what it knew does not count any more.
+    pub(super) fn hear_promise(&mut self, after: u64) {
+        *self = Knows { led_away_from: Some(after), ..Knows::default() };
     }
 
-    /// How many it has to hear, where `most` are more than half.
-    pub(super) fn needs(&self, most: usize) -> usize {
-        if self.is_led_away { most } else { 1 }
+    /// Whether the change that it heard of was not kept, as far as this epoch tells.
+    fn is_led_away(&self, epoch: u64) -> bool {
+        self.led_away_from >= Some(epoch)
+    }
+
+    /// How many it has to hear to know the master of this epoch, where `most` are more than half.
+    pub(super) fn needs(&self, epoch: u64, most: usize) -> usize {
+        if self.is_led_away(epoch) { most } else { 1 }
     }
 
     /// Whether it knows the master of this epoch; `now_ns` if it hears of it.
@@ -104,13 +109,13 @@ impl Knows {
         let since_ns = since.unwrap_or(now_ns);
         self.hears = Some((epoch, since_ns));
         // A later epoch counts at once, an earlier one when most have insisted on it.
-        let takes_ns = match self.is_led_away {
+        let takes_ns = match self.is_led_away(epoch) {
             true => GIVES_UP_NS,
             false if self.epoch > Some(epoch) => INSISTS_NS,
             false => hears_ns,
         };
         if now_ns - since_ns >= takes_ns {
-            (self.epoch, self.is_led_away) = (Some(epoch), false);
+            (self.epoch, self.led_away_from) = (Some(epoch), None);
         }
         false
     }

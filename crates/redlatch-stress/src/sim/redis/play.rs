@@ -216,10 +216,10 @@ impl Servers {
                 for process in PROCESSES..next.load(Ordering::Relaxed) {
                     let knows = all.entry(process).or_default();
                     if promised.iter().any(|sentinel| net.meet(process, *sentinel)) {
-                        knows.hear_promise();
+                        knows.hear_promise(epoch);
                     }
                     let heard = know.iter().filter(|sentinel| net.meet(process, **sentinel)).count();
-                    let hears = heard >= knows.needs(authority.most());
+                    let hears = heard >= knows.needs(epoch, authority.most());
                     if knows.has_heard(epoch, hears.then_some(now_ns), authority.hears_ns()) {
                         continue;
                     }

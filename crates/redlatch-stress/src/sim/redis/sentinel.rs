@@ -178,11 +178,15 @@ impl Set {
         promises.iter().filter(|(_, at_ns)| **at_ns >= since_ns).map(|(machine, _)| *machine).collect()
     }
 
-    /// A server is made a replica. If it is the master of the latest epoch, a sentinel that has not heard of it yet takes its place away.
+    /// A server is made a replica. If it is the master of the latest epoch, or the one that a leader has chosen, which stands still before it tells the others,
+    /// a sentinel that has not heard of it yet takes its place away.
     fn note_correction(&self, machine: Machine) {
         let (epoch, _) = self.know();
-        let is_latest = |sentinel: &Arc<Sentinel>| sentinel.config_epoch() == epoch;
-        if self.all().iter().any(|sentinel| is_latest(sentinel) && sentinel.names() == machine) {
+        let is_its = |sentinel: &Arc<Sentinel>| {
+            let is_named = sentinel.config_epoch() == epoch && sentinel.names() == machine;
+            is_named || sentinel.has_chosen() == Some(machine)
+        };
+        if self.all().iter().any(is_its) {
             let now_ns = clock::boot_ns();
             locked(&self.changes_ns).push((now_ns, now_ns));
         }
@@ -286,6 +290,11 @@ impl Sentinel {
 
     fn is_changing(&self) -> bool {
         self.state().failover.is_some()
+    }
+
+    /// The server that it promotes just now.
+    fn has_chosen(&self) -> Option<Machine> {
+        self.state().failover.as_ref()?.promoted
     }
 
     fn config_epoch(&self) -> u64 {

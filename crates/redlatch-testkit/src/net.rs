@@ -191,6 +191,16 @@ impl Listeners {
     }
 }
 
+impl Drop for Listeners {
+    /// Ends the listening itself. To close them is too little: a process that another thread starts has copies until its program begins,
+    /// and the kernel goes on taking connections for those.
+    fn drop(&mut self) {
+        // A listener that cannot be shut down is closed by what follows.
+        let _ = rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.unix, rustix::net::Shutdown::Both);
+    }
+}
+
 /// A connection over TCP or a unix socket.
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -271,7 +281,33 @@ impl Drop for OwnRuntime {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    /// A proxy that refused connections took one, since a process was being started at that moment.
+    #[test]
+    fn listeners_that_are_dropped_take_no_connection_while_a_copy_is_open() {
+        let runtime = OwnRuntime::new("listeners").unwrap();
+        let _inside = runtime.handle().enter();
+        let (port, dir) = (ReservedPort::new(0).unwrap(), crate::dir::for_sockets("listeners").unwrap());
+        let path = dir.path().join("socket");
+        for _ in 0..2 {
+            let listeners = Listeners::open(&port, &path).unwrap();
+            let connect = || {
+                let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port.port())).map(drop);
+                (tcp.map_err(|e| e.kind()), UnixStream::connect(&path).map(drop).map_err(|e| e.kind()))
+            };
+            let _copies =
+                [&listeners.tcp.as_fd(), &listeners.unix.as_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
+            assert_eq!(connect(), (Ok(()), Ok(())));
+            drop(listeners);
+            let refused = io::ErrorKind::ConnectionRefused;
+            assert_eq!(connect(), (Err(refused), Err(refused)));
+        }
+    }
 
     /// A cluster took the port of a proxy that refused connections for a moment, and its node answered in the proxy's place.
     #[test]

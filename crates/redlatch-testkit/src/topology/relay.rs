@@ -97,4 +97,6 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut stalled: watc
             return;
         }
     }
+    // The end is news, too.
+    let _the_relay_has_gone = stalled.wait_for(|stalled| !stalled).await;
 }

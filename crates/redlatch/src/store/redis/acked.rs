@@ -7,7 +7,6 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -25,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
-    census::{Census, cannot_wait, refused, wait},
+    census::{Account, Census, cannot_wait, refused, wait},
     failure::Failure,
     link::Link,
-    listed::{InSync, Listed},
+    listed::{Listed, Listing},
     run::{closed_error, first_try, run_on},
     server_process::ServerProcesses,
 };
@@ -50,11 +49,6 @@ const UNUSED_TIME_MAX: Duration = Duration::from_millis(100);
 const GIVEN_UP_TIME: Duration = Duration::from_secs(3);
 /// After this time without use a connection is closed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-
-/// The replicas that those who watch over the master list for it, asked for within a time; none where they say nothing. It runs only when a grant is to be
-/// confirmed by all, and needs no timers of the caller's runtime.
-pub(super) type Listing =
-    Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send>> + Send>;
 
 /// One server's connections for these calls.
 pub(super) struct AckPool {
@@ -93,7 +87,7 @@ enum Wanted {
     /// So many of them.
     Some(u32),
     /// These, which the master has in sync, and those that may become the next one.
-    All(InSync),
+    All(Account),
 }
 
 /// The right to use one connection alone.
@@ -158,7 +152,7 @@ impl Checkout {
                     reply,
                     counted
                         .map_err(Fault::from)
-                        .and_then(|reply| Ok(Wanted::All(self.reachable(census.read(&reply)?)))),
+                        .and_then(|reply| Ok(Wanted::All(self.account(census, &reply)?))),
                 )
             }
         };
@@ -166,10 +160,11 @@ impl Checkout {
         Ok((reply?, wanted))
     }
 
-    /// Replicas by the addresses under which they are reached, as those who list them are heard.
-    fn reachable(&self, in_sync: InSync) -> InSync {
-        let dial = &self.pool.dial;
-        in_sync.into_iter().map(|addr| addr.map(|addr| dial.reachable(addr))).collect()
+    /// What the master says, with its replicas by the addresses under which they are reached, as those who list them are heard.
+    fn account(&self, census: Census, reply: &Reply) -> Result<Account, Fault> {
+        let (Account { in_sync, offset }, dial) = (census.read(reply)?, &self.pool.dial);
+        let in_sync = in_sync.into_iter().map(|addr| addr.map(|addr| dial.reachable(addr))).collect();
+        Ok(Account { in_sync, offset })
     }
 
     async fn ask(&mut self, cmd: &Cmd) -> Result<Reply, Failure> {
@@ -201,7 +196,7 @@ struct Order {
     mode: ScriptMode,
     call: Call,
     after_asking: bool,
-    listing: Option<Listing>,
+    listing: Option<Arc<dyn Listing>>,
     answer: oneshot::Sender<Result<(Reply, oneshot::Sender<Question>), Failure>>,
 }
 
@@ -219,7 +214,7 @@ impl Ready {
         mode: ScriptMode,
         call: &Call,
         after_asking: bool,
-        listing: Option<Listing>,
+        listing: Option<Arc<dyn Listing>>,
     ) -> Result<(Reply, Confirm), Failure> {
         let (answer, answered) = oneshot::channel();
         let order = Order { mode, call: call.clone(), after_asking, listing, answer };
@@ -280,21 +275,11 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
     }
     let Some(Question { within, mut answer }) = checkout.next(question).await else { return };
     let confirmed = async {
-        let began = Instant::now();
-        let wanted = match wanted? {
-            Wanted::Some(count) => count,
-            Wanted::All(in_sync) => {
-                let listed = match listing {
-                    Some(listing) => listing(within).await,
-                    None => None,
-                };
-                listed.unwrap_or(Listed::Count(0)).all(&in_sync)
+        match wanted? {
+            Wanted::Some(count) => checkout.confirm(count, within).await,
+            Wanted::All(account) => {
+                checkout.confirm_by_all(account, census, listing.as_deref(), within).await
             }
-        };
-        let left = within.saturating_sub(began.elapsed());
-        match wanted {
-            0 => Ok(Replicas::new(0, 0)),
-            wanted => checkout.confirm(wanted, left).await,
         }
     };
     let Some(confirmed) = unless_gone(&mut answer, confirmed).await else { return };
@@ -454,7 +439,45 @@ impl AckPool {
 }
 
 impl Checkout {
-    /// Asks the replicas for what was last done on this connection.
+    /// Asks all replicas of either account for what was last done on this connection. `account`: what the master said right behind it.
+    async fn confirm_by_all(
+        &mut self,
+        account: Account,
+        census: Census,
+        listing: Option<&dyn Listing>,
+        within: Duration,
+    ) -> Result<Replicas, Fault> {
+        let end = Instant::now() + within;
+        let left = || end.saturating_duration_since(Instant::now());
+        let (granted, mut in_sync) = (account.offset, account.in_sync);
+        let mut confirmed = Replicas::new(0, 0);
+        loop {
+            let listed = match listing {
+                Some(listing) => listing.listed(left()).await,
+                None => None,
+            };
+            let wanted = listed.unwrap_or(Listed::Count(0)).all(&in_sync);
+            if wanted <= confirmed.acknowledged {
+                confirmed.wanted = wanted;
+                break;
+            }
+            confirmed = self.confirm(wanted, left()).await?;
+            if !confirmed.is_complete() {
+                return Ok(confirmed);
+            }
+            // Any may have confirmed: one that has come meanwhile stands in for none that the master has lost meanwhile.
+            let said = self.ask(&census.question()).await.map_err(Fault::from)?;
+            in_sync = self.account(census, &said)?.in_sync;
+        }
+        let lacking = match listing {
+            Some(listing) => listing.lacking(granted, left()).await,
+            None => 0,
+        };
+        let Replicas { acknowledged, wanted, .. } = confirmed;
+        Ok(Replicas::new(acknowledged.min(wanted), wanted.saturating_add(lacking)))
+    }
+
+    /// Asks so many replicas for what was last done on this connection.
     async fn confirm(&mut self, wanted: u32, within: Duration) -> Result<Replicas, Fault> {
         // To the server 0 ms means for ever.
         let limit_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);

@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::{failure::Failure, listed::InSync};
+use super::{failure::Failure, listed::InSync, role};
 use crate::{
     config::addr::Addr,
     error::{Error, ErrorKind},
@@ -14,6 +14,15 @@ use crate::{
 pub(super) enum Census {
     Role,
     Info,
+}
+
+/// What a master says of its replicas.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    /// Those in sync.
+    pub(super) in_sync: InSync,
+    /// How far its data had gone by then; nothing that it cannot tell is had by a replica.
+    pub(super) offset: u64,
 }
 
 impl Census {
@@ -41,12 +50,13 @@ impl Census {
         }
     }
 
-    /// The replicas that are in sync.
-    pub(super) fn read(self, reply: &Reply) -> Result<InSync, Fault> {
-        let replicas = match self {
+    pub(super) fn read(self, reply: &Reply) -> Result<Account, Fault> {
+        let account = match self {
             Census::Role => match reply.array() {
-                Some([role, _, replicas, ..]) if role.bytes() == Some(b"master") => {
-                    replicas.array().map(|replicas| replicas.iter().map(of_role).collect())
+                Some([role, offset, replicas, ..]) if role.bytes() == Some(b"master") => {
+                    let in_sync = replicas.array().map(|replicas| replicas.iter().map(of_role).collect());
+                    let offset = offset.int().and_then(|offset| u64::try_from(offset).ok());
+                    in_sync.map(|in_sync| (in_sync, offset))
                 }
                 Some([role, ..]) if matches!(role.bytes(), Some(b"slave" | b"replica")) => {
                     return Err(demoted());
@@ -57,13 +67,15 @@ impl Census {
                 let text = reply.bytes().map(String::from_utf8_lossy).unwrap_or_default();
                 let mut lines = text.lines().map(str::trim);
                 match lines.find_map(|line| line.strip_prefix("role:")) {
-                    Some("master") => Some(text.lines().filter_map(of_info).collect()),
+                    Some("master") => Some((text.lines().filter_map(of_info).collect(), role::offset(reply))),
                     Some(_) => return Err(demoted()),
                     None => None,
                 }
             }
         };
-        replicas.ok_or_else(|| Fault::Server(protocol_error("ROLE or INFO", reply)))
+        let (in_sync, offset) =
+            account.ok_or_else(|| Fault::Server(protocol_error("ROLE or INFO", reply)))?;
+        Ok(Account { in_sync, offset: offset.unwrap_or(u64::MAX) })
     }
 }
 
@@ -148,17 +160,18 @@ mod tests {
         let role = |replicas| Reply::Array(vec![text("master"), Reply::Int(42), Reply::Array(replicas)]);
         let addr = |host: &str, port| Some(Addr::Tcp { host: host.into(), port });
         let read = Census::Role.read(&role(vec![replica, Reply::Nil])).unwrap();
-        assert_eq!(read, [addr("127.0.0.1", 7001), None]);
-        assert_eq!(Census::Role.read(&role(vec![])).unwrap(), []);
+        assert_eq!(read, Account { in_sync: vec![addr("127.0.0.1", 7001), None], offset: 42 });
+        assert_eq!(Census::Role.read(&role(vec![])).unwrap().in_sync, []);
         let slave =
             Reply::Array(vec![text("slave"), text("h"), Reply::Int(1), text("connected"), Reply::Int(1)]);
         assert_eq!(Census::Role.read(&slave).unwrap_err().error().kind(), ErrorKind::ReadOnly);
         assert_eq!(Census::Role.read(&Reply::Nil).unwrap_err().error().kind(), ErrorKind::Protocol);
-        let info = "# Replication\r\nrole:master\r\nconnected_slaves:3\r\n\
+        let info = "# Replication\r\nrole:master\r\nconnected_slaves:3\r\nmaster_repl_offset:7\r\n\
                     slave0:ip=1.2.3.4,port=1,state=online,offset=1,lag=0\r\n\
                     slave1:ip=1.2.3.4,port=2,state=wait_bgsave,offset=0,lag=0\r\n\
                     slave2:ip=1.2.3.4,port=3,state=online,offset=1,lag=1\r\nslave_x:state=online\r\n";
-        assert_eq!(Census::Info.read(&text(info)).unwrap(), [addr("1.2.3.4", 1), addr("1.2.3.4", 3)]);
+        let in_sync = vec![addr("1.2.3.4", 1), addr("1.2.3.4", 3)];
+        assert_eq!(Census::Info.read(&text(info)).unwrap(), Account { in_sync, offset: 7 });
         assert_eq!(
             Census::Info.read(&text("role:slave\r\n")).unwrap_err().error().kind(),
             ErrorKind::ReadOnly

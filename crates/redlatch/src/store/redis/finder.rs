@@ -1,7 +1,7 @@
 //! Those who know which server is the master, as a store that follows it asks them.
 
 use std::{
-    future::Future,
+    future::{Future, ready},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -27,8 +27,15 @@ pub(super) trait Finder: Send + Sync + 'static {
     /// Asks who is the master, for no longer than this. `memory`: what is known by now. It is an error if no server
     /// claims anything, though some may have answered.
     fn find(self: Arc<Self>, memory: Memory, limit: Duration) -> Found;
-    /// The replicas of this master that may take its place, as far as anybody answers within this time; `None` if nobody does.
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> FoundReplicas;
+    /// The replicas of this master that may take its place, as far as anybody who lists them answers within this time; `None` if nobody does.
+    fn replicas(self: Arc<Self>, _master: Addr, _limit: Duration) -> FoundReplicas {
+        Box::pin(ready(None))
+    }
+    /// How many of those that may take this master's place lack what it had done by this point, as far as they are asked themselves: again until it is
+    /// none, or the time is over.
+    fn lacking(self: Arc<Self>, _master: Addr, _offset: u64, _limit: Duration) -> FoundLacking {
+        Box::pin(ready(0))
+    }
     /// Begins to listen to news of changes, and asks for a look at each of them.
     fn listen(&self, look: &Arc<Look>);
     /// What tells that two clients use the same master, now and later; called after the first success.
@@ -43,6 +50,7 @@ pub(super) trait Finder: Send + Sync + 'static {
 
 pub(super) type Found = Pin<Box<dyn Future<Output = Result<Said, Error>> + Send>>;
 pub(super) type FoundReplicas = Pin<Box<dyn Future<Output = Option<Listed>> + Send>>;
+pub(super) type FoundLacking = Pin<Box<dyn Future<Output = u32> + Send>>;
 pub(super) type Findings = Pin<Box<dyn Future<Output = Vec<Finding>> + Send>>;
 
 /// Asking for a look at who is the master.

@@ -3,9 +3,27 @@
 //! The two accounts come from different servers, and each may have replicas that the other one lacks. One that only the master knows must not
 //! stand in for one that it has lost: that one may be promoted all the same, without the grant.
 
-use std::net::IpAddr;
+use std::{
+    future::{Future, ready},
+    net::IpAddr,
+    pin::Pin,
+    time::Duration,
+};
 
 use crate::config::addr::Addr;
+
+/// Those who know of replicas that the master itself may have lost sight of. They are asked only when a grant is to be confirmed by all, on the background
+/// thread.
+pub(super) trait Listing: Send + Sync {
+    /// The replicas that they list, asked for within a time; `None` where they say nothing.
+    fn listed(&self, within: Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send + '_>>;
+
+    /// How many of the replicas lack what the master had done by this point of its history, as they say themselves. Those that lack it are asked again
+    /// until it is none, or the time is over.
+    fn lacking(&self, _offset: u64, _within: Duration) -> Pin<Box<dyn Future<Output = u32> + Send + '_>> {
+        Box::pin(ready(0))
+    }
+}
 
 /// The replicas in sync, as the master tells them: each by the address that it was told, if that can be read.
 pub(super) type InSync = Vec<Option<Addr>>;
@@ -20,13 +38,6 @@ pub(super) enum Listed {
     Servers(Vec<Names>),
     /// So many, and none of those that the master has in sync is another one.
     Count(u32),
-    /// They were asked themselves, under addresses of which their master may know nothing.
-    Asked {
-        /// That have a connection to this master, or say nothing.
-        linked: u32,
-        /// That have none, so they are not among those in sync.
-        cut: u32,
-    },
 }
 
 impl Listed {
@@ -35,7 +46,6 @@ impl Listed {
         let count = u32::try_from(in_sync.len()).unwrap_or(u32::MAX);
         match self {
             Listed::Count(listed) => count.max(*listed),
-            Listed::Asked { linked, cut } => count.max(*linked).saturating_add(*cut),
             Listed::Servers(listed) => count.saturating_add(missing(in_sync, listed)),
         }
     }
@@ -50,15 +60,16 @@ fn missing(in_sync: &InSync, listed: &[Names]) -> u32 {
     };
     let is_exact = |names: &Names, other: Option<&Addr>| other.is_some_and(|other| names.contains(other));
     let left: Vec<&Names> = listed.iter().filter(|names| !take(&|other| is_exact(names, other))).collect();
-    // A form of address that both accounts use is told by both in the same way. One that only one of them uses may stand for any of the other's, at
-    // the same port.
+    // A server is told in the same way by both accounts in a form of address that both use. Where each uses a form that the other one does not, any
+    // server may be any other one at the same port.
     let told: Vec<Form> = in_sync.iter().flatten().filter_map(form).collect();
     let listed: Vec<Form> = listed.iter().flatten().filter_map(form).collect();
     let may_be = |one: &Addr, other: &Addr| match (form(one), form(other)) {
         (Some(one_form), Some(other_form)) => {
             port(one) == port(other)
                 && one_form != other_form
-                && (!told.contains(&one_form) || !listed.contains(&other_form))
+                && !told.contains(&one_form)
+                && !listed.contains(&other_form)
         }
         _ => false,
     };
@@ -120,26 +131,36 @@ mod tests {
         {
             assert_eq!(listed.all(&in_sync(known)), wanted, "{known:?}");
         }
-        let cut = Listed::Asked { linked: 1, cut: 1 };
-        for (known, wanted) in [(&[1][..], 2), (&[1, 3], 3), (&[], 2)] {
-            assert_eq!(cut.all(&in_sync(known)), wanted, "{known:?}");
-        }
         assert_eq!((Listed::Count(2).all(&in_sync(&[1])), Listed::Count(1).all(&in_sync(&[1, 2]))), (2, 2));
     }
 
     /// One server that is told in two ways would be missing for ever.
     #[test]
     fn a_replica_that_is_told_in_two_ways_is_one() {
-        let listed = |host: &str| Listed::Servers(vec![vec![at("10.0.0.1", 1)], vec![at(host, 2)]]);
-        for host in ["10.0.0.1", "replica.example", "[fe80::1]", "fe80::1"] {
-            assert_eq!(listed(host).all(&in_sync(&[2, 1])), 2, "{host}");
+        let listed = |hosts: [&str; 2]| Listed::Servers(vec![vec![at(hosts[0], 1)], vec![at(hosts[1], 2)]]);
+        let known = in_sync(&[2, 1]);
+        for host in ["replica.example", "[fe80::1]", "fe80::1"] {
+            assert_eq!(listed([host, host]).all(&known), 2, "{host}");
+            assert_eq!(listed([host, host]).all(&in_sync(&[3, 1])), 3, "{host}: another port");
         }
-        assert_eq!(listed("10.0.0.2").all(&in_sync(&[2, 1])), 3);
-        assert_eq!(listed("replica.example").all(&in_sync(&[3, 1])), 3, "another port");
-        assert_eq!(listed("10.0.0.1").all(&vec![None, None]), 2, "what cannot be read may be any");
+        assert_eq!(listed(["10.0.0.1"; 2]).all(&known), 2);
+        assert_eq!(listed(["10.0.0.1", "10.0.0.2"]).all(&known), 3);
+        assert_eq!(listed(["10.0.0.1"; 2]).all(&vec![None, None]), 2, "what cannot be read may be any");
         // The former master, that the sentinels know by the name that they were given.
         let twice = Listed::Servers(vec![vec![at("d0.test", 2), at("10.0.0.1", 2)], vec![at("10.0.0.1", 1)]]);
-        assert_eq!(twice.all(&in_sync(&[1, 2])), 2);
+        assert_eq!(twice.all(&known), 2);
+    }
+
+    /// The former master is listed by the name that the sentinels were given, and by its address. Its name stood in for the address of a replica that only the
+    /// master knew, so that one that had been cut off was not missed.
+    #[test]
+    fn a_name_stands_for_no_address_where_both_tell_addresses() {
+        for former in [vec![at("d0.test", 1), at("10.0.0.1", 1)], vec![at("d0.test", 1)]] {
+            let listed = Listed::Servers(vec![former.clone(), vec![at("10.0.0.2", 1)]]);
+            let known = |hosts: &[&str]| -> InSync { hosts.iter().map(|host| Some(at(host, 1))).collect() };
+            assert_eq!(listed.all(&known(&["10.0.0.2", "10.0.0.9"])), 3, "{former:?}");
+            assert_eq!(listed.all(&known(&["10.0.0.9"])), 3, "{former:?}");
+        }
     }
 
     /// In a set whose servers all go by names, at one port, any replica was taken for any other.

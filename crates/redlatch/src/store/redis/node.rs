@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Dial,
-    acked::{AckPool, Listing, Ready},
+    acked::{AckPool, Ready},
     failure::Failure,
     link::Link,
+    listed::Listing,
     run::{closed_error, first_try, run_on, without_functions},
     server_process::ServerProcesses,
 };
@@ -378,7 +379,7 @@ impl Node {
         call: Call,
         count: ReplicaCount,
         must: bool,
-        listing: Option<Listing>,
+        listing: Option<Arc<dyn Listing>>,
     ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
         let node = self.clone();
         async move {

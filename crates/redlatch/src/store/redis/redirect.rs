@@ -14,6 +14,8 @@ pub(super) enum Redirect {
     Moved { slot: u16, to: Option<Addr> },
     /// The slot is on its way to that node, and what was asked for is there already, or will be made there.
     Ask(Addr),
+    /// To the very address that was asked, which leads elsewhere by now than the connection does.
+    Here,
     /// The slot is on its way, and not all keys are at this node.
     Split,
     /// The node is loading its data.
@@ -28,8 +30,14 @@ impl Redirect {
     /// Reads a refusal of the server that is dialled like this; addresses in it are those at which it is reached from here.
     pub(super) fn read(code: &str, detail: &str, asked: &Dial) -> Option<Redirect> {
         Some(match Self::read_as_told(code, detail, asked.addr())? {
-            Redirect::Moved { slot, to: Some(to) } => Redirect::Moved { slot, to: Some(asked.reachable(to)) },
-            Redirect::Ask(to) => Redirect::Ask(asked.reachable(to)),
+            Redirect::Moved { slot, to: Some(to) } => match asked.reachable(to) {
+                to if to == *asked.addr() => Redirect::Here,
+                to => Redirect::Moved { slot, to: Some(to) },
+            },
+            Redirect::Ask(to) => match asked.reachable(to) {
+                to if to == *asked.addr() => Redirect::Here,
+                to => Redirect::Ask(to),
+            },
             other => other,
         })
     }

@@ -11,13 +11,12 @@ use std::{
 use futures_util::future::join_all;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
     Dial,
-    finder::{Finder, Findings, Found, FoundReplicas, Look, Pace, Source, Worth, hear},
-    listed::Listed,
+    finder::{Finder, Findings, Found, FoundLacking, Look, Pace, Source, Worth, hear},
     node::{InterruptionHooks, Node},
     role::{self, Role},
     server_process,
@@ -38,6 +37,9 @@ use crate::{
 /// For how long a server that says nothing any more counts as the replica that it was. Redis's own masters let go of a silent replica after
 /// that (`repl-timeout`).
 const REPLICA_MEMORY: Duration = Duration::from_secs(60);
+/// How long those that lack a grant have until they are asked again, at first and at most.
+const QUESTION_PAUSE_MIN: Duration = Duration::from_millis(1);
+const QUESTION_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How many servers are asked.
 const SERVERS_MAX: usize = 64;
 
@@ -208,39 +210,37 @@ impl Replicated {
         Err(Error::new(ErrorKind::Unreachable, format!("{}: none of the servers answers", self.text)))
     }
 
-    /// How many of the servers say that they are replicas. A server that goes by several names counts once, and one that does not
-    /// say who it is counts not at all. Another master counts, too, because it copies no more and may be granting the
-    /// same: until one of the two is followed, what our master grants is confirmed by one too few. For the same reason one that says nothing
-    /// counts for a while: it may have become one.
-    async fn count_replicas(&self, master: &Addr, limit: Duration) -> Option<Listed> {
-        let (mut replicas, mut cut) = (SeededSet::default(), SeededSet::default());
+    /// How many servers lack what was granted at this point of our master's history, or may lack it. A replica says itself how far it is, so it does not
+    /// matter by which way it copies, nor what its master calls it. A server that goes by several names counts once, and one that does not
+    /// say who it is counts not at all. Another master lacks it, because it copies no more and may be granting the
+    /// same, until one of the two is followed. For the same reason one that says nothing counts for a while: it may have become one.
+    async fn lack(&self, master: &Addr, offset: u64, limit: Duration) -> u32 {
         let (mut copies, mut promoted, mut mute) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut anybody, mut ours) = (false, None);
+        let mut ours = None;
         let ask = async |server: Arc<Asked>| who(&server.node).await;
         // One that is too far away to be heard in time is a replica all the same.
-        let late = |server: &Asked, (role, data, _): &(Role, History, bool)| {
-            if let Role::Replica = role {
-                server.is_copy(data.run.clone());
+        let late = |server: &Asked, who: &Who| {
+            if let Role::Replica = who.role {
+                server.is_copy(who.data.run.clone());
             }
             false
         };
         let silent = hear(&self.servers, limit, self.look.get(), ask, late, |server, answer| {
             match answer {
-                Ok((Role::Replica, data, is_in_sync)) => {
-                    server.is_copy(data.run.clone());
-                    copies.push((data, is_in_sync));
+                Ok(who) if who.role == Role::Replica => {
+                    server.is_copy(who.data.run.clone());
+                    copies.push(who);
                 }
-                Ok((Role::Master { .. }, data, _)) if server.node.dial().addr() == master => {
-                    data.run.iter().for_each(|run| self.is_master(run));
-                    ours = Some(data);
+                Ok(who) if server.node.dial().addr() == master => {
+                    who.data.run.iter().for_each(|run| self.is_master(run));
+                    ours = Some(who.data);
                 }
-                Ok((Role::Master { .. }, data, _)) => promoted.push(data),
+                Ok(who) => promoted.push(who.data),
                 Err(_) => {
                     mute.push(server.clone());
                     return Worth::Nothing;
                 }
             }
-            anybody = true;
             Worth::Enough
         });
         let silent = silent.await;
@@ -252,21 +252,32 @@ impl Replicated {
         if let Some(look) = self.look.get().filter(|_| !promoted.is_empty()) {
             look.ask();
         }
-        // One that copies another master is told by the history of its data.
-        let copies_other = |data: &History| {
-            let told = ours.as_ref().map(|ours| &ours.id).filter(|id| !id.is_empty() && !data.id.is_empty());
-            told.is_some_and(|ours| data.id != *ours)
+        // An offset is one of a history: another master's may be greater.
+        let has_it = |who: &Who| {
+            let ours = ours.as_ref().map(|ours| &ours.id).filter(|id| !id.is_empty());
+            ours == Some(&who.data.id) && who.offset.is_some_and(|its| its >= offset)
         };
-        for (data, is_in_sync) in copies {
-            let is_linked = is_in_sync && !copies_other(&data);
-            if is_linked { replicas.extend(data.run) } else { cut.extend(data.run) }
+        let (have, lack): (Vec<_>, Vec<_>) = copies.into_iter().partition(has_it);
+        let have: SeededSet<String> = have.into_iter().filter_map(|who| who.data.run).collect();
+        let mut lacking: SeededSet<String> = lack.into_iter().filter_map(|who| who.data.run).collect();
+        lacking.extend(promoted.into_iter().filter_map(|other| other.run));
+        lacking.extend(mute.iter().filter_map(|server| server.silent_replica()));
+        lacking.retain(|run| !have.contains(run));
+        u32::try_from(lacking.len()).unwrap_or(u32::MAX)
+    }
+
+    /// As [`lack`](Self::lack), until it is none, or the time is over.
+    async fn lack_at_last(&self, master: &Addr, offset: u64, limit: Duration) -> u32 {
+        let (end, mut pause) = (Instant::now() + limit, QUESTION_PAUSE_MIN);
+        loop {
+            let lacking = self.lack(master, offset, end.saturating_duration_since(Instant::now())).await;
+            if lacking == 0 || Instant::now() + pause >= end {
+                return lacking;
+            }
+            // No server tells when a replica of its replica has something.
+            sleep(pause).await;
+            pause = (2 * pause).min(QUESTION_PAUSE_MAX);
         }
-        // What copies nobody, or another master, is not among those that our master has in sync.
-        cut.extend(promoted.into_iter().filter_map(|other| other.run));
-        replicas.extend(mute.iter().filter_map(|server| server.silent_replica()));
-        replicas.retain(|run| !cut.contains(run));
-        let count = |runs: &SeededSet<String>| u32::try_from(runs.len()).unwrap_or(u32::MAX);
-        anybody.then(|| Listed::Asked { linked: count(&replicas), cut: count(&cut) })
     }
 
     async fn findings(&self) -> Vec<Finding> {
@@ -331,8 +342,16 @@ async fn history(node: &Arc<Node>) -> Option<(History, bool)> {
     Some((History { run, ..role::history(&data)? }, role::is_in_sync(&data)))
 }
 
-/// The role of a server, what its data come from, with the id of its process, and whether it is linked to its master, if it has one.
-async fn who(node: &Arc<Node>) -> Result<(Role, History, bool), Error> {
+/// What a server says of itself.
+struct Who {
+    role: Role,
+    /// What its data come from, with the id of its process.
+    data: History,
+    /// How far they have gone.
+    offset: Option<u64>,
+}
+
+async fn who(node: &Arc<Node>) -> Result<Who, Error> {
     let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
     let (role, data, process) = tokio::join!(ask(node), node.send(&data), node.send(&process));
     let process = process.map_err(|failure| Fault::from(failure).into_error())?;
@@ -340,9 +359,9 @@ async fn who(node: &Arc<Node>) -> Result<(Role, History, bool), Error> {
     let run = Some(server_process::process(&process).ok_or_else(nameless)?.into());
     // What an account may not hear is no history that any other has.
     let data = data.ok();
-    let is_in_sync = data.as_ref().is_none_or(role::is_in_sync);
+    let offset = data.as_ref().and_then(role::offset);
     let data = data.as_ref().and_then(role::history).unwrap_or_default();
-    Ok((role?, History { run, ..data }, is_in_sync))
+    Ok(Who { role: role?, data: History { run, ..data }, offset })
 }
 
 impl Finder for Replicated {
@@ -350,8 +369,8 @@ impl Finder for Replicated {
         Box::pin(async move { Replicated::find(&self, &memory, limit).await })
     }
 
-    fn replicas(self: Arc<Self>, master: Addr, limit: Duration) -> FoundReplicas {
-        Box::pin(async move { self.count_replicas(&master, limit).await })
+    fn lacking(self: Arc<Self>, master: Addr, offset: u64, limit: Duration) -> FoundLacking {
+        Box::pin(async move { self.lack_at_last(&master, offset, limit).await })
     }
 
     fn listen(&self, look: &Arc<Look>) {

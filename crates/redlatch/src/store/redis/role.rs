@@ -67,6 +67,13 @@ pub(super) fn history(answer: &Reply) -> Option<History> {
     Some(History { id: field("master_replid")?, before: field("master_replid2"), run: None })
 }
 
+/// How far a server's data have gone in their history, as an answer to `INFO replication` says; of a replica, what it has carried out.
+pub(super) fn offset(answer: &Reply) -> Option<u64> {
+    let text = String::from_utf8_lossy(answer.bytes()?);
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    field("slave_repl_offset").or_else(|| field("master_repl_offset"))?.trim().parse().ok()
+}
+
 /// Whether a replica has its master's data by now, as an answer to `INFO replication` says. One that was just started names a history that no
 /// other has.
 pub(super) fn is_in_sync(answer: &Reply) -> bool {
@@ -118,6 +125,15 @@ mod tests {
         let promoted = history("master_replid:b2\r\nmaster_replid2:a1\r\nmaster_repl_offset:0\r\n");
         assert_eq!(promoted, Some(("b2".into(), Some("a1".into()))));
         assert_eq!(history(info), None);
+        let offsets = [
+            ("role:master\r\nmaster_repl_offset:12\r\n", Some(12)),
+            (
+                "role:slave\r\nslave_read_repl_offset:9\r\nslave_repl_offset:8\r\nmaster_repl_offset:9\r\n",
+                Some(8),
+            ),
+            ("role:slave\r\n", None),
+        ];
+        assert_eq!(offsets.map(|(text, _)| offset(&bulk(text))), offsets.map(|(_, offset)| offset));
         for (text, in_sync) in [
             ("role:slave\r\nmaster_link_status:up\r\n", true),
             ("role:slave\r\nmaster_link_status:down\r\n", false),

@@ -193,6 +193,8 @@ impl Entry {
 /// A server that is listened to.
 struct Spot {
     id: u64,
+    /// The age of the address when it was connected to.
+    age: u64,
     ear: ShardedLink,
     up: bool,
     channels: usize,
@@ -225,6 +227,7 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
+                    self.leave_those_led_astray();
                     for channel in self.channels.keys().cloned().collect::<Vec<_>>() {
                         self.settle(&channel);
                     }
@@ -309,11 +312,30 @@ impl Task {
                     let _ = orders.send(Order::Heard { ear: id, heard });
                 }
             });
-            Spot { id, ear: ShardedLink::open(owner.dial.clone(), background, tell), up: false, channels: 0 }
+            // Before it connects: an address that comes to lead elsewhere meanwhile is connected to once more.
+            let age = owner.age();
+            let ear = ShardedLink::open(owner.dial.clone(), background, tell);
+            Spot { id, age, ear, up: false, channels: 0 }
         });
         spot.channels += 1;
         if spot.up {
             self.ask(channel, &owner.addr);
+        }
+    }
+
+    /// Leaves the servers whose address leads elsewhere by now than the connection does. Their channels are nowhere then.
+    fn leave_those_led_astray(&mut self) {
+        let is_astray = |(addr, spot): &(&Addr, &Spot)| self.topology.member(addr).age() != spot.age;
+        let astray: Vec<Addr> = self.ears.iter().filter(is_astray).map(|(addr, _)| addr.clone()).collect();
+        for addr in astray {
+            self.ears.remove(&addr);
+            for channel in self.at(&addr) {
+                if let Some(entry) = self.channels.get_mut(&channel) {
+                    entry.at = None;
+                    entry.silent();
+                }
+                self.unlisted(&channel);
+            }
         }
     }
 
@@ -438,12 +460,19 @@ impl Task {
         else {
             return;
         };
-        match Redirect::read(code, detail, &self.topology.member(addr).dial) {
+        let member = self.topology.member(addr);
+        match Redirect::read(code, detail, &member.dial) {
             Some(redirect) => {
                 entry.asked = None;
                 match redirect {
                     Redirect::Moved { slot, to: Some(to) } => self.topology.moved(slot, addr, &to),
-                    _ => self.topology.look(),
+                    Redirect::Here => self.topology.connect_anew(&member),
+                    Redirect::Moved { to: None, .. }
+                    | Redirect::Ask(_)
+                    | Redirect::Split
+                    | Redirect::Later
+                    | Redirect::Astray
+                    | Redirect::Halfway => self.topology.look(),
                 }
                 // In case that the slot is here after all.
                 self.later.push(Reverse((Instant::now() + jittered(RETRY_DELAY), channel.clone())));

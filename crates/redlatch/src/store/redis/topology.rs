@@ -42,6 +42,8 @@ const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LOOKED_TIME_MAX: Duration = Duration::from_secs(10);
 /// The shortest time between two calls to holders to look after their locks.
 const RING_PAUSE: Duration = Duration::from_secs(1);
+/// For how long a new connection is believed to lead to where its address does, whatever others say.
+const AGE_TIME_MIN: Duration = Duration::from_millis(100);
 
 /// A server of the cluster.
 pub(super) struct Member {
@@ -50,6 +52,26 @@ pub(super) struct Member {
     pub(super) node: Arc<Node>,
     /// What its data come from, as it said last.
     history: Mutex<Option<String>>,
+    /// How often its address has come to lead elsewhere than connections of before do, and when that was told last.
+    age: Mutex<(u64, Option<Instant>)>,
+}
+
+impl Member {
+    /// Connections of an earlier age lead elsewhere than its address does.
+    pub(super) fn age(&self) -> u64 {
+        self.age.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn begins_an_age(&self) -> bool {
+        let mut age = self.age.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, told) = &mut *age;
+        // Answers over the connections of before are still to come.
+        if told.is_some_and(|told| told.elapsed() < AGE_TIME_MIN) {
+            return false;
+        }
+        (*count, *told) = (*count + 1, Some(Instant::now()));
+        true
+    }
 }
 
 /// Who has which slot.
@@ -267,7 +289,13 @@ impl Topology {
         if self.closed.is_cancelled() {
             node.close();
         }
-        let member = Arc::new(Member { addr: addr.clone(), dial, node, history: Mutex::default() });
+        let member = Arc::new(Member {
+            addr: addr.clone(),
+            dial,
+            node,
+            history: Mutex::default(),
+            age: Mutex::default(),
+        });
         members.insert(addr.clone(), member.clone());
         member
     }
@@ -304,6 +332,15 @@ impl Topology {
         self.changed();
         // Last, because a program's log may panic.
         tracing::debug!(slot, %to, "a slot has another master");
+    }
+
+    /// A node has sent on to the address at which it was asked. All connections to that address are made anew, those that listen as well.
+    pub(super) fn connect_anew(&self, member: &Member) {
+        self.look();
+        if member.begins_an_age() {
+            member.node.distrust();
+            self.changed();
+        }
     }
 
     /// A call has gone to another node than the one that has its slot, or goes there now.

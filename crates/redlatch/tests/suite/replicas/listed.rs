@@ -190,3 +190,52 @@ async fn a_replica_that_the_url_does_not_name_does_not_stand_in_for_one_that_is_
     tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
     all_are(&lock, 3).await;
 }
+
+/// It said that its link was up, as long as it had not noticed, so as many were linked as confirmed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_the_url_does_not_name_does_not_stand_in_for_one_that_has_not_noticed_that_it_is_cut_off()
+ {
+    let set = MasterReplica::start().unwrap();
+    let master = set.master().unwrap();
+    let replica = (0..3).find(|at| *at != master).unwrap();
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let _outsider = outsider(set.node(master));
+    all_are(&lock, 3).await;
+    tokio::task::block_in_place(|| set.stall_replication(replica).unwrap());
+    set.node(master).cmd(&["CLIENT", "KILL", "TYPE", "replica"]).unwrap();
+    let said = |node: usize| format!("{:?}", set.node(node).cmd(&["INFO", "replication"]).unwrap());
+    soon("the others", async { while !said(master).contains("connected_slaves:2") {} }).await;
+    for _ in 0..3 {
+        falls_short(&lock, set.node(master), 2).await;
+    }
+    assert!(said(replica).contains("master_link_status:up"));
+    tokio::task::block_in_place(|| set.release_replication(replica).unwrap());
+    all_are(&lock, 3).await;
+}
+
+/// One that copies a replica never confirms to the master, and another one was counted in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_replica_is_to_have_the_grant_itself() {
+    let set = MasterReplica::start().unwrap();
+    let master = set.master().unwrap();
+    let [near, far] = [1, 2].map(|on| (master + on) % 3);
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let _outsider = outsider(set.node(master));
+    all_are(&lock, 3).await;
+    let port = set.node(near).port().to_string();
+    set.node(far).cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    all_are(&lock, 2).await;
+    set.node(far).pause().unwrap();
+    falls_short(&lock, set.node(master), 2).await;
+    set.node(far).resume().unwrap();
+    all_are(&lock, 2).await;
+    let far = set.node(far);
+    soon("a grant that it has", async {
+        let guard = lock.acquire().replica_ack(ReplicaAck::all().within(LONG)).await.unwrap().unwrap();
+        assert_eq!(far.cmd(&["EXISTS", "n"]).unwrap(), redis::Value::Int(1));
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}

@@ -1,24 +1,30 @@
 //! The way of a call to the node that has its keys.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    future::{Future, ready},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::{Either, FutureExt, join_all, select};
 use tokio::time::Instant;
 
 use super::{
     super::{
-        acked::{Listing, Ready},
+        acked::Ready,
         failure::Failure,
-        listed::Listed,
+        listed::{Listed, Listing},
         redirect::Redirect,
         server_process,
         sharded_hub::Ways,
-        topology::Member,
+        topology::{Member, Topology},
     },
     Inner,
 };
 use crate::{
-    config::ScriptMode,
+    config::{ScriptMode, addr::Addr},
     error::{Error, ErrorKind},
     jitter::jittered,
     panic_safe::panic_safe,
@@ -153,11 +159,11 @@ impl Inner {
             match Redirect::read(&code, &detail, &member.dial) {
                 None => return Err(fault),
                 Some(Redirect::Moved { slot, to: Some(to) }) => {
-                    if to == member.addr {
-                        // Its address leads elsewhere than the connection does.
-                        member.node.distrust();
-                    }
                     self.topology.moved(slot, &member.addr, &to);
+                    self.again(&mut budget, false, fault).await?;
+                }
+                Some(Redirect::Here) => {
+                    self.topology.connect_anew(&member);
                     self.again(&mut budget, false, fault).await?;
                 }
                 Some(Redirect::Ask(to)) => {
@@ -244,10 +250,8 @@ impl Inner {
         let run = |member: Arc<Member>, form: Form, era: u64| async move {
             let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
-            let (topology, asked) = (self.topology.clone(), member.addr.clone());
-            let listing: Listing = Box::new(move |_| {
-                Box::pin(std::future::ready(Some(Listed::Count(topology.replicas_of(&asked)))))
-            });
+            let listing =
+                Arc::new(InPicture { topology: self.topology.clone(), master: member.addr.clone() });
             let (reply, confirm) =
                 ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.
@@ -348,111 +352,17 @@ impl Member {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    };
+/// The replicas of a node in the picture of the cluster.
+struct InPicture {
+    topology: Arc<Topology>,
+    master: Addr,
+}
 
-    use redlatch_testkit::{
-        fake_server::{FakeReply, FakeServer},
-        resp,
-    };
-    use tokio::runtime::Handle;
-
-    use super::{super::ClusterStore, *};
-    use crate::{
-        client::Client,
-        config::{addr::Addr, url::StoreUrl},
-        store::{Store as _, redis::slot_of},
-    };
-
-    /// A server that has all slots and answers the rest as it is told, and a store that uses it.
-    async fn cluster_of_one(
-        answer: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static,
-    ) -> (FakeServer, ClusterStore) {
-        let port = Arc::new(OnceLock::<u16>::new());
-        let its = port.clone();
-        let server = FakeServer::start(move |request| match &request[0].to_ascii_uppercase()[..] {
-            b"CLUSTER" => {
-                let port = its.get().copied().unwrap_or(1);
-                let master = [resp::bulk("127.0.0.1"), resp::integer(port.into()), resp::bulk("id")];
-                let run = [resp::integer(0), resp::integer(16_383), resp::array(&master)];
-                FakeReply::Reply(resp::array(&[resp::array(&run)]))
-            }
-            b"INFO" => FakeReply::Reply(resp::bulk("run_id:r\r\n")),
-            _ => answer(request),
-        })
-        .unwrap();
-        let url = server.url();
-        port.set(url.rsplit(':').next().unwrap().parse().unwrap()).unwrap();
-        let url = url.replace("redis://", "redis-cluster://");
-        let StoreUrl::Cluster(nodes) = StoreUrl::parse(&url).unwrap() else { panic!("{url}") };
-        let config = Client::builder().url(&url).config().clone();
-        let store = ClusterStore::start(nodes, &config, &Handle::current()).await.unwrap();
-        (server, store)
-    }
-
-    fn elsewhere() -> Addr {
-        Addr::Tcp { host: "127.0.0.1".into(), port: 1 }
-    }
-
-    /// The master may have had a successor without the grant, and its replicas have copied that one since.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_master_that_lost_its_slot_and_has_it_again_confirms_nothing_that_it_granted_before() {
-        let (_server, store) = cluster_of_one(|request| match &request[0].to_ascii_uppercase()[..] {
-            b"EVALSHA" | b"EVAL" => FakeReply::Reply(resp::integer(7)),
-            b"WAIT" => FakeReply::Reply(resp::integer(1)),
-            _ => FakeReply::Default,
-        })
-        .await;
-        let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
-        let slot = slot_of(&key);
-        let owner = topology.owner(slot).unwrap();
-        for is_lost in [false, true] {
-            let call = Call::new(&COUNTER_GET).key(&key).int(0);
-            let (_, confirm) = store.run_acked(call, ReplicaCount::AtLeast(1), true).await.unwrap();
-            if is_lost {
-                topology.moved(slot, &owner.addr, &elsewhere());
-                topology.moved(slot, &elsewhere(), &owner.addr);
-            }
-            let confirmed = confirm(Duration::from_secs(5)).await;
-            assert_eq!(confirmed.is_err(), is_lost, "{confirmed:?}");
-        }
-    }
-
-    /// The slot went away and came back while the call waited for its connection, so nobody saw it away.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_call_that_is_right_for_one_reign_is_not_sent_in_the_next_though_it_was_connecting_meanwhile() {
-        let [is_held, is_reached] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (held, reached) = (is_held.clone(), is_reached.clone());
-        let (server, store) = cluster_of_one(move |request| match &request[0].to_ascii_uppercase()[..] {
-            b"PING" => {
-                while held.load(Ordering::SeqCst) {
-                    reached.store(true, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                FakeReply::Default
-            }
-            _ => FakeReply::Default,
-        })
-        .await;
-        let (topology, key) = (store.inner.topology.clone(), Arc::from(&b"x"[..]));
-        let slot = slot_of(&key);
-        let owner = topology.owner(slot).unwrap();
-        let call = Call::new(&COUNTER_GET).key(&key).int(0).in_incarnation(store.incarnation(&key));
-        is_held.store(true, Ordering::SeqCst);
-        owner.node.distrust();
-        let answer = tokio::spawn(store.run(call));
-        while !is_reached.load(Ordering::SeqCst) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        topology.moved(slot, &owner.addr, &elsewhere());
-        topology.moved(slot, &elsewhere(), &owner.addr);
-        is_held.store(false, Ordering::SeqCst);
-        let answer = tokio::time::timeout(Duration::from_secs(20), answer).await.expect("it ends").unwrap();
-        assert!(matches!(answer, Err(Fault::NotSent(_))), "{answer:?}");
-        assert_eq!(server.count("EVALSHA"), 0);
+impl Listing for InPicture {
+    fn listed(&self, _within: Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send + '_>> {
+        Box::pin(ready(Some(Listed::Count(self.topology.replicas_of(&self.master)))))
     }
 }
+
+#[cfg(test)]
+mod tests;

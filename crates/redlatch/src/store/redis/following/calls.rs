@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    pin::Pin,
     sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -14,7 +15,12 @@ use crate::{
     replica_ack::ReplicaCount,
     store::{
         Call, Confirm, Fault, Reply, of_stale_incarnation,
-        redis::{acked::Listing, failure::Failure, listed::Listed, node::Node, server_process},
+        redis::{
+            failure::Failure,
+            listed::{Listed, Listing},
+            node::Node,
+            server_process,
+        },
     },
 };
 
@@ -95,7 +101,7 @@ impl Shared {
         must: bool,
     ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
         let shared = self.clone();
-        let listing: Listing = Box::new(move |within| Box::pin(shared.listed(era, within)));
+        let listing = Arc::new(InEra { shared, era });
         let (shared, answer) = (self.clone(), node.run_acked(call, count, must, Some(listing)));
         async move {
             let (reply, confirm) = answer.await?;
@@ -114,24 +120,18 @@ impl Shared {
         }
     }
 
-    /// The replicas of the master of an era that those list who know of it. When nobody answers, what they said before counts.
-    pub(super) async fn listed(self: Arc<Self>, era: u64, within: Duration) -> Option<Listed> {
-        // On the background thread, which has the connections to those who are asked, and timers.
-        let shared = self.clone();
-        let asked = self.background.spawn(async move {
-            let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
-            let _turn = timeout_at(end, shared.listing.lock()).await.ok()?;
-            if let Some((.., listed)) = shared.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
-                return Some(listed);
-            }
-            let master = shared.master().dial().addr().clone();
-            let listed = shared.finder.clone().replicas(master, end - Instant::now()).await?;
-            *shared.listed.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some((era, Instant::now(), listed.clone()));
-            Some(listed)
-        });
-        let listed = asked.await.ok().flatten();
-        listed.or_else(|| self.known(era).map(|(.., listed)| listed))
+    /// The replicas of the master of an era that those list who know of it.
+    async fn heard(&self, era: u64, within: Duration) -> Option<Listed> {
+        let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
+        let _turn = timeout_at(end, self.listing.lock()).await.ok()?;
+        if let Some((.., listed)) = self.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+            return Some(listed);
+        }
+        let master = self.master().dial().addr().clone();
+        let listed = self.finder.clone().replicas(master, end - Instant::now()).await?;
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((era, Instant::now(), listed.clone()));
+        Some(listed)
     }
 
     fn known(&self, era: u64) -> Option<(u64, Instant, Listed)> {
@@ -155,6 +155,27 @@ impl Shared {
             // An error means that nobody looks any more, because the store is closed.
             let _closed_is_over = looked.wait_for(|done| *done >= number).await;
         }
+    }
+}
+
+/// Those who know of the replicas of the master of an era.
+struct InEra {
+    shared: Arc<Shared>,
+    era: u64,
+}
+
+impl Listing for InEra {
+    /// When nobody answers, what was said before counts.
+    fn listed(&self, within: Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send + '_>> {
+        Box::pin(async move {
+            let heard = self.shared.heard(self.era, within).await;
+            heard.or_else(|| self.shared.known(self.era).map(|(.., listed)| listed))
+        })
+    }
+
+    fn lacking(&self, offset: u64, within: Duration) -> Pin<Box<dyn Future<Output = u32> + Send + '_>> {
+        let master = self.shared.master().dial().addr().clone();
+        self.shared.finder.clone().lacking(master, offset, within)
     }
 }
 
